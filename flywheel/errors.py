@@ -1,0 +1,79 @@
+"""Named errors. Each says what went wrong, where, and how to mend it, in one line.
+
+The command turns them into exit codes: `BadInput` is 2, every other `FlywheelError` is 1.
+"""
+
+from __future__ import annotations
+
+
+class FlywheelError(Exception):
+    """Something failed that the user can understand and act on.
+
+    what: the fact, without blame ("the Parquet file is cut off").
+    where: the file, parameter, page or stage concerned.
+    fix: what to type or change.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, str(where), fix
+        super().__init__(what, self.where, fix)
+
+    def __str__(self) -> str:
+        line = self.what
+        if self.where:
+            line += f" ({self.where})"
+        if self.fix:
+            line += f"; {self.fix}"
+        return " ".join(line.split())
+
+    def __reduce__(self):
+        # Keyword-only arguments do not survive pickling by themselves, and tasks may run in other processes.
+        return _rebuild, (type(self), self.what, self.where, self.fix)
+
+
+def _rebuild(cls: type[FlywheelError], what: str, where: str, fix: str) -> FlywheelError:
+    return cls(what, where=where, fix=fix)
+
+
+class BadInput(FlywheelError):
+    """The user gave something that cannot be used: a parameter, a file, a folder."""
+
+    exit_code = 2
+
+
+class DataError(FlywheelError):
+    """A dataset file is missing, cut off, or does not match its schema."""
+
+
+class ContractBroken(FlywheelError):
+    """A data contract that spans tables does not hold."""
+
+
+class EnvError(FlywheelError):
+    """An environment failed (a crash, not an end of the task). Never scored: retried in a fresh one."""
+
+
+class EnvTimeout(EnvError):
+    """An environment did not answer within its deadline."""
+
+
+class PolicyError(FlywheelError):
+    """The policy could not answer."""
+
+
+class PolicyTimeout(PolicyError):
+    """The policy did not answer within its deadline."""
+
+
+class ModelError(BadInput):
+    """A model folder that cannot be loaded."""
+
+
+class TrainingError(FlywheelError):
+    """Training cannot go on (no samples, a loss that is not finite)."""
+
+
+class DiskFull(FlywheelError):
+    """No space is left where the workspace lies."""

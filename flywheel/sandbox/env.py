@@ -1,0 +1,77 @@
+"""The environment contract. Every back-end passes `flywheel.sandbox.check.check_env`, a fake included.
+
+An `Env` is one session: reset to a task, stepped to its end, reset again or closed. `terminated` is an end of the
+task, `truncated` a limit (the step budget); a crash is an `EnvError`, never a reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from flywheel.agent.actions import Action
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the table `tasks`: what is asked, in which world, and how it is verified.
+
+    params: the template's parameters, JSON values. threshold: V = 1 where the verifier's score reaches it.
+    max_steps: the step budget; the env truncates after it.
+    """
+
+    task_id: str
+    domain: str
+    world: str
+    template: str
+    level: int
+    seed: int
+    instruction: str
+    params: Mapping[str, Any]
+    max_steps: int
+    split: str
+    verifier: str
+    threshold: float
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the agent sees: a PNG of the viewport, and the text that an SDK function returned (else empty)."""
+
+    screenshot: bytes
+    width: int
+    height: int
+    url: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """reward: of this step alone. info: `state` (what the verifier reads, JSON values), `note` (a defined no-op)."""
+
+    observation: Observation
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Env(Protocol):
+    """Every call has a deadline and raises EnvError (crash) or EnvTimeout, after which only `close` is allowed."""
+
+    async def reset(self, task: Task, seed: int) -> StepResult:
+        """A fresh session of the task. The same task and seed give the same pixels."""
+
+    async def step(self, action: Action) -> StepResult:
+        """Carry out one action. An action outside the viewport is a no-op, said in `info["note"]`."""
+
+    async def checkpoint(self) -> bytes:
+        """A state that `restore` brings back."""
+
+    async def restore(self, checkpoint: bytes) -> StepResult:
+        """Back to a checkpoint of this task: what follows is the same as what followed it."""
+
+    async def close(self) -> None:
+        """Free everything; may be called twice."""

@@ -1,0 +1,217 @@
+"""Typed settings, read from `params.yaml`. Invalid values and combinations are refused by name.
+
+Each class is one block of the file; each field's meaning stands beside it. Everything that takes effect has a
+field here: there are no hidden switches.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flywheel.errors import BadInput
+
+DOMAINS = ("games", "sites")
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Policy(_Block):
+    base: str = "models/base"  # folder or Hugging Face name of the first checkpoint
+    backend: Literal["transformers", "openai"] = "transformers"
+    endpoint: str = ""  # URL of the OpenAI-compatible server, for backend: openai
+    coordinates: int = Field(100, ge=10)  # points are 0..coordinates-1 of the screen's width and height
+    working_steps: int = Field(1, ge=1)  # N of M_t: steps kept with their screens
+    episodic_steps: int = Field(4, ge=0)  # older steps kept as one-line summaries
+    max_context_tokens: int = Field(512, ge=128)
+    max_new_tokens: int = Field(48, ge=8)
+    batch: int = Field(16, ge=1)  # requests answered together
+    timeout_s: float = Field(60, gt=0)
+
+
+class Sandbox(_Block):
+    width: int = Field(224, ge=64)
+    height: int = Field(224, ge=64)
+    browsers: int = Field(2, ge=1)
+    pages: int = Field(8, ge=1)  # concurrent sessions, over all browsers
+    step_ms: int = Field(200, ge=0)  # page time that passes in a step
+    timeout_s: float = Field(10, gt=0)  # deadline of a reset or step
+    executable: str = ""  # Chromium to use; empty: the first one found
+
+
+class Recording(_Block):
+    folder: str = "recordings"
+    sessions_per_iteration: int = Field(6, ge=0)  # new sessions ingested in one iteration
+    recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
+    whisper_model: str = ""  # a Whisper checkpoint file, for recognizer: whisper
+    processes: int = Field(2, ge=1)
+
+
+class Synthesis(_Block):
+    domains: dict[str, list[str]] = {  # domain -> worlds
+        "games": ["tiles", "shapes", "merge"],
+        "sites": ["shop", "settings"],
+    }
+    train_tasks: int = Field(40, ge=1)  # tasks made for each iteration, over all worlds
+    eval_tasks: int = Field(40, ge=1)  # held-out tasks, the same in every iteration
+    levels: list[int] = [1, 2]
+    general_samples: int = Field(2000, ge=0)  # general screens for the CT and SFT mixes
+
+
+class Rollout(_Block):
+    samples: int = Field(4, ge=1)  # trajectories a task (rejection sampling)
+    max_concurrent: int = Field(16, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    tasks_per_shard: int = Field(10, ge=1)  # what one Prefect task does, and what a kill can lose
+    retries: int = Field(2, ge=0)  # of an episode whose environment crashed
+
+
+class Routing(_Block):
+    threshold: float = Field(1.0, gt=0, le=1)  # V = 1 where score >= threshold
+
+
+class Ct(_Block):
+    every: int = Field(1, ge=1)  # CT runs in each `every`-th iteration
+    epochs: float = Field(2, gt=0)
+    max_samples: int = Field(1500, ge=1)  # samples seen in one CT stage
+    batch: int = Field(32, ge=1)
+    lr: float = Field(3e-4, gt=0)
+    agent_fraction: float = Field(0.3, ge=0, le=1)  # of the mix; the rest is general data
+
+
+class Sft(_Block):
+    window: int = Field(2, ge=1)  # newest iterations of the SFT store that are used
+    epochs: float = Field(3, gt=0)
+    max_samples: int = Field(1500, ge=1)
+    batch: int = Field(32, ge=1)
+    lr: float = Field(3e-4, gt=0)
+    agent_fraction: float = Field(0.8, ge=0, le=1)
+
+
+class Rl(_Block):
+    algorithm: Literal["ppo"] = "ppo"
+    steps: int = Field(6, ge=0)  # PPO steps for each domain
+    tasks_per_step: int = Field(8, ge=1)
+    samples: int = Field(4, ge=1)
+    epochs: int = Field(1, ge=1)
+    minibatch: int = Field(32, ge=1)  # samples a gradient step
+    actor_lr: float = Field(1e-4, gt=0)
+    critic_lr: float = Field(3e-4, gt=0)
+    eps_low: float = Field(0.2, gt=0, lt=1)
+    eps_high: float = Field(0.28, gt=0)
+    gamma: float = Field(1.0, gt=0, le=1)
+    lambda_critic: float = Field(1.0, ge=0, le=1)
+    alpha: float = Field(1.5, gt=0)  # lambda_policy = max(0, 1 - 1/(alpha l)); 0.05 in the report
+    value_pretraining_steps: int = Field(10, ge=0)
+    positive_nll: float = Field(0.1, ge=0)  # mu of VAPO's positive-example term
+    format_penalty: float = Field(0.1, ge=0)  # taken from the reward for each step that does not parse
+    length_buffer: int = Field(8, ge=0)  # tokens below max_new_tokens where the length penalty begins
+    length_penalty: float = Field(0.05, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    max_mismatch: float = Field(0.05, gt=0)  # mean |log-probability recomputed - sampled| that stops the run
+
+
+class Merge(_Block):
+    weights: dict[str, float] = {"games": 0.5, "sites": 0.5}  # of the specialists; they sum to 1
+
+    @model_validator(mode="after")
+    def _convex(self) -> Merge:
+        if any(w < 0 for w in self.weights.values()) or abs(sum(self.weights.values()) - 1) > 1e-6:
+            raise ValueError("merge.weights must be 0 or more and sum to 1")
+        return self
+
+
+class Evaluation(_Block):
+    samples: int = Field(1, ge=1)  # episodes a held-out task
+    temperature: float = Field(0.0, ge=0)  # 0: greedy
+
+
+class Promotion(_Block):
+    rule: Literal["better", "not_worse", "review", "always"] = "not_worse"
+    # better: the interval of the paired difference lies above 0; not_worse: its mean is 0 or more and its lower
+    # end above -margin; review: a person decides in Prefect's form; always: for experiments.
+    margin: float = Field(0.15, ge=0)
+    review_timeout_s: float = Field(86_400, gt=0)
+
+
+class Settings(_Block):
+    seed: int = Field(7, ge=0)
+    iterations: int = Field(2, ge=1)  # of one `flywheel run`
+    policy: Policy = Policy()
+    sandbox: Sandbox = Sandbox()
+    recording: Recording = Recording()
+    synthesis: Synthesis = Synthesis()
+    rollout: Rollout = Rollout()
+    routing: Routing = Routing()
+    ct: Ct = Ct()
+    sft: Sft = Sft()
+    rl: Rl = Rl()
+    merge: Merge = Merge()
+    evaluation: Evaluation = Evaluation()
+    promotion: Promotion = Promotion()
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Settings:
+        unknown = set(self.synthesis.domains) - set(DOMAINS)
+        if unknown:
+            raise ValueError(f"synthesis.domains has {sorted(unknown)}; known are {list(DOMAINS)}")
+        if set(self.merge.weights) != set(self.synthesis.domains):
+            raise ValueError("merge.weights must name the same domains as synthesis.domains")
+        if self.recording.recognizer == "whisper" and not self.recording.whisper_model:
+            raise ValueError("recording.recognizer is whisper, so recording.whisper_model must name a checkpoint")
+        if self.policy.backend == "openai" and not self.policy.endpoint:
+            raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
+        if self.rl.length_buffer >= self.policy.max_new_tokens:
+            raise ValueError("rl.length_buffer must be under policy.max_new_tokens")
+        if self.policy.max_new_tokens >= self.policy.max_context_tokens:
+            raise ValueError("policy.max_new_tokens must be under policy.max_context_tokens")
+        return self
+
+
+def load(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
+    """Read settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3).
+
+    Raises BadInput, naming the parameter, for a missing file, bad YAML, an unknown name or a bad value.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise BadInput(
+            "no settings file", where=path, fix="run this in a workspace, or make one with `flywheel init DIR`"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"not valid YAML: {error}", where=path, fix="mend the file at the line named") from None
+    if not isinstance(raw, dict):
+        raise BadInput("the settings file must be a mapping", where=path, fix="see params.yaml of the project")
+    for name, value in (overrides or {}).items():
+        block = raw
+        *parents, leaf = name.split(".")
+        for part in parents:
+            block = block.setdefault(part, {})
+            if not isinstance(block, dict):
+                raise BadInput(f"{name}: {part} is not a block of settings", where=path)
+        block[leaf] = value
+    return parse(raw, where=str(path))
+
+
+def parse(raw: dict[str, Any], *, where: str) -> Settings:
+    """Validate a mapping; raises BadInput that names each wrong parameter."""
+    try:
+        return Settings.model_validate(raw)
+    except ValidationError as error:
+        faults = []
+        for fault in error.errors():
+            name = ".".join(str(part) for part in fault["loc"])
+            message = fault["msg"].removeprefix("Value error, ")
+            faults.append(f"{name}: {message}" if name else message)
+        raise BadInput("wrong parameter: " + " | ".join(faults), where=where, fix="change it and run again") from None
+
+
+def dump(settings: Settings) -> str:
+    """Settings as YAML, every field written out: what an iteration keeps as its frozen copy."""
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

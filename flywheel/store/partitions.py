@@ -1,0 +1,186 @@
+"""Write and read the Parquet partitions of a table. Half a partition is never visible.
+
+A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. It is written to a temporary
+folder beside it and renamed. What a stage hands on is a `Manifest`: paths, rows, sha256, never the rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flywheel.errors import DataError, DiskFull
+from flywheel.schema import SORT, TABLES, empty
+from flywheel.workspace import Workspace
+
+_ROWS_PER_FILE = 1_000_000
+_BYTES_PER_FILE = 512 * 2**20
+# About 100 screens a row group: a reader that wants one screen reads no more than a few hundred kB.
+_ROW_GROUP = {"images": 100}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Parquet file: path relative to the workspace, its rows, the sha256 of its bytes."""
+
+    path: str
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What one stage wrote to one table."""
+
+    table: str
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Manifest:
+        return cls(raw["table"], tuple(Part(**part) for part in raw["parts"]))
+
+
+def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Rows (mappings; missing columns are null) as a table of the schema. Raises DataError naming the column."""
+    schema = TABLES[table]
+    rows = list(rows)
+    for row in rows[:1]:
+        unknown = set(row) - set(schema.names)
+        if unknown:
+            raise DataError(f"table {table} has no column {sorted(unknown)}", where="flywheel/schema.py")
+    try:
+        result = pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"a row does not fit table {table}: {error}", where="flywheel/schema.py") from error
+    for field in schema:
+        if not field.nullable and result[field.name].null_count:
+            raise DataError(f"table {table}: column {field.name} is empty in a row", where="flywheel/schema.py")
+    return result
+
+
+def write(ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]) -> Manifest:
+    """Replace the partition by `data`, sorted and compressed; zero rows give one typed zero-row file.
+
+    Raises DataError where the data do not fit the schema, DiskFull where there is no space.
+    """
+    if not isinstance(data, pa.Table):
+        data = from_rows(table, data)
+    if not data.schema.equals(TABLES[table]):
+        raise DataError(f"data do not have the schema of table {table}", where="flywheel/schema.py")
+    data = data.replace_schema_metadata(TABLES[table].metadata).sort_by([(key, "ascending") for key in SORT[table]])
+    folder = ws.partition(table, iteration, stage)
+    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    rows_per_file = _ROWS_PER_FILE
+    if data.num_rows and data.nbytes > _BYTES_PER_FILE:
+        rows_per_file = max(1, int(data.num_rows * _BYTES_PER_FILE / data.nbytes))
+    parts = []
+    with disk_full_is_named(folder):
+        temporary.mkdir(parents=True)
+        try:
+            for number, start in enumerate(range(0, max(data.num_rows, 1), rows_per_file)):
+                path = temporary / f"part-{number:05d}.parquet"
+                chunk = data.slice(start, rows_per_file)
+                pq.write_table(chunk, path, compression="zstd", row_group_size=_ROW_GROUP.get(table, 100_000))
+                final = ws.relative(folder / path.name)
+                parts.append(Part(final, chunk.num_rows, sha256_file(path)))
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return Manifest(table, tuple(parts))
+
+
+def read(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
+    """The partition's rows. Raises DataError where it is missing, cut off, or of another schema."""
+    folder = ws.partition(table, iteration, stage)
+    files = sorted(folder.glob("part-*.parquet"))
+    if not files:
+        raise DataError("no such partition", where=ws.relative(folder), fix=f"run the stage {stage} first")
+    return pa.concat_tables([read_file(ws, table, path, columns) for path in files])
+
+
+def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
+    """One Parquet file of a table, checked against its schema."""
+    where = ws.relative(path)
+    try:
+        # Not a dataset read: hive columns must not be added, the path alone holds them.
+        data = pq.ParquetFile(path).read(columns=columns)
+    except (pa.ArrowInvalid, OSError) as error:
+        stage = path.parent.name.removeprefix("stage=")
+        raise DataError(
+            f"not a whole Parquet file: {str(error).splitlines()[0]}", where=where,
+            fix=f"delete the folder and run the stage {stage} again, or fetch it with `dvc checkout`",
+        ) from error  # fmt: skip
+    expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
+    if not data.schema.equals(expected):
+        raise DataError(f"columns differ from table {table} of this version", where=where, fix="run `flywheel doctor`")
+    return data
+
+
+def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> Manifest:
+    """The manifest of a partition as it lies on disk."""
+    parts = []
+    for path in sorted(ws.partition(table, iteration, stage).glob("part-*.parquet")):
+        rows = pq.ParquetFile(path).metadata.num_rows
+        parts.append(Part(ws.relative(path), rows, sha256_file(path)))
+    return Manifest(table, tuple(parts))
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON for people (indented, sorted), whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with disk_full_is_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+class disk_full_is_named:  # noqa: N801 - reads as a statement
+    """Context manager: an OSError for a full disk becomes DiskFull, which says what to do."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind, error, trace) -> None:
+        full = isinstance(error, OSError) and (
+            error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        )
+        if full:
+            raise DiskFull(
+                "the disk is full; what was finished is kept", where=self.where, fix="free some space and run again"
+            ) from error

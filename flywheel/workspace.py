@@ -1,0 +1,90 @@
+"""Where things lie: the paths of a workspace, and nothing else.
+
+A workspace is a folder with `params.yaml` and `dvc.yaml`. Paths that enter datasets are relative to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flywheel.errors import BadInput
+
+
+def label(iteration: int) -> str:
+    """`7` -> `007`: how an iteration is written in paths, tags and stage names."""
+    return f"{iteration:03d}"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    root: Path
+
+    @classmethod
+    def find(cls, folder: Path | None = None) -> Workspace:
+        """The workspace at `folder` (default: the current folder). Raises BadInput where there is none."""
+        root = (folder or Path.cwd()).resolve()
+        if not (root / "params.yaml").is_file() or not (root / "dvc.yaml").is_file():
+            raise BadInput(
+                "not a flywheel workspace", where=root, fix="go into one, or make one with `flywheel init DIR`"
+            )
+        return cls(root)
+
+    # -- settings ---------------------------------------------------------------------------------------------
+    @property
+    def params(self) -> Path:
+        return self.root / "params.yaml"
+
+    # -- one iteration: its parameters, manifest and promotion, small files for people and for DVC -----------------
+    def iteration(self, iteration: int) -> Path:
+        return self.root / "iterations" / label(iteration)
+
+    def frozen_params(self, iteration: int) -> Path:
+        """The iteration's own copy of its parameters, so that a later edit does not mark it changed."""
+        return self.iteration(iteration) / "params.yaml"
+
+    def manifest(self, iteration: int) -> Path:
+        """Cumulative manifest of the training stores, chained from iteration to iteration."""
+        return self.iteration(iteration) / "manifest.json"
+
+    def promotion(self, iteration: int) -> Path:
+        """Which model is the newest after this iteration."""
+        return self.iteration(iteration) / "promotion.json"
+
+    # -- datasets and models -----------------------------------------------------------------------------------
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    def partition(self, table: str, iteration: int, stage: str) -> Path:
+        """Folder that holds the Parquet files of one table, written by one stage of one iteration."""
+        return self.data / table / f"iteration={label(iteration)}" / f"stage={stage}"
+
+    def model(self, iteration: int, name: str) -> Path:
+        """`name`: ct, sft, rl-<domain> or merged."""
+        return self.root / "models" / f"iteration={label(iteration)}" / name
+
+    # -- private state: never part of a dataset ---------------------------------------------------------------------
+    @property
+    def state(self) -> Path:
+        return self.root / ".flywheel"
+
+    def staging(self, iteration: int, stage: str) -> Path:
+        """Finished shards of a stage that is not complete: what a killed run goes on from."""
+        return self.state / "staging" / f"iteration={label(iteration)}" / stage
+
+    @property
+    def prefect_home(self) -> Path:
+        return self.state / "prefect"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    def relative(self, path: Path) -> str:
+        """A path as it is written into datasets: relative, with forward slashes."""
+        return path.resolve().relative_to(self.root).as_posix()
+
+    def resolve(self, path: str) -> Path:
+        """A path read from a dataset or a setting. Absolute paths are kept."""
+        return self.root / path
