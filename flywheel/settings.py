@@ -25,6 +25,7 @@ class Policy(_Block):
     base: str = "models/base"  # folder or Hugging Face name of the first checkpoint
     backend: Literal["transformers", "openai"] = "transformers"
     endpoint: str = ""  # URL of the OpenAI-compatible server, for backend: openai
+    template: Literal["minimal", "ui_tars"] = "minimal"  # ui_tars tells the model its action space at each step
     coordinates: int = Field(100, ge=10)  # points are 0..coordinates-1 of the screen's width and height
     working_steps: int = Field(1, ge=1)  # N of M_t: steps kept with their screens
     episodic_steps: int = Field(4, ge=0)  # older steps kept as one-line summaries
@@ -139,6 +140,10 @@ class Promotion(_Block):
     review_timeout_s: float = Field(86_400, gt=0)
 
 
+class Versioning(_Block):
+    git: bool = False  # commit and tag each iteration in git; true in workspaces made by `flywheel init`
+
+
 class Settings(_Block):
     seed: int = Field(7, ge=0)
     iterations: int = Field(2, ge=1)  # of one `flywheel run`
@@ -154,6 +159,7 @@ class Settings(_Block):
     merge: Merge = Merge()
     evaluation: Evaluation = Evaluation()
     promotion: Promotion = Promotion()
+    versioning: Versioning = Versioning()
 
     @model_validator(mode="after")
     def _combinations(self) -> Settings:

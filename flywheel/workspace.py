@@ -21,9 +21,9 @@ class Workspace:
     root: Path
 
     @classmethod
-    def find(cls, folder: Path | None = None) -> Workspace:
+    def find(cls, folder: Path | str | None = None) -> Workspace:
         """The workspace at `folder` (default: the current folder). Raises BadInput where there is none."""
-        root = (folder or Path.cwd()).resolve()
+        root = Path(folder or Path.cwd()).resolve()
         if not (root / "params.yaml").is_file() or not (root / "dvc.yaml").is_file():
             raise BadInput(
                 "not a flywheel workspace", where=root, fix="go into one, or make one with `flywheel init DIR`"
@@ -76,6 +76,10 @@ class Workspace:
     @property
     def prefect_home(self) -> Path:
         return self.state / "prefect"
+
+    def run_history(self, iteration: int) -> Path:
+        """Flow and task runs as the orchestrator told them, until the stage `record` makes a table of them."""
+        return self.state / "runs" / f"{label(iteration)}.json"
 
     @property
     def report(self) -> Path:

@@ -1,0 +1,29 @@
+# Every target sets up what it needs. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help flywheel test lint format setup setup-test clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+flywheel: setup ## set up, then run the main job: two iterations of the flywheel, under ten minutes
+	.venv/bin/flywheel run
+
+test: setup-test ## set up, then run all tests
+	.venv/bin/python -m pytest
+
+lint: setup-test ## check style and imports
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+format: setup-test ## put the code into the house's format
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+setup: ## virtual environment, pinned packages, Chromium
+	@scripts/setup run
+
+setup-test: ## the same, and what the tests need
+	@scripts/setup test
+
+clean: ## remove what runs have made here (data, models of iterations, state); asks first
+	@.venv/bin/flywheel clean

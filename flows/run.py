@@ -1,0 +1,140 @@
+"""`flywheel run`: as many turns as asked for, in one workspace, resumable at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.server import prefect_server
+from flywheel import preflight, stages
+from flywheel.errors import BadInput, FlywheelError
+from flywheel.policy.model import digest
+from flywheel.progress import report
+from flywheel.report import page
+from flywheel.settings import Settings
+from flywheel.stages.base import Context, run_stage
+from flywheel.store import git, manifest, versioning
+from flywheel.store.partitions import write_json
+from flywheel.workspace import Workspace, label
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """ran: iterations that this call worked on; done_before: asked for, but complete already."""
+
+    ran: tuple[int, ...] = ()
+    done_before: tuple[int, ...] = ()
+
+
+def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, iteration: int | None = None) -> Outcome:
+    """Run `iterations` turns more (default: settings.iterations), or the one `iteration` asked for.
+
+    A run that was killed is gone on with first, to the iteration it had been asked to reach.
+    Raises BadInput for an iteration out of order, FlywheelError where another run is at work here.
+    """
+    with _lock(ws):
+        wanted = _plan(ws, settings, iterations, iteration)
+        todo = [k for k in wanted if not _complete(ws, k)]
+        if not todo:
+            return Outcome(done_before=tuple(wanted))
+        preflight.check(ws, settings)
+        versioning.prepare(ws)
+        manifest.genesis(ws, digest(ws.resolve(settings.policy.base)), settings.policy.base)
+        write_json(_target(ws), {"first": todo[0], "last": todo[-1]})
+        with prefect_server(ws) as url:
+            from flows.turn import turn  # after the server has configured Prefect
+            from tasks import history
+
+            history.mark_killed_runs()
+            report("prefect", f"runs are shown at {url} while this runs, later with `flywheel ui`")
+            for k in todo:
+                begin(ws, settings, k)
+                turn(str(ws.root), k)
+                _close(ws, settings, k, history.runs_of(k))
+        _target(ws).unlink()
+        return Outcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
+
+
+def begin(ws: Workspace, settings: Settings, iteration: int) -> None:
+    """Give an iteration its frozen parameters and its place in DVC's index; nothing where it has them."""
+    frozen = versioning.add_iteration(ws, iteration, settings)
+    if frozen != settings:
+        where = ws.relative(ws.frozen_params(iteration))
+        report("run", f"iteration {label(iteration)} goes on with the parameters it began with ({where})")
+
+
+def _close(ws: Workspace, settings: Settings, iteration: int, runs: list[dict]) -> None:
+    """After the turn: its run history as Parquet, the report, and git where the workspace is flywheel's own."""
+    write_json(ws.run_history(iteration), runs)
+    ctx = Context.open(ws, iteration, "runs")
+    run_stage(stages.get("runs"), ctx)
+    versioning.commit(ws, "runs", iteration)
+    stages.clear_staging(stages.get("runs"), ctx)
+    page.build(ws)
+    if settings.versioning.git:
+        git.tag(ws, iteration)
+
+
+def _plan(ws: Workspace, settings: Settings, iterations: int | None, iteration: int | None) -> list[int]:
+    last = last_iteration(ws)
+    if iteration is not None:
+        if not 1 <= iteration <= last + 1:
+            raise BadInput(f"iteration {iteration} cannot be next", where="--iteration", fix=f"the next is {last + 1}")
+        if iteration == last + 1 and last and not _complete(ws, last):
+            raise BadInput(f"iteration {last} is not complete", where="--iteration", fix="type `flywheel run` first")
+        return [iteration]
+    interrupted = _interrupted(ws)
+    if interrupted and iterations is None:
+        return interrupted
+    first = interrupted[0] if interrupted else last + 1
+    if not interrupted and last and not _complete(ws, last):
+        first = last
+    return list(range(first, first + (iterations or settings.iterations)))
+
+
+def last_iteration(ws: Workspace) -> int:
+    """The newest iteration that was begun; 0 before the first."""
+    return max(versioning.iterations(ws), default=0)
+
+
+def _target(ws: Workspace) -> Path:
+    return ws.state / "run.json"
+
+
+def _interrupted(ws: Workspace) -> list[int]:
+    """Iterations that a killed run still owes."""
+    try:
+        target = json.loads(_target(ws).read_text(encoding="utf-8"))
+        return [k for k in range(target["first"], target["last"] + 1) if not _complete(ws, k)]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _complete(ws: Workspace, iteration: int) -> bool:
+    if iteration > last_iteration(ws):
+        return False
+    return all(versioning.is_done(ws, name, iteration) for name in (*stages.order(ws, iteration), "runs"))
+
+
+@contextlib.contextmanager
+def _lock(ws: Workspace) -> Iterator[None]:
+    """One run at a time in a workspace; the kernel frees the lock when the process ends, however it ends."""
+    ws.state.mkdir(parents=True, exist_ok=True)
+    with (ws.state / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise FlywheelError(
+                f"another run is at work here (process {file.read().strip() or 'unknown'})", where=ws.root,
+                fix="wait for it, or end it with Ctrl-C in its terminal",
+            ) from None  # fmt: skip
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

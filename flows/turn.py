@@ -1,0 +1,42 @@
+"""One turn of the flywheel (section 2.3): the stages in their order. Nothing is decided here but the order."""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from flywheel import stages
+from flywheel.progress import report
+from flywheel.stages.base import Context, StageResult
+from flywheel.store import versioning
+from flywheel.workspace import Workspace, label
+from flows.review import ask_reviewer
+from tasks.stages import do_shard, finish_stage, record_version
+
+
+@flow(name="turn", flow_run_name="iteration {iteration:03d}")
+def turn(workspace: str, iteration: int) -> None:
+    """ingest, synthesize -> rollout -> score -> route -> ct -> sft -> rl (one a domain) -> merge -> evaluate -> promote.
+
+    A stage that is recorded and whose inputs have not changed is passed over.
+    """
+    ws = Workspace.find(workspace)
+    for name in stages.order(ws, iteration):
+        if versioning.is_done(ws, name, iteration):
+            report(name, "was done before")
+            continue
+        run = stage.with_options(name=name, flow_run_name=f"{label(iteration)} {name}")
+        run(workspace, iteration, name)
+
+
+@flow
+def stage(workspace: str, iteration: int, name: str) -> StageResult:
+    """One stage: its shards, its finish, its version."""
+    ctx = Context.open(Workspace.find(workspace), iteration, name, run_id=flow_run.id or "")
+    report(name, "begins")
+    ask_reviewer(ctx)
+    results = {shard: do_shard(ctx, shard) for shard in stages.get(name).plan(ctx)}
+    outcome = finish_stage(ctx, results)
+    record_version(ctx)
+    report(name, "ended: " + ", ".join(f"{key} {value}" for key, value in outcome.summary.items()))
+    return outcome

@@ -1,0 +1,270 @@
+"""The command `flywheel`. Heavy imports stand inside the commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from flywheel.errors import BadInput, FlywheelError
+from flywheel.workspace import Workspace, label
+
+_WORKSPACE = click.option(
+    "--workspace", "-w", type=click.Path(path_type=Path), default=None, help="Folder; default: the current one."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+class _Group(click.Group):
+    """Errors become one line and an exit code: 1 failed, 2 bad input, 130 Ctrl-C."""
+
+    def invoke(self, ctx: click.Context):
+        try:
+            return super().invoke(ctx)
+        except FlywheelError as error:
+            _stderr().print(f"[red]flywheel:[/red] {_plain(error)}", soft_wrap=True, highlight=False)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            _stderr().print("[yellow]stopped[/yellow]; what was finished is kept: type the same command to go on")
+            sys.exit(130)
+        except OSError as error:
+            if error.errno == 28:  # no space left on device
+                _stderr().print("[red]flywheel:[/red] the disk is full; what was finished is kept; free some space")
+                sys.exit(1)
+            raise
+
+
+def _stderr() -> Console:
+    return Console(stderr=True)
+
+
+def _plain(error: Exception) -> str:
+    return str(error).replace("[", r"\[")
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="flywheel")
+def main() -> None:
+    """A data flywheel for GUI agents: act, score, route, train, merge, evaluate, promote."""
+
+
+@main.command(epilog="Example: flywheel run --iterations 2 --set rollout.samples=8")
+@_WORKSPACE
+@click.option("--iterations", "-n", type=click.IntRange(1), help="How many more; default: as params.yaml says.")
+@click.option("--iteration", "-k", type=int, help="This one alone.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter for new iterations.")
+def run(workspace: Path | None, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]) -> None:
+    """Turn the flywheel. A run that was stopped is gone on with."""
+    from flows.run import run as turn_flywheel
+    from flywheel import settings
+    from flywheel.console import RunConsole
+    from flywheel.progress import listening
+    from flywheel.report import page, summary
+
+    ws = Workspace.find(workspace)
+    chosen = settings.load(ws.params, _overrides(assignments))
+    console = Console()
+    with RunConsole(console) as screen, listening(screen):
+        outcome = turn_flywheel(ws, chosen, iterations=iterations, iteration=iteration)
+    for k in outcome.done_before:
+        console.print(f"iteration {label(k)} is complete: nothing to do")
+    if outcome.ran:
+        console.print(summary.table(ws))
+        console.print(_next_steps(ws, page.path(ws)), highlight=False)
+
+
+def _next_steps(ws: Workspace, report: Path) -> str:
+    where = "" if ws.root == Path.cwd() else f" -w {ws.root}"
+    return (
+        f"Next:  [bold]flywheel ui{where}[/bold]                                   Prefect's pages and the report\n"
+        f'       [bold]flywheel query{where} "select * from iterations"[/bold]    the figures, in SQL\n'
+        f"       [bold]flywheel run{where}[/bold]                                  go on with the next iteration\n"
+        f"The report: {report}"
+    )
+
+
+def _overrides(assignments: tuple[str, ...]) -> dict:
+    values = {}
+    for text in assignments:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise BadInput(f"not NAME=VALUE: {text}", where="--set", fix="for example --set rollout.samples=8")
+        try:
+            values[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise BadInput(f"not a value: {value}", where=f"--set {name}", fix="numbers and words as in YAML") from None
+    return values
+
+
+@main.command(epilog="Example: flywheel init my-flywheel && cd my-flywheel && flywheel run")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--profile", default="laptop", show_default=True, help="laptop or small.")
+def init(folder: Path, profile: str) -> None:
+    """Make a workspace of its own, in git; each iteration is committed and tagged there."""
+    from flywheel import init as workspace
+
+    ws = workspace.create(folder, profile)
+    Console().print(f"made {ws.root}; next: cd {folder} && flywheel run", highlight=False)
+
+
+@main.command(epilog="Example: flywheel stage rollout --iteration 1    (this is what `dvc repro` types)")
+@click.argument("name")
+@click.option("--iteration", "-k", type=int, required=True)
+@_WORKSPACE
+def stage(name: str, iteration: int, workspace: Path | None) -> None:
+    """Run one stage of one iteration, without Prefect."""
+    from flywheel import stages
+    from flywheel.console import RunConsole
+    from flywheel.progress import listening
+    from flywheel.stages.base import Context, run_stage
+
+    ws = Workspace.find(workspace)
+    chosen = stages.get(name)
+    ctx = Context.open(ws, iteration, name)
+    console = Console()
+    with RunConsole(console) as screen, listening(screen):
+        ctx.report("begins")
+        outcome = run_stage(chosen, ctx)
+        stages.clear_staging(chosen, ctx)
+        ctx.report("ended: " + ", ".join(f"{key} {value}" for key, value in outcome.summary.items()))
+
+
+@main.command(epilog="Example: flywheel status --json")
+@_WORKSPACE
+@_JSON
+def status(workspace: Path | None, as_json: bool) -> None:
+    """Where the flywheel stands: iterations, what is unfinished, what changed since it was recorded."""
+    from flywheel.report import summary
+    from flywheel.store import catalog, versioning
+
+    ws = Workspace.find(workspace)
+    begun = versioning.iterations(ws)
+    changed = versioning.status(ws) if begun else {}
+    if as_json:
+        rows = catalog.connect(ws).sql("select * from iterations").df().to_dict("records")
+        click.echo(json.dumps({"workspace": str(ws.root), "changed": changed, "iterations": rows}, default=str))
+        return
+    console = Console()
+    if not begun:
+        console.print("no iteration yet: type [bold]flywheel run[/bold]")
+        return
+    console.print(summary.table(ws))
+    for name, changes in changed.items():
+        console.print(f"[yellow]not recorded, or changed since[/yellow]: {name} {changes}", highlight=False)
+    if not changed:
+        console.print("every stage is recorded in DVC and unchanged")
+
+
+@main.command(epilog='Example: flywheel query "select domain, count(*) from trajectories group by all" --format csv')
+@click.argument("sql")
+@_WORKSPACE
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="A file; needed for parquet.")
+def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> None:
+    """Ask the catalog, in DuckDB's SQL."""
+    from flywheel.store import catalog
+
+    text = catalog.query(Workspace.find(workspace), sql, form, output)
+    if text:
+        click.echo(text)
+
+
+@main.command(epilog="Example: flywheel report")
+@_WORKSPACE
+def report(workspace: Path | None) -> None:
+    """Write the report: one HTML page that needs nothing beside it."""
+    from flywheel.report import page
+
+    click.echo(page.build(Workspace.find(workspace)))
+
+
+@main.command(epilog='Example: flywheel view "$(flywheel query "from trajectories limit 1" --format csv | tail -1 | cut -d, -f1)"')
+@click.argument("trajectory")
+@_WORKSPACE
+def view(trajectory: str, workspace: Path | None) -> None:
+    """Write a page that replays one trajectory: screens, actions, thoughts, score, route, lineage."""
+    from flywheel.report import trajectory as pages
+
+    click.echo(pages.view(Workspace.find(workspace), trajectory))
+
+
+@main.command(epilog="Example: flywheel ui --port 4200")
+@_WORKSPACE
+@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65535))
+def ui(workspace: Path | None, port: int) -> None:
+    """Serve Prefect's pages and the report on 127.0.0.1 until Ctrl-C."""
+    from flows.ui import serve
+
+    serve(Workspace.find(workspace), port, click.echo)
+
+
+@main.command(epilog='Example: flywheel review --iteration 3 --promote --reviewer Ada --comment "sites are better"')
+@click.option("--iteration", "-k", type=int, required=True)
+@click.option("--promote/--keep", "promote", default=None, help="The decision.")
+@click.option("--reviewer", required=True)
+@click.option("--comment", default="")
+@_WORKSPACE
+def review(iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None) -> None:
+    """Approve or refuse a promotion, where promotion.rule is `review`."""
+    from flywheel.evaluation import review as reviews
+
+    ws = Workspace.find(workspace)
+    if promote is None:
+        raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
+    if not ws.partition("metrics", iteration, "evaluate").is_dir():
+        raise BadInput(f"iteration {iteration} has not been evaluated", where="--iteration", fix="see `flywheel status`")
+    reviews.write(ws, iteration, promote=promote, reviewer=reviewer, comment=comment, at=datetime.now(UTC))
+    click.echo(f"kept in {ws.relative(reviews.path(ws, iteration))}; type `flywheel run` to go on")
+
+
+@main.command(epilog="Example: flywheel doctor --json")
+@_WORKSPACE
+@_JSON
+def doctor(workspace: Path | None, as_json: bool) -> None:
+    """What is installed, what is missing, what to type."""
+    from flywheel import doctor as examination
+
+    findings = examination.examine(workspace or Path.cwd())
+    if as_json:
+        click.echo(json.dumps([vars(finding) for finding in findings]))
+    else:
+        table = Table("", "what", "found", "to mend it", box=None)
+        mark = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "optional": "[dim]optional[/dim]"}
+        for finding in findings:
+            table.add_row(mark[finding.state], finding.name, finding.detail, finding.fix)
+        Console().print(table)
+    sys.exit(any(finding.state == "missing" for finding in findings))
+
+
+@main.command(epilog="Example: flywheel pretrain --out models/base --steps 20000")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the checkpoint.")
+@click.option("--steps", type=click.IntRange(1), default=20_000, show_default=True)
+@click.option("--seed", type=int, default=7, show_default=True)
+def pretrain(out: Path, steps: int, seed: int) -> None:
+    """Train the small base model from nothing, on rendered pages. Resumes where it was stopped."""
+    from flywheel.training.pretrain import pretrain as train
+
+    train(out, seed=seed, steps=steps)
+
+
+@main.command(epilog="Example: flywheel clean --yes")
+@_WORKSPACE
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clean(workspace: Path | None, yes: bool) -> None:
+    """Remove all that runs have made in a workspace: data, models of iterations, history, report."""
+    from flywheel import init as workspaces
+
+    ws = Workspace.find(workspace)
+    found = workspaces.made_by_runs(ws)
+    if not found:
+        click.echo("nothing to remove")
+        return
+    click.echo("\n".join(ws.relative(path) for path in found))
+    if yes or click.confirm("Remove these?"):
+        workspaces.remove(found)

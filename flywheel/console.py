@@ -1,0 +1,57 @@
+"""How a run looks in a terminal: a line a stage, with what it does now while it does it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.status import Status
+
+
+class RunConsole:
+    """A listener for `flywheel.progress`. In a terminal the newest line moves; in a log each line is printed once,
+    at most every two seconds a stage."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._began, self._last = console, {}, {}
+        self._status: Status | None = None
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+
+    def __enter__(self) -> RunConsole:
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        if self._status:
+            self._status.stop()
+
+    def __call__(self, stage: str, line: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            clock = f"[dim]{_minutes(now - self._start)}[/dim]"
+            if line == "begins":
+                self._began[stage] = now
+                self._show(stage, f"{clock} {stage}", now)
+            elif line.startswith("ended"):
+                took = now - self._began.get(stage, now)
+                self._console.print(f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {line[7:]}")
+            elif stage in self._began:
+                self._show(stage, f"{clock} {stage}: {line}", now)
+            else:
+                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {line}")
+
+    def _show(self, stage: str, text: str, now: float) -> None:
+        if self._status:
+            self._status.update(text)
+        elif now - self._last.get(stage, 0.0) >= 2:
+            self._last[stage] = now
+            self._console.print(text, highlight=False)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,110 @@
+"""`flywheel doctor`: what is installed, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from flywheel.errors import FlywheelError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """state: ok, missing (something does not work without it) or optional (not there, and not needed here)."""
+
+    name: str
+    state: str
+    detail: str
+    fix: str = ""
+
+
+_PACKAGES = {
+    "prefect": "", "dvc": "", "duckdb": "", "great-expectations": "", "torch": "", "transformers": "",
+    "playwright": "", "pocketsphinx": "", "openai-whisper": "whisper", "deepspeed": "deepspeed",
+    "prefect-ray": "ray",
+}  # fmt: skip
+
+
+def examine(root: Path) -> list[Finding]:
+    """Look at everything; nothing is changed."""
+    findings = [_python()]
+    findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
+    findings += [_guarded("Chromium", _chromium), _fonts(), _program("git"), _program("flite", optional=True)]
+    findings += [_guarded("workspace", lambda: _workspace(root)), _disk(root), _gpu()]
+    return findings
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info >= (3, 11):
+        return Finding("Python", "ok", version)
+    return Finding("Python", "missing", f"{version}; 3.11 or newer is needed", "install python3.11, then `make setup`")
+
+
+def _package(name: str, extra: str) -> Finding:
+    try:
+        return Finding(name, "ok", metadata.version(name))
+    except metadata.PackageNotFoundError:
+        if extra:
+            return Finding(name, "optional", "not installed", f"pip install -e '.[{extra}]'")
+        return Finding(name, "missing", "not installed", "make setup")
+
+
+def _guarded(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, "ok", look())
+    except FlywheelError as error:
+        return Finding(name, "missing", error.what, error.fix)
+
+
+def _chromium() -> str:
+    from flywheel.sandbox import chromium
+
+    path = chromium.find()
+    asked = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    return f"{path} {asked.stdout.strip()}"
+
+
+def _fonts() -> Finding:
+    homes = (Path("/usr/share/fonts"), Path.home() / ".fonts", Path.home() / ".local/share/fonts")
+    count = sum(1 for home in homes for path in home.rglob("*.tt[fc]"))
+    if count:
+        return Finding("fonts", "ok", f"{count} files")
+    return Finding("fonts", "missing", "none: Chromium would draw no text", "apt-get install fonts-dejavu-core")
+
+
+def _program(name: str, *, optional: bool = False) -> Finding:
+    path = shutil.which(name)
+    if path:
+        return Finding(name, "ok", path)
+    return Finding(name, "optional" if optional else "missing", "not installed", f"apt-get install {name}")
+
+
+def _workspace(root: Path) -> str:
+    from flywheel import preflight, settings
+    from flywheel.workspace import Workspace
+
+    ws = Workspace.find(root)
+    preflight.check(ws, settings.load(ws.params))
+    return str(ws.root)
+
+
+def _disk(root: Path) -> Finding:
+    from flywheel.preflight import NEEDED_MB
+
+    free = shutil.disk_usage(root).free // 2**20
+    state = "ok" if free >= NEEDED_MB else "missing"
+    return Finding("disk", state, f"{free} MB free", "" if state == "ok" else f"free {NEEDED_MB} MB")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("GPU", "ok", torch.cuda.get_device_name(0))
+    return Finding("GPU", "optional", "none: everything runs on the CPU")

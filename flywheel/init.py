@@ -1,0 +1,81 @@
+"""`flywheel init DIR`: a workspace of its own, with the shipped recordings and base model, in git, versioned by DVC."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import yaml
+
+from flywheel import settings
+from flywheel.errors import BadInput
+from flywheel.store import git, versioning
+from flywheel.workspace import Workspace
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+# Settings that differ from the defaults, by profile.
+PROFILES: dict[str, dict] = {
+    "laptop": {},
+    # A turn of about two minutes: to try a change, and for continuous integration.
+    "small": {
+        "iterations": 1,
+        "recording.sessions_per_iteration": 2,
+        "synthesis.train_tasks": 10,
+        "synthesis.eval_tasks": 10,
+        "synthesis.general_samples": 200,
+        "rollout.samples": 2,
+        "ct.max_samples": 200,
+        "sft.max_samples": 200,
+        "rl.steps": 1,
+        "rl.tasks_per_step": 4,
+        "rl.samples": 2,
+        "rl.value_pretraining_steps": 2,
+    },
+}
+_IGNORED = "/.flywheel/\n/data/\n/models/iteration=*/\n/report/\n"
+
+
+def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) -> Workspace:
+    """Make a workspace. Raises BadInput for an unknown profile, or a folder that holds something."""
+    if profile not in PROFILES:
+        raise BadInput(f"no profile {profile}", where="--profile", fix=f"one of: {', '.join(PROFILES)}")
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput("the folder is not empty", where=folder, fix="name a new one")
+    base, recordings = project / "models" / "base", project / "recordings"
+    for needed in (base, recordings, project / "params.yaml"):
+        if not needed.exists():
+            raise BadInput(
+                "the base model and the recordings come with the source", where=needed,
+                fix="install from a clone: pip install -e .",
+            )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    overrides = {**PROFILES[profile], "versioning.git": True}
+    chosen = settings.load(project / "params.yaml", overrides)
+    (folder / "params.yaml").write_text(settings.dump(chosen), encoding="utf-8")
+    (folder / ".gitignore").write_text(_IGNORED, encoding="utf-8")
+    shutil.copytree(base, folder / "models" / "base")
+    shutil.copytree(recordings, folder / "recordings", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (folder / "dvc.yaml").write_text(versioning.dvc_yaml(), encoding="utf-8")
+    ws = Workspace.find(folder)
+    git.init(ws.root)
+    versioning.prepare(ws)
+    git.commit(ws.root, "DVC", ("--all", "."))
+    return ws
+
+
+def differences(profile: str) -> str:
+    """What a profile sets, for help texts."""
+    return yaml.safe_dump(PROFILES[profile], sort_keys=False).strip() or "the defaults"
+
+
+def made_by_runs(ws: Workspace) -> list[Path]:
+    """What runs have written in a workspace; the base model, recordings and settings are not among it."""
+    names = ("data", "report", ".flywheel", "dvc.lock", "iterations.yaml", "iterations", ".dvc/cache", ".dvc/tmp")
+    found = [ws.root / name for name in names if (ws.root / name).exists()]
+    return [*found, *sorted((ws.root / "models").glob("iteration=*"))]
+
+
+def remove(paths: list[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,26 @@
+"""Progress lines from deep inside a stage to whoever shows them, without passing a function through every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Listener = Callable[[str, str], None]
+
+_listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, line: None)
+
+
+def report(stage: str, line: str) -> None:
+    """Tell the listener one short line about a stage; a few times a second at most."""
+    _listener.get()(stage, line)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Within the block, `report` calls `listener(stage, line)`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

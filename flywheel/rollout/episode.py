@@ -1,0 +1,188 @@
+"""One episode: the ReAct loop (section 2.1) of a policy in an environment, as rows of the tables."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from flywheel.agent.actions import Action, Drag, ParseError
+from flywheel.agent.parser import action_name, parse, serialise
+from flywheel.agent.trajectory import trajectory_id
+from flywheel.errors import EnvTimeout, PolicyTimeout
+from flywheel.policy.protocol import Completion, Context, Policy, Sampling
+from flywheel.rollout.history import step_context
+from flywheel.sandbox.env import Env, StepResult, Task
+from flywheel.settings import Settings
+
+
+@dataclass(frozen=True)
+class Episode:
+    """trajectory, steps: rows of the tables of those names. images: PNG by sha256, each screen once.
+
+    last_screen: the PNG after the last step, which no action was chosen on; None where the environment crashed.
+    """
+
+    trajectory: Mapping[str, Any]
+    steps: tuple[Mapping[str, Any], ...]
+    images: Mapping[str, bytes] = field(repr=False)
+    last_screen: bytes | None = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.trajectory["trajectory_id"]
+
+
+def seed_of(*names: object) -> int:
+    """A seed made from names: 0 <= seed < 2**31, the same on every machine."""
+    return int.from_bytes(hashlib.sha256("|".join(map(str, names)).encode()).digest()[:4]) >> 1
+
+
+async def run_episode(
+    env: Env,
+    policy: Policy,
+    task: Task,
+    sample: int,
+    *,
+    iteration: int,
+    settings: Settings,
+    temperature: float,
+    run_id: str = "",
+) -> Episode:
+    """Reset `env` to the task and act until its end or its step budget.
+
+    Text that holds no action is a step with `parse_error`: the environment is not stepped, the budget is. The seed of
+    each sampled step is a function of the trajectory's identity and the step. Raises EnvError, PolicyError and their
+    time-outs; what the episode's status says is written by `rollout.pool`.
+    """
+    identity = trajectory_id(iteration, task.task_id, sample, policy.weight_version)
+    recorder = _Recorder(task, identity, settings)
+    version, started = policy.weight_version, _now()
+    # The task's own seed, not the sample's: all samples of a task see the same world.
+    result = await _env(env.reset(task, task.seed), settings, task)
+    terminated = result.terminated
+    while not (terminated or result.truncated) and recorder.count < task.max_steps:
+        screen, at = result.observation, _now()
+        context = recorder.context(screen.screenshot)
+        sampling = Sampling(temperature, settings.policy.max_new_tokens, seed_of(identity, recorder.count))
+        completion = await _policy(policy, context, sampling, settings)
+        parsed = parse(completion.text, settings.policy.coordinates)
+        broken = isinstance(parsed.action, ParseError)
+        after = result if broken else await _env(env.step(parsed.action), settings, task)
+        recorder.add(result, completion, parsed.thought, parsed.action, None if broken else after, at)
+        result, terminated = after, after.terminated
+    return recorder.episode(result, terminated, sample, version, started, run_id)
+
+
+class _Recorder:
+    """Collects the rows of one episode."""
+
+    def __init__(self, task: Task, identity: str, settings: Settings) -> None:
+        self.task, self.identity, self.settings = task, identity, settings
+        self.rows: list[dict[str, Any]] = []
+        self.images: dict[str, bytes] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def context(self, screen: bytes) -> Context:
+        return step_context(self.task.instruction, self.rows, self.images, screen, self.settings.policy)
+
+    def add(
+        self,
+        before: StepResult,
+        completion: Completion,
+        thought: str,
+        action: Action | ParseError,
+        after: StepResult | None,
+        started: datetime,
+    ) -> None:
+        """after: None where the text held no action."""
+        sha256 = hashlib.sha256(before.observation.screenshot).hexdigest()
+        self.images[sha256] = before.observation.screenshot
+        row = {
+            "trajectory_id": self.identity, "step": self.count, "author": "model", "thought": thought,
+            "raw_text": completion.text, "prompt_tokens": completion.prompt_tokens,
+            "token_ids": list(completion.token_ids), "logprobs": list(completion.logprobs),
+            "weight_version": completion.weight_version, "image_sha256": sha256, "url": before.observation.url,
+            "reward": after.reward if after else 0.0, "terminated": bool(after and after.terminated),
+            "truncated": bool(after and after.truncated), "started_at": started, "ended_at": _now(),
+        }  # fmt: skip
+        if isinstance(action, ParseError):
+            row["parse_error"] = action.reason
+        else:
+            row |= {"action_type": action_name(action), "action": serialise(action, self.settings.policy.coordinates)}
+            row |= _points(action)
+        if after:
+            row["tool_result"] = after.info.get("note") or after.observation.text or None
+        self.rows.append(row)
+
+    def episode(
+        self, last: StepResult, terminated: bool, sample: int, version: str, started: datetime, run_id: str
+    ) -> Episode:
+        if self.rows and all("parse_error" in row for row in self.rows):
+            status, error = "invalid", "no step held an action"
+        else:
+            status, error = ("completed", None) if terminated else ("truncated", None)
+        if self.rows and not terminated:
+            self.rows[-1]["truncated"] = True
+        trajectory = _trajectory(self.task, self.identity, sample, version, started, run_id) | {
+            "status": status, "error": error, "steps": self.count,
+            "reward": sum(row["reward"] for row in self.rows),
+            "final_state": json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
+        }  # fmt: skip
+        return Episode(trajectory, tuple(self.rows), self.images, last.observation.screenshot)
+
+
+def crashed(
+    task: Task, sample: int, version: str, *, iteration: int, error: str, started: datetime, run_id: str = ""
+) -> Episode:
+    """The episode of an environment that crashed in every try: kept with its error, never scored."""
+    identity = trajectory_id(iteration, task.task_id, sample, version)
+    row = _trajectory(task, identity, sample, version, started, run_id)
+    return Episode(row | {"status": "crashed", "error": error, "steps": 0}, (), {})
+
+
+def _trajectory(task: Task, identity: str, sample: int, version: str, started: datetime, run_id: str) -> dict[str, Any]:
+    return {
+        "trajectory_id": identity, "task_id": task.task_id, "domain": task.domain, "world": task.world,
+        "level": task.level, "instruction": task.instruction, "source": "rollout", "author": "model",
+        "sample": sample, "policy_version": version, "started_at": started, "ended_at": _now(),
+        "run_id": run_id or None,
+    }  # fmt: skip
+
+
+def _points(action: Action) -> dict[str, float]:
+    if isinstance(action, Drag):
+        start, end = action.start_point, action.end_point
+        return {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
+    point = getattr(action, "point", None)
+    return {"x": point.x, "y": point.y} if point else {}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def _env(call, settings: Settings, task: Task) -> StepResult:
+    """The environment has a deadline of its own; this one stands behind it for an environment that hangs."""
+    limit = 2 * settings.sandbox.timeout_s
+    try:
+        async with asyncio.timeout(limit):
+            return await call
+    except TimeoutError:
+        raise EnvTimeout(f"the environment did not answer in {limit:g} s", where=f"task {task.task_id}") from None
+
+
+async def _policy(policy: Policy, context: Context, sampling: Sampling, settings: Settings) -> Completion:
+    limit = 2 * settings.policy.timeout_s
+    try:
+        async with asyncio.timeout(limit):
+            return await policy.complete(context, sampling)
+    except TimeoutError:
+        raise PolicyTimeout(f"the policy did not answer in {limit:g} s", where="rollout") from None

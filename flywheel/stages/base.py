@@ -1,0 +1,149 @@
+"""What a stage is: a plan of shards, the work of one shard, and a finish that makes the result visible.
+
+The same stage is run by Prefect (one task a shard, `tasks/stages.py`) and by DVC (`flywheel stage NAME`, through
+`run_stage` below). Resuming lives here, once, for both: the result of a finished shard lies in the workspace's
+staging area under a key made from the stage's inputs, so a killed run goes on from it and changed inputs do not
+meet old results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flywheel import progress
+from flywheel.errors import BadInput
+from flywheel.settings import Settings
+from flywheel.settings import load as load_settings
+from flywheel.store.partitions import Manifest, write, write_json
+from flywheel.workspace import Workspace, label
+
+@dataclass(frozen=True)
+class Context:
+    """One stage of one iteration in a workspace, with the iteration's own frozen settings.
+
+    run_id: the flow run that pays for this; empty outside Prefect.
+    """
+
+    ws: Workspace
+    settings: Settings
+    iteration: int
+    stage: str
+    run_id: str = ""
+
+    @classmethod
+    def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> Context:
+        """Raises BadInput where the iteration has not been begun."""
+        params = ws.frozen_params(iteration)
+        if not params.is_file():
+            raise BadInput(f"iteration {label(iteration)} has not been begun", where=params, fix="`flywheel run` does")
+        return cls(ws, load_settings(params), iteration, stage, run_id)
+
+    def report(self, line: str) -> None:
+        """Say how far it is, in a short line."""
+        progress.report(self.stage, line)
+
+    def write(self, table: str, rows: Any) -> Manifest:
+        """Write the partition of `table` that this stage owns."""
+        return write(self.ws, table, self.iteration, self.stage, rows)
+
+    def seed(self, *names: object) -> int:
+        """A seed for one use: a function of the settings' seed, the iteration and the names. 0 <= seed < 2**31."""
+        text = "|".join(map(str, (self.settings.seed, self.iteration, *names)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """manifests: what was written. metrics: rows of the table `metrics` (written by the caller of `finish`).
+
+    summary: a few figures for people, in the order to show them.
+    """
+
+    manifests: tuple[Manifest, ...] = ()
+    metrics: tuple[Mapping[str, Any], ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """plan: names of the shards, in order. inputs: JSON values that the shards' results depend on.
+
+    work: does one shard in its folder (which may hold the leavings of a killed try) and returns a small JSON value.
+    finish: turns the shards' results into partitions. All of them can be called without Prefect.
+    """
+
+    name: str
+    plan: Callable[[Context], Sequence[str]]
+    inputs: Callable[[Context], Any]
+    work: Callable[[Context, str, Path], Any]
+    finish: Callable[[Context, dict[str, tuple[Path, Any]]], StageResult]
+
+
+def shard_folder(stage: Stage, ctx: Context, shard: str) -> Path:
+    """Where a shard works and leaves its result; named by the stage's inputs."""
+    key = hashlib.sha256(json.dumps(stage.inputs(ctx), sort_keys=True, default=str).encode()).hexdigest()[:12]
+    return ctx.ws.staging(ctx.iteration, stage.name) / key / shard
+
+
+def do_shard(stage: Stage, ctx: Context, shard: str) -> tuple[Path, Any, bool]:
+    """Do one shard, or take its result if it was finished before. Returns (folder, result, done before)."""
+    folder = shard_folder(stage, ctx, shard)
+    marker = folder / "result.json"
+    if marker.is_file():
+        return folder, json.loads(marker.read_text(encoding="utf-8"))["result"], True
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    result = stage.work(ctx, shard, folder)
+    write_json(marker, {"result": result, "seconds": round(time.monotonic() - started, 3)})
+    return folder, result, False
+
+
+def finish(stage: Stage, ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    """Make the stage's result visible: its partitions and its metrics, stage seconds included."""
+    outcome = stage.finish(ctx, results)
+    seconds = sum(
+        json.loads((folder / "result.json").read_text(encoding="utf-8"))["seconds"] for folder, _ in results.values()
+    )
+    rows = [{"domain": "all", "step": 0, **row} for row in outcome.metrics]
+    rows.append({"domain": "all", "name": "seconds", "step": 0, "value": seconds, "n": len(results)})
+    metrics = ctx.write("metrics", rows)
+    return StageResult((*outcome.manifests, metrics), tuple(rows), outcome.summary)
+
+
+def clear_staging(stage: Stage, ctx: Context) -> None:
+    """Called once the stage's result is recorded: what was staged is no longer needed."""
+    shutil.rmtree(ctx.ws.staging(ctx.iteration, stage.name), ignore_errors=True)
+
+
+def run_stage(stage: Stage, ctx: Context) -> StageResult:
+    """The whole stage in this process, one shard after the other."""
+    results = {}
+    shards = stage.plan(ctx)
+    for number, shard in enumerate(shards, 1):
+        folder, result, before = do_shard(stage, ctx, shard)
+        results[shard] = (folder, result)
+        ctx.report(f"{shard} {'was done before' if before else 'done'} ({number} of {len(shards)})")
+    return finish(stage, ctx, results)
+
+
+def single(
+    name: str,
+    inputs: Callable[[Context], Any],
+    work: Callable[[Context, Path], Any],
+    finish: Callable[[Context, Path, Any], StageResult],
+) -> Stage:
+    """A stage of one shard, named as the stage."""
+    return Stage(
+        name,
+        plan=lambda ctx: (name,),
+        inputs=inputs,
+        work=lambda ctx, shard, folder: work(ctx, folder),
+        finish=lambda ctx, results: finish(ctx, *results[name]),
+    )

@@ -1,0 +1,45 @@
+"""Reading the partitions of the iteration at hand, as the stages need them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from flywheel.errors import DataError
+from flywheel.sandbox.env import Task
+from flywheel.stages.base import Context
+from flywheel.store import manifest, partitions
+from flywheel.synthesis.tasks import from_row
+
+
+def rows(ctx: Context, table: str, *stages: str) -> list[dict[str, Any]]:
+    """Rows of a table that the named stages of this iteration wrote."""
+    return [row for stage in stages for row in partitions.read(ctx.ws, table, ctx.iteration, stage).to_pylist()]
+
+
+def tasks(ctx: Context, stage: str, split: str | None = None) -> dict[str, Task]:
+    """Tasks by id, in the order of the table; `split`: train or eval alone."""
+    found = [from_row(row) for row in rows(ctx, "tasks", stage)]
+    return {task.task_id: task for task in found if split in (None, task.split)}
+
+
+def final_state(trajectory: dict) -> dict:
+    """The state that the verifier reads. Raises DataError where it is not JSON."""
+    try:
+        return json.loads(trajectory["final_state"] or "{}")
+    except ValueError as error:
+        raise DataError(f"final_state is not JSON: {error}", where=trajectory["trajectory_id"]) from None
+
+
+def digests(ctx: Context, read: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """sha256 of the files of partitions (table, stage): what a stage's result depends on."""
+    return {
+        f"{table}/{stage}": [part.sha256 for part in partitions.manifest_of(ctx.ws, table, ctx.iteration, stage).parts]
+        for table, stage in read
+    }
+
+
+def newest_model(ctx: Context) -> dict[str, Any]:
+    """The model that the iteration before this one promoted: `model` (folder) and `digest`."""
+    return manifest.read_promotion(ctx.ws, ctx.iteration - 1)

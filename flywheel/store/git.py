@@ -1,0 +1,64 @@
+"""Git, where the workspace is flywheel's own: a commit and a tag for each iteration, so that it can be gone back to.
+
+`git checkout iteration-007 && dvc checkout` gives that iteration's data, models and parameters.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from flywheel.errors import FlywheelError
+from flywheel.workspace import Workspace, label
+
+# What stands for an iteration in git: everything else is DVC's.
+_TRACKED = ("params.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml", "iterations")
+_DEADLINE_S = 60
+
+
+def init(root: Path) -> None:
+    """Make the folder a git repository and commit what is in it."""
+    _git(root, "init", "--quiet", "--initial-branch=main")
+    commit(root, "A flywheel workspace", ("--all",))
+
+
+def tag(ws: Workspace, iteration: int) -> None:
+    """Commit the iteration and tag it `iteration-NNN`; a tag that stands is moved only to a newer commit."""
+    name = f"iteration-{label(iteration)}"
+    commit(
+        ws.root,
+        f"Iteration {label(iteration)}",
+        tuple(path for path in _TRACKED if (ws.root / path).exists()),
+    )
+    _git(ws.root, "tag", "--force", name)
+
+
+def commit(root: Path, message: str, paths: tuple[str, ...]) -> None:
+    """Commit the paths if they hold a change."""
+    _git(root, "add", *paths)
+    if _git(root, "status", "--porcelain", "--untracked-files=no"):
+        _git(root, "commit", "--quiet", "-m", message)
+
+
+def _git(root: Path, *arguments: str) -> str:
+    if not shutil.which("git"):
+        raise FlywheelError(
+            "git is not installed", where=root, fix="install it, or set versioning.git to false"
+        )
+    command = ["git", "-C", str(root)]
+    if not _has_identity(root):
+        command += ["-c", "user.name=flywheel", "-c", "user.email=flywheel@localhost"]
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=_DEADLINE_S, check=False
+    )
+    if done.returncode:
+        raise FlywheelError(
+            f"git {arguments[0]} failed: {done.stderr.strip()}", where=root, fix="see `git status`"
+        )
+    return done.stdout.strip()
+
+
+def _has_identity(root: Path) -> bool:
+    asked = subprocess.run(["git", "-C", str(root), "config", "user.email"], capture_output=True, check=False)
+    return asked.returncode == 0

@@ -1,0 +1,62 @@
+"""Rows of the table `lineage`: what came from what, by name.
+
+Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id), `weights` (the
+digest that stands in `policy_version`), `checkpoint` (folder relative to the workspace, `models/iteration=001/sft`),
+`dataset` (a store's partition, `sft@001`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flywheel.workspace import label
+
+Row = dict[str, Any]
+
+
+def dataset(store: str, iteration: int) -> str:
+    """`dataset("sft", 1)` -> `sft@001`: what trajectories join and checkpoints train on."""
+    return f"{store}@{label(iteration)}"
+
+
+def routed(trajectory: Mapping[str, Any], destination: str, iteration: int) -> list[Row]:
+    """Links of one trajectory: its task, the weights that acted, its run, the store that it joined."""
+    name = trajectory["trajectory_id"]
+    links = [
+        (trajectory.get("task_id"), "task", "attempts"),
+        (trajectory.get("policy_version"), "weights", "acted by"),
+        (trajectory.get("run_id"), "run", "produced in"),
+    ]
+    rows = [_row(name, "trajectory", parent, kind, relation) for parent, kind, relation in links if parent]
+    return [*rows, _row(dataset(destination, iteration), "dataset", name, "trajectory", "holds")]
+
+
+def trained(
+    checkpoint: str,
+    digest: str,
+    *,
+    parents: Iterable[str] = (),
+    datasets: Iterable[str] = (),
+    trajectories: Iterable[str] = (),
+    run_id: str = "",
+) -> list[Row]:
+    """Links of a checkpoint (folder relative to the workspace; `digest` is its weight version).
+
+    parents: checkpoints that it began from or merges. datasets: stores that it may have drawn from (`dataset()`).
+    trajectories: those whose steps it was trained on, where the trainer names them: they win over `datasets` in the
+    view `trajectory_lineage`.
+    """
+    rows = [_row(digest, "weights", checkpoint, "checkpoint", "weights of")]
+    rows += [_row(checkpoint, "checkpoint", parent, "checkpoint", "began from") for parent in parents]
+    rows += [_row(checkpoint, "checkpoint", name, "dataset", "drew from") for name in datasets]
+    rows += [_row(checkpoint, "checkpoint", name, "trajectory", "trained on") for name in trajectories]
+    if run_id:
+        rows.append(_row(checkpoint, "checkpoint", run_id, "run", "produced in"))
+    return rows
+
+
+def _row(child: str, child_kind: str, parent: str, parent_kind: str, relation: str) -> Row:
+    return {
+        "child": child, "child_kind": child_kind, "parent": parent, "parent_kind": parent_kind, "relation": relation,
+    }  # fmt: skip

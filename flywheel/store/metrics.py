@@ -1,0 +1,104 @@
+"""The names that figures go by in the table `metrics`, keyed by (iteration, stage, domain, name, step).
+
+One word a thing, so that a query or a picture works for every stage. `domain` is a name of `settings.DOMAINS`, a
+world as `domain/world`, or `ALL`. `step` counts optimiser or PPO steps along a curve and is 0 for a single figure.
+Other names may be written: they appear in `learning_curves` and in the report under their own name.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Name:
+    """unit: what `value` counts; better: the direction that is an improvement (empty where neither is)."""
+
+    unit: str
+    meaning: str
+    better: str = ""
+
+
+VOCABULARY: dict[str, Name] = {
+    # every stage
+    "seconds": Name("s", "duration of the stage"),
+    # ingest
+    "sessions": Name("sessions", "recorded sessions taken in"),
+    "word_error_rate": Name("fraction", "of the recogniser against the script of the session", "lower"),
+    "alignment_accuracy": Name("fraction", "of utterances aligned with the right step", "higher"),
+    "alignment_score": Name("score", "mean confidence of the alignment of thoughts with steps", "higher"),
+    # synthesize, rollout, score
+    "tasks": Name("tasks", "tasks made"),
+    "trajectories": Name("trajectories", "episodes finished"),
+    "retries": Name("episodes", "episodes done again after an environment crashed", "lower"),
+    "steps_per_second": Name("1/s", "environment steps a second, over all sessions", "higher"),
+    "parse_error_rate": Name("fraction", "of steps whose text held no action", "lower"),
+    "p_v1": Name("fraction", "P(V = 1): verified rollouts over scored rollouts (section 2.3)", "higher"),
+    # route
+    "to_sft": Name("trajectories", "routed to the SFT store"),
+    "to_ct": Name("trajectories", "routed to the CT store"),
+    "to_quarantine": Name("trajectories", "set aside with a reason"),
+    # ct, sft
+    "loss": Name("nats", "cross-entropy a trained token", "lower"),
+    "validation_loss": Name("nats", "cross-entropy on samples kept aside", "lower"),
+    "learning_rate": Name("", "of the optimiser"),
+    "samples_per_second": Name("1/s", "training samples a second", "higher"),
+    "agent_fraction": Name("fraction", "agent data in the mix"),
+    # rl
+    "reward": Name("reward", "mean episode reward of the batch", "higher"),
+    "success": Name("fraction", "of the batch's episodes that are verified", "higher"),
+    "entropy": Name("nats", "mean token entropy of the policy"),
+    "policy_loss": Name("", "clipped surrogate objective, negated", "lower"),
+    "value_loss": Name("", "of the value function", "lower"),
+    "value_pretraining_loss": Name("", "of the value function before the policy moves", "lower"),
+    "explained_variance": Name("fraction", "of the returns, by the value function", "higher"),
+    "clip_fraction": Name("fraction", "tokens whose ratio was clipped"),
+    "mismatch": Name("nats", "mean |log-probability recomputed - sampled|", "lower"),
+    "grad_norm": Name("", "before clipping"),
+    "response_tokens": Name("tokens", "mean tokens a step"),
+    "episode_steps": Name("steps", "mean steps an episode"),
+    # evaluate, promote
+    "success_before": Name("fraction", "held-out tasks solved by the predecessor", "higher"),
+    "success_after": Name("fraction", "held-out tasks solved by the merged model", "higher"),
+    "success_difference": Name("fraction", "paired difference, after less before", "higher"),
+    "promoted": Name("0 or 1", "whether the merged model is the newest from here on"),
+}
+
+
+def row(
+    name: str,
+    value: float,
+    *,
+    domain: str = ALL,
+    step: int = 0,
+    low: float | None = None,
+    high: float | None = None,
+    n: int | None = None,
+) -> dict[str, Any]:
+    """One row of the table `metrics`. A value that is not finite is written as null, so that SQL can average."""
+    value = float(value)
+    return {
+        "domain": domain, "name": name, "step": step, "value": value if math.isfinite(value) else None,
+        "low": low, "high": high, "n": n,
+    }  # fmt: skip
+
+
+def share(name: str, successes: int, n: int, *, domain: str = ALL, step: int = 0) -> dict[str, Any]:
+    """A fraction of `n` cases with its 95% Wilson interval; null where there is no case."""
+    low, high = wilson(successes, n)
+    value = successes / n if n else math.nan
+    return row(name, value, domain=domain, step=step, low=low, high=high, n=n)
+
+
+def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float | None, float | None]:
+    """Wilson's score interval of a proportion (Wilson 1927): inside [0, 1] and sound for small n and at 0 and 1."""
+    if n == 0:
+        return None, None
+    p, zz = successes / n, z * z
+    centre = (p + zz / (2 * n)) / (1 + zz / n)
+    half = z / (1 + zz / n) * math.sqrt(p * (1 - p) / n + zz / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)

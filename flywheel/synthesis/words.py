@@ -1,0 +1,53 @@
+"""The vocabulary of the general screens: colours, shapes, things, labels. The tokeniser is trained on it too."""
+
+from __future__ import annotations
+
+COLOURS = {
+    "red": "#e02424", "green": "#1f9d3a", "blue": "#2563eb", "yellow": "#f5c518", "purple": "#8b2fc9",
+    "orange": "#f07c12", "black": "#1c1c1c", "white": "#fdfdfd", "gray": "#8c9096", "pink": "#f48fc0",
+}  # fmt: skip
+SHAPES = (
+    "square", "circle", "triangle", "star", "diamond", "heart", "cross", "ring", "hexagon", "bar", "moon", "arrow",
+)  # fmt: skip
+THINGS = (
+    "mug", "cup", "lamp", "chair", "shirt", "book", "bag", "hat", "shoe", "clock", "bottle", "pen", "phone",
+    "watch", "box", "ball", "plate", "spoon", "fork", "knife", "sofa", "table", "bed", "pillow", "towel", "soap",
+    "brush", "key", "radio", "toy", "car", "bike", "kite", "drum", "guitar", "umbrella", "glove", "sock", "scarf",
+    "jacket", "coat", "dress", "belt", "wallet", "candle", "basket", "vase", "mirror", "desk", "tent",
+)  # fmt: skip
+SETTINGS = (
+    "wifi", "bluetooth", "sound", "volume", "display", "brightness", "battery", "location", "camera", "microphone",
+    "notifications", "privacy", "security", "storage", "updates", "backup", "keyboard", "mouse", "printer",
+    "language", "dark mode", "night light", "airplane mode", "hotspot", "vibration", "wallpaper", "lock", "sync",
+    "alarm", "music", "photos", "mail", "calendar", "maps", "power", "network",
+)  # fmt: skip
+BUTTONS = (
+    "ok", "cancel", "save", "delete", "edit", "open", "close", "next", "back", "send", "search", "buy", "add",
+    "cart", "checkout", "submit", "login", "help", "home", "menu", "play", "pause", "stop", "start", "yes", "no",
+    "apply", "reset", "print", "share", "copy", "paste", "undo", "done", "continue", "skip",
+)  # fmt: skip
+KEYS = ("left", "right", "up", "down")
+
+# What else instructions, thoughts and answers are made of.
+PHRASES = (
+    "I click the tile.", "I drag the piece to the outline.", "I press the key.", "I type the word in the field.",
+    "I turn on the row.", "I turn off the setting.", "I scroll down.", "I add the item to the cart.",
+    "The task is done.", "I am finished.", "I look at the screen.", "I open the page.", "I search for the item.",
+    "Click the tile.", "Click any of the tiles.", "Click all the tiles.", "Click the button.", "Click the field.",
+    "Drag the piece into its outline.", "Press the arrow key.", "Type the word.", "Turn on and turn off.",
+    "Open the card.", "Describe the screen.", "Read the word.", "Read the number.", "What is the colour of this?",
+    "What is the label at the point?", "Where is the shape?", "Is it on or off?", "Put it into the box.",
+    "Buy the item and go to checkout.", "Add the item to the cart, then open the cart.", "Merge the numbers.",
+    "Move left, right, up or down.", "Reach the number.", "Select the symbol on the board.", "Done:", "yes", "no",
+    "none", "empty", "big", "small", "large", "first", "second", "third", "last", "top", "bottom", "middle", "item",
+    "product", "price", "total", "order", "name", "page", "list", "row", "game", "score", "board", "tile", "piece",
+    "shape", "outline", "symbol", "toggle", "switch", "setting", "with", "that", "from", "for", "not", "same", "and",
+)  # fmt: skip
+
+
+def corpus() -> list[str]:
+    """Text that the tokeniser is trained on: every word, inside a sentence and at a beginning."""
+    words = [*COLOURS, *SHAPES, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
+    lines = [f"{form} {form}" for word in words for form in (word, word.capitalize())]
+    lines += [f" {word}s" for word in (*SHAPES, *THINGS)]
+    return lines * 4 + list(PHRASES) * 12 + [f" {word}" for word in words] * 12

@@ -1,0 +1,63 @@
+"""The one forward pass of SFT, PPO and the value model: hidden states at the response's tokens alone.
+
+The vocabulary's logits are computed only where a response token is predicted; the prompt (most of it the screen)
+needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from flywheel.policy.encoding import Encoded, collate
+from flywheel.training.ppo import token_logprobs
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences (prompt and response), padded right. ids, mask: [batch, longest response]; positions: of the hidden
+    state that predicts each response token."""
+
+    inputs: dict[str, Tensor]
+    ids: Tensor
+    mask: Tensor
+    positions: Tensor
+
+
+def batch_of(prompts: Sequence[Encoded], responses: Sequence[Sequence[int]]) -> Batch:
+    """Prompts and their responses as one batch; every response has at least one token."""
+    longest = max(len(response) for response in responses)
+    ids = np.zeros((len(prompts), longest), dtype=np.int64)
+    mask = np.zeros(ids.shape, dtype=bool)
+    positions = np.zeros_like(ids)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        n = len(response)
+        ids[row, :n], mask[row, :n] = response, True
+        positions[row, :n] = np.arange(len(prompt) - 1, len(prompt) - 1 + n)
+    # The last response token predicts nothing that is trained on: leave it out.
+    items = [prompt.extended(response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
+    return Batch(collate(items, "right"), *(torch.from_numpy(part) for part in (ids, mask, positions)))
+
+
+def response_hidden(trunk: nn.Module, batch: Batch) -> Tensor:
+    """Hidden states [batch, longest response, hidden] from which the response's tokens are predicted."""
+    hidden = trunk(**batch.inputs, use_cache=False).last_hidden_state
+    return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+
+
+def response_logprobs(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy of each response token, [batch, longest response]."""
+    hidden = response_hidden(model.base_model, batch)
+    return token_logprobs(model.get_output_embeddings()(hidden), batch.ids)
+
+
+def by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Indices cut into batches of `size` of similar length: little padding."""
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]

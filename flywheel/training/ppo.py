@@ -1,0 +1,106 @@
+"""The PPO objective as pure functions on padded token arrays.
+
+Sources: PPO (Schulman et al. 2017); clip-higher and the token-level mean (DAPO 2025); the positive-example term
+(VAPO 2025); section 2.5.4 of the UI-TARS-2 report.
+
+Every mean is over the trainable tokens of the GLOBAL batch: a loss takes `tokens`, the number of them in the whole
+batch, and sums over what it is given. So the micro-batches' losses and gradients add up to the batch's own, however
+it is split, ordered or padded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PolicyTerms:
+    """Sums over trainable tokens, not yet divided: they add over micro-batches.
+
+    kl: of the sampling policy from the new one, estimator r - 1 - log r (Schulman's k3).
+    clipped: tokens whose gradient the clipping removed. mismatch: |new - old log-probability|.
+    """
+
+    tokens: float = 0.0
+    loss: float = 0.0
+    kl: float = 0.0
+    clipped: float = 0.0
+    entropy: float = 0.0
+    mismatch: float = 0.0
+
+    def __add__(self, other: PolicyTerms) -> PolicyTerms:
+        return PolicyTerms(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def means(self) -> dict[str, float]:
+        """Token-level means, by name."""
+        n = max(self.tokens, 1.0)
+        return {f.name: getattr(self, f.name) / n for f in fields(self) if f.name != "tokens"}
+
+
+def policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    eps_low: float,
+    eps_high: float,
+    tokens: int,
+    entropy: Tensor | None = None,
+) -> tuple[Tensor, PolicyTerms]:
+    """-sum min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A) / tokens, rho = exp(logprobs - old_logprobs).
+
+    All arrays [batch, length]; positions outside `mask` may hold anything, NaN included. Returns the loss to minimise
+    (a scalar with gradient) and the terms (detached).
+    """
+    # Selected before anything is computed: 0 * NaN would be NaN, in the loss and in its gradient.
+    new, old, adv = logprobs[mask], old_logprobs[mask], advantages[mask]
+    ratio = torch.exp(new - old)
+    free, held = ratio * adv, ratio.clamp(1 - eps_low, 1 + eps_high) * adv
+    loss = -torch.minimum(free, held).sum() / tokens
+    with torch.no_grad():
+        terms = PolicyTerms(
+            tokens=float(new.numel()),
+            loss=float(loss) * tokens,
+            kl=float((ratio - 1 - (new - old)).sum()),
+            clipped=float((held < free).sum()),
+            entropy=float(entropy[mask].sum()) if entropy is not None else 0.0,
+            mismatch=float((new - old).abs().sum()),
+        )
+    return loss, terms
+
+
+def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: int) -> Tensor:
+    """VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of correct samples.
+
+    positive: [batch], true for samples of correct trajectories. tokens: trainable tokens of the correct samples in the
+    global batch; with none the term is 0.
+    """
+    chosen = logprobs[mask & positive[:, None]]
+    return -chosen.sum() / max(tokens, 1)
+
+
+def value_loss(values: Tensor, returns: Tensor, mask: Tensor, *, tokens: int) -> Tensor:
+    """sum (V - R)^2 / (2 tokens) over trainable tokens."""
+    return 0.5 * (values[mask] - returns[mask]).square().sum() / tokens
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
+    """1 - Var(R - V) / Var(R); NaN where all returns are the same: then there is nothing to explain."""
+    spread = float(np.var(returns))
+    return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")
+
+
+def token_logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Natural log-probability of each target and the entropy of each distribution.
+
+    logits: [..., vocabulary]; targets: [...] ids. Returns two arrays [...]; the entropy carries no gradient.
+    """
+    logp = torch.log_softmax(logits.float(), dim=-1)
+    with torch.no_grad():
+        entropy = -(logp.exp() * logp).sum(-1)
+    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy

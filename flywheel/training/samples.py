@@ -1,0 +1,132 @@
+"""Training samples from the tables: one sample a step, its prompt built as the rollout built it."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flywheel.agent.prompt import build_context
+from flywheel.errors import DataError
+from flywheel.policy.encoding import Encoded, Encoder
+from flywheel.rollout.history import step_context
+from flywheel.settings import Policy as PolicySettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One step to train on. context: the prompt. response: token ids, end token included where it was sampled.
+
+    logprobs: as sampled; None for human steps and general data. trajectory_id, step: where it comes from (general
+    data: sample_id and 0). weight: of its tokens in the loss.
+    """
+
+    context: Encoded
+    response: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    trajectory_id: str
+    step: int
+    domain: str
+    weight: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.context) + len(self.response)
+
+
+def agent_samples(
+    trajectories: pa.Table | Sequence[Mapping[str, Any]],
+    steps: pa.Table | Sequence[Mapping[str, Any]],
+    images: Mapping[str, bytes],
+    encoder: Encoder,
+    settings: PolicySettings,
+    *,
+    parse_errors: bool = False,
+    weights: Mapping[str, float] | None = None,
+) -> list[Sample]:
+    """Samples of the trajectories' steps, sorted by (trajectory_id, step).
+
+    images: PNG by sha256. parse_errors: also steps whose text held no action; RL needs them, imitation must not learn
+    them. weights: by trajectory_id, 1 where absent. A step without token ids (a human's) is encoded from raw_text.
+    Raises DataError for a step without its screen.
+    """
+    rows = defaultdict(list)
+    for row in _rows(steps):
+        rows[row["trajectory_id"]].append(row)
+    samples = []
+    for trajectory in sorted(_rows(trajectories), key=lambda row: row["trajectory_id"]):
+        name = trajectory["trajectory_id"]
+        before: list[Mapping[str, Any]] = []
+        for row in sorted(rows[name], key=lambda row: row["step"]):
+            if parse_errors or not row.get("parse_error"):
+                screen = _screen(images, row["image_sha256"], f"trajectory {name}, step {row['step']}")
+                context = step_context(trajectory["instruction"], before, images, screen, settings)
+                sampled = bool(row.get("token_ids"))
+                response = row["token_ids"] if sampled else encoder.encode_text(row["raw_text"])
+                samples.append(
+                    Sample(
+                        encoder.encode(context), tuple(response), tuple(row["logprobs"]) if sampled else None, name,
+                        row["step"], trajectory["domain"], (weights or {}).get(name, 1.0),
+                    )
+                )  # fmt: skip
+            before.append(row)
+    return samples
+
+
+def general_samples(
+    rows: pa.Table | Sequence[Mapping[str, Any]],
+    images: Mapping[str, bytes],
+    encoder: Encoder,
+    settings: PolicySettings,
+) -> list[Sample]:
+    """Samples of the table `general`, sorted by sample_id: a screen, a question and the answer's text."""
+    samples = []
+    for row in sorted(_rows(rows), key=lambda row: row["sample_id"]):
+        screen = _screen(images, row["image_sha256"], f"general sample {row['sample_id']}")
+        context = build_context(row["instruction"], (), screen, settings)
+        response = tuple(encoder.encode_text(row["response"]))
+        samples.append(Sample(encoder.encode(context), response, None, row["sample_id"], 0, "general"))
+    return samples
+
+
+def mix(
+    agent: Sequence[Sample], general: Sequence[Sample], agent_fraction: float, n: int, seed: int
+) -> list[Sample]:
+    """n samples, round(n agent_fraction) of them from `agent`, the rest from `general`, shuffled.
+
+    Each source is gone through in shuffled rounds, so a sample appears at most once more than any other of its source.
+    Where one source is empty the other fills the mix (an early iteration has no agent data), and the log says so.
+    """
+    of_agent = round(n * agent_fraction)
+    if not agent or not general:
+        wanted = ("agent", of_agent) if not agent else ("general", n - of_agent)
+        if wanted[1]:
+            log.warning("the mix asks for %d %s samples and there are none: the other source fills it", *wanted[::-1])
+        of_agent = n if agent else 0
+    rng = np.random.default_rng(seed)
+    chosen = [*_rounds(agent, of_agent, rng), *_rounds(general, n - of_agent, rng)]
+    return [chosen[i] for i in rng.permutation(len(chosen))]
+
+
+def _rounds(source: Sequence[Sample], n: int, rng: np.random.Generator) -> Iterable[Sample]:
+    if not source:
+        return []
+    rounds = [rng.permutation(len(source)) for _ in range(-(-n // len(source)))]
+    return [source[i] for i in np.concatenate(rounds)[:n]] if rounds else []
+
+
+def _rows(table: pa.Table | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return table.to_pylist() if isinstance(table, pa.Table) else table
+
+
+def _screen(images: Mapping[str, bytes], sha256: str, where: str) -> bytes:
+    try:
+        return images[sha256]
+    except KeyError:
+        raise DataError(f"the screen {str(sha256)[:12]} is missing", where=where, fix="fetch it with `dvc checkout`") from None

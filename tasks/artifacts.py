@@ -1,0 +1,41 @@
+"""What a reviewer sees beside a run in Prefect: a table of what was written, a table of figures, links."""
+
+from __future__ import annotations
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+
+from flywheel.stages.base import Context, StageResult
+from flywheel.workspace import label
+
+
+def _key(ctx: Context, name: str) -> str:
+    return f"{ctx.stage}-{name}".lower()
+
+
+def show(ctx: Context, outcome: StageResult) -> None:
+    """Tables of the stage's partitions and figures, and its summary as Markdown."""
+    written = [
+        {"table": part.table, "rows": part.rows, "files": len(part.parts), "sha256": part.parts[0].sha256[:12]}
+        for part in outcome.manifests
+        if part.parts
+    ]
+    create_table_artifact(key=_key(ctx, "written"), table=written, description=f"{label(ctx.iteration)} {ctx.stage}")
+    figures = [row for row in outcome.metrics if row["step"] == 0]
+    columns = ("domain", "name", "value", "low", "high", "n")
+    create_table_artifact(
+        key=_key(ctx, "figures"),
+        table=[{column: _round(row.get(column)) for column in columns} for row in figures],
+        description="Figures measured in this stage; low and high are a 95% interval",
+    )
+    lines = [f"### {ctx.stage}, iteration {label(ctx.iteration)}", ""]
+    lines += [f"- **{name}**: {_round(value)}" for name, value in outcome.summary.items()]
+    create_markdown_artifact(key=_key(ctx, "summary"), markdown="\n".join(lines))
+
+
+def link_report(path, url: str) -> None:
+    """A link from the turn's page to the report."""
+    create_link_artifact(key="report", link=url, link_text="report of the flywheel", description=str(path))
+
+
+def _round(value):
+    return round(value, 4) if isinstance(value, float) else value

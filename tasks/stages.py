@@ -1,0 +1,58 @@
+"""Prefect tasks around the stages: one a shard, one for the finish, one for the version.
+
+They add what Prefect gives (retries, names, states, artifacts) and no logic of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import TaskRunContext
+
+from flywheel import stages
+from flywheel.errors import BadInput, ContractBroken, DiskFull, EnvError, PolicyError
+from flywheel.stages.base import Context, StageResult
+from flywheel.store import versioning
+
+from tasks import artifacts
+
+
+def _worth_a_retry(task, run, state) -> bool:
+    """Environments and inference may fail by chance; bad input, broken contracts and full disks do not mend."""
+    try:
+        state.result()
+    except (BadInput, ContractBroken, DiskFull):
+        return False
+    except (EnvError, PolicyError, OSError):
+        return True
+    except Exception:
+        return False
+    return False
+
+
+# No Prefect cache: what is finished is known from the workspace itself (flywheel/stages/base.py), also to DVC.
+@task(task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE)
+def do_shard(ctx: Context, shard: str) -> tuple[Path, Any]:
+    """One shard of a stage; its result is taken from disk where a killed run had finished it."""
+    folder, result, before = stages.do_shard(stages.get(ctx.stage), ctx, shard)
+    ctx.report(f"{shard} was done before" if before else f"{shard} done")
+    return folder, result
+
+
+@task(task_run_name="finish {ctx.stage}", cache_policy=NO_CACHE)
+def finish_stage(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    """Write the stage's partitions and metrics, and show them as Prefect artifacts."""
+    outcome = stages.finish(stages.get(ctx.stage), ctx, results)
+    if TaskRunContext.get() is not None:
+        artifacts.show(ctx, outcome)
+    return outcome
+
+
+@task(task_run_name="version {ctx.stage}", cache_policy=NO_CACHE)
+def record_version(ctx: Context) -> None:
+    """`dvc commit` of the stage's outputs; then what was staged for it is cleared."""
+    versioning.commit(ctx.ws, ctx.stage, ctx.iteration)
+    stages.clear_staging(stages.get(ctx.stage), ctx)

@@ -1,0 +1,82 @@
+"""Settings: what is refused, by name, and that what is written is what is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel import settings
+from flywheel.errors import BadInput
+
+
+def parse(**raw):
+    return settings.parse(raw, where="params.yaml")
+
+
+def test_the_projects_own_settings_are_the_defaults(project):
+    assert settings.load(project / "params.yaml") == settings.Settings()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"rollout": {"samples": 0}}, "rollout.samples"),
+        ({"rollout": {"sampels": 4}}, "rollout.sampels"),
+        ({"nothing": 1}, "nothing"),
+        ({"rl": {"eps_low": 1.0}}, "rl.eps_low"),
+        ({"routing": {"threshold": 1.5}}, "routing.threshold"),
+        ({"merge": {"weights": {"games": 0.7, "sites": 0.7}}}, "merge.weights must be 0 or more and sum to 1"),
+        ({"merge": {"weights": {"games": 1.0}}}, "same domains"),
+        ({"recording": {"recognizer": "whisper"}}, "recording.whisper_model"),
+        ({"policy": {"backend": "openai"}}, "policy.endpoint"),
+        ({"policy": {"max_new_tokens": 600}}, "policy.max_new_tokens must be under policy.max_context_tokens"),
+        ({"synthesis": {"domains": {"moon": ["crater"]}}}, "synthesis.domains"),
+    ],
+)
+def test_wrong_parameters_are_named(raw, said):
+    with pytest.raises(BadInput) as caught:
+        parse(**raw)
+    assert said in str(caught.value)
+    assert "params.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_is_not_yaml_is_one_line(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("seed: [1,\nrl: {")
+    with pytest.raises(BadInput, match="not valid YAML") as caught:
+        settings.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path):
+    with pytest.raises(BadInput, match="flywheel init"):
+        settings.load(tmp_path / "params.yaml")
+
+
+def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("rl: {steps: 5}\n")
+    loaded = settings.load(path, {"rl.actor_lr": 0.5, "seed": 9})
+    assert (loaded.rl.steps, loaded.rl.actor_lr, loaded.seed) == (5, 0.5, 9)
+    with pytest.raises(BadInput, match=r"rl\.steps"):
+        settings.load(path, {"rl.steps": -1})
+    with pytest.raises(BadInput, match="seed is not a block"):
+        path.write_text("seed: 3\n")
+        settings.load(path, {"seed.x": 1})
+
+
+@given(
+    seed=st.integers(0, 2**40), samples=st.integers(1, 99), share=st.floats(0, 1),
+    steps=st.integers(0, 9), alpha=st.floats(0.01, 5),
+)  # fmt: skip
+def test_dump_then_parse_gives_the_same_settings(seed, samples, share, steps, alpha):
+    import yaml
+
+    chosen = parse(
+        seed=seed, rollout={"samples": samples}, rl={"steps": steps, "alpha": alpha},
+        merge={"weights": {"games": share, "sites": 1 - share}},
+    )  # fmt: skip
+    assert settings.parse(yaml.safe_load(settings.dump(chosen)), where="") == chosen

@@ -1,0 +1,75 @@
+"""Shards: what was finished is taken from disk, other inputs do not meet old results, half a shard is done again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flywheel import settings
+from flywheel.errors import BadInput
+from flywheel.stages import base
+from flywheel.store import partitions
+from flywheel.store.partitions import write_text
+
+
+@pytest.fixture
+def ctx(ws):
+    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
+    return base.Context.open(ws, 1, "count")
+
+
+def counting(calls, inputs=lambda ctx: "same", fail_at=""):
+    def work(ctx, shard, folder):
+        calls.append(shard)
+        if shard == fail_at:
+            (folder / "half").write_text("half")
+            raise RuntimeError("killed")
+        return {"name": shard}
+
+    def finish(ctx, results):
+        rows = [{"name": shard, "domain": "all", "step": 1, "value": 1.0} for shard in results]
+        return base.StageResult((), tuple(rows), {"shards": len(results)})
+
+    return base.Stage("count", lambda ctx: ("a", "b", "c"), inputs, work, finish)
+
+
+def test_a_stage_that_was_killed_goes_on_from_its_finished_shards(ctx):
+    calls = []
+    with pytest.raises(RuntimeError):
+        base.run_stage(counting(calls, fail_at="b"), ctx)
+    assert calls == ["a", "b"]
+    outcome = base.run_stage(counting(calls), ctx)
+    assert calls == ["a", "b", "b", "c"]
+    assert outcome.summary == {"shards": 3}
+    written = partitions.read(ctx.ws, "metrics", 1, "count").to_pylist()
+    assert [row["name"] for row in written] == ["a", "b", "c", "seconds"]
+
+
+def test_finished_shards_of_other_inputs_are_not_taken(ctx):
+    calls = []
+    base.run_stage(counting(calls, lambda ctx: "old"), ctx)
+    base.run_stage(counting(calls, lambda ctx: "new"), ctx)
+    assert calls == ["a", "b", "c"] * 2
+
+
+def test_a_result_is_there_whole_or_not_at_all(ctx):
+    stage = counting([])
+    folder, result, before = base.do_shard(stage, ctx, "a")
+    assert (result, before) == ({"name": "a"}, False)
+    assert json.loads((folder / "result.json").read_text())["result"] == result
+    assert base.do_shard(stage, ctx, "a") == (folder, result, True)
+    base.clear_staging(stage, ctx)
+    assert not folder.exists()
+
+
+def test_an_iteration_that_was_not_begun_is_refused(ws):
+    with pytest.raises(BadInput, match="iteration 003 has not been begun"):
+        base.Context.open(ws, 3, "score")
+
+
+def test_seeds_differ_by_use_and_repeat(ctx):
+    seeds = {ctx.seed("rollout", n) for n in range(1000)}
+    assert len(seeds) == 1000
+    assert ctx.seed("rollout", 1) == ctx.seed("rollout", 1)
+    assert all(0 <= seed < 2**31 for seed in seeds)

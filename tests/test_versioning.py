@@ -1,0 +1,191 @@
+"""DVC records every stage: clean after each commit, past iterations untouched, deletions noticed and mended."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flywheel.errors import BadInput, DataError
+from flywheel.settings import Settings
+from flywheel.store import manifest, versioning
+from flywheel.store.partitions import write_text
+from flywheel.workspace import Workspace
+
+
+def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None:
+    """A stage of the least work: every output that dvc.yaml names, with a text that tells it apart."""
+    for path in versioning.outputs(ws, stage, iteration):
+        if path.suffix == ".json":
+            write_text(path, f'{{"iteration": {iteration}, "sessions": [], "text": "{text}"}}')
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            write_text(path / "part-00000.parquet", f"{stage} {iteration} {path.parent} {text}")
+
+
+def run_iteration(ws: Workspace, iteration: int) -> None:
+    for stage in versioning.stages():
+        run_stage(ws, stage, iteration)
+        versioning.commit(ws, stage, iteration)
+
+
+def frozen(settings: Settings, **changes) -> Settings:
+    return Settings.model_validate({**settings.model_dump(), **changes})
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return frozen(Settings(), recording={"sessions_per_iteration": 0})
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Workspace:
+    ws = Workspace(tmp_path)
+    write_text(ws.params, "seed: 7\n")
+    versioning.prepare(ws)
+    manifest.genesis(ws, digest="abc")
+    return ws
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A git workspace after iteration 1, to be copied."""
+    root = tmp_path_factory.mktemp("turned")
+    subprocess.run(["git", "init", "-q", root], check=True)
+    write_text(root / ".gitignore", ".flywheel/\n/data/\n/models/iteration=*/\n")
+    ws = Workspace(root)
+    write_text(ws.params, "seed: 7\n")
+    versioning.prepare(ws)
+    manifest.genesis(ws, digest="abc")
+    versioning.add_iteration(ws, 1, frozen(Settings(), recording={"sessions_per_iteration": 0}))
+    run_iteration(ws, 1)
+    return root
+
+
+@pytest.fixture
+def done(turned: Path, tmp_path: Path) -> Workspace:
+    return Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True))
+
+
+def test_a_fresh_workspace_is_clean(ws):
+    assert versioning.status(ws) == {}
+    assert versioning.iterations(ws) == []
+
+
+def test_each_stage_is_clean_once_it_is_recorded(ws, settings):
+    versioning.add_iteration(ws, 1, settings)
+    for stage in versioning.stages():
+        assert not versioning.is_done(ws, stage, 1)
+        run_stage(ws, stage, 1)
+        versioning.commit(ws, stage, 1)
+        assert versioning.is_done(ws, stage, 1)
+    assert versioning.status(ws) == {}
+
+
+def test_repro_does_nothing_after_a_turn(done):
+    dvc = Path(sys.executable).with_name("dvc")
+    result = subprocess.run(
+        [dvc, "repro", "--dry"], cwd=done.root, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "Data and pipelines are up to date." in result.stdout
+    assert "Running stage" not in result.stdout
+
+
+def test_git_sees_only_small_files(done):
+    result = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=all"],
+        cwd=done.root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {line[3:] for line in result.stdout.splitlines()}
+    assert {"dvc.lock", "dvc.yaml", "iterations.yaml", "iterations/001/manifest.json", ".dvc/config"} <= names
+    assert not [name for name in names if name.startswith(("data/", "models/", ".dvc/cache"))]
+    assert all(line.startswith("??") for line in result.stdout.splitlines()), "git's index was touched"
+
+
+def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
+    before = yaml.safe_load((done.root / "dvc.lock").read_text())["stages"]
+    versioning.add_iteration(done, 2, settings)
+    changed = versioning.status(done)
+    assert changed
+    assert all(name.endswith("@002") for name in changed)
+    run_iteration(done, 2)
+    assert versioning.status(done) == {}
+    after = yaml.safe_load((done.root / "dvc.lock").read_text())["stages"]
+    assert {name: stage for name, stage in after.items() if name.endswith("@001")} == before
+
+
+def test_an_edit_of_the_parameters_changes_no_past_iteration(done, settings):
+    write_text(done.params, "seed: 8\n")
+    assert versioning.status(done) == {}
+    kept = versioning.add_iteration(done, 1, frozen(settings, seed=8))
+    assert kept.seed == 7
+    assert versioning.status(done) == {}
+
+
+def test_a_changed_parameter_marks_only_the_stages_that_read_it(done):
+    path = done.frozen_params(1)
+    raw = yaml.safe_load(path.read_text())
+    raw["merge"]["weights"] = {"games": 0.4, "sites": 0.6}
+    write_text(path, yaml.safe_dump(raw))
+    assert versioning.status(done) == {"merge@001": {"iterations/001/params.yaml": "merge modified"}}
+    assert not versioning.is_done(done, "merge", 1)
+    assert versioning.is_done(done, "evaluate", 1)
+
+
+def test_a_deleted_output_is_noticed_and_comes_back(done):
+    folder = done.partition("steps", 1, "rollout")
+    content = (folder / "part-00000.parquet").read_bytes()
+    shutil.rmtree(folder)
+    changed = {"data/steps/iteration=001/stage=rollout": "deleted"}
+    assert versioning.status(done) == {"rollout@001": changed, "route@001": changed}
+    assert not versioning.is_done(done, "rollout", 1)
+    restored = versioning.checkout(done)
+    assert [Path(path).name for path in restored["added"]] == ["stage=rollout"]
+    assert (folder / "part-00000.parquet").read_bytes() == content
+    assert versioning.status(done) == {}
+
+
+def test_changed_work_is_not_thrown_away_unless_forced(done):
+    path = done.model(1, "sft") / "part-00000.parquet"
+    write_text(path, "edited by hand")
+    with pytest.raises(versioning.VersioningError, match="DVC"):
+        versioning.checkout(done)
+    assert path.read_text() == "edited by hand"
+    versioning.checkout(done, force=True)
+    assert path.read_text() != "edited by hand"
+
+
+def test_a_stage_with_a_missing_output_is_not_recorded(ws, settings):
+    versioning.add_iteration(ws, 1, settings)
+    run_stage(ws, "synthesize", 1)
+    shutil.rmtree(ws.partition("general", 1, "synthesize"))
+    with pytest.raises(versioning.VersioningError, match="general/iteration=001/stage=synthesize"):
+        versioning.commit(ws, "synthesize", 1)
+    assert not versioning.is_done(ws, "synthesize", 1)
+
+
+def test_wrong_names_are_refused(ws, settings):
+    with pytest.raises(BadInput, match="unknown stage rolout"):
+        versioning.commit(ws, "rolout", 1)
+    with pytest.raises(BadInput, match="no iteration 4"):
+        versioning.is_done(ws, "rollout", 4)
+    with pytest.raises(DataError, match="iteration 001 is not in the index"):
+        versioning.add_iteration(ws, 2, settings)
+
+
+def test_prepare_keeps_what_exists(done):
+    before = {path: path.read_bytes() for path in done.root.rglob("*.yaml")}
+    versioning.prepare(done)
+    assert {path: path.read_bytes() for path in done.root.rglob("*.yaml")} == before
+
+
+def test_the_repository_is_itself_a_workspace():
+    root = Path(__file__).parents[1]
+    assert (root / "dvc.yaml").read_text() == versioning.dvc_yaml()
