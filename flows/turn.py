@@ -5,18 +5,18 @@ from __future__ import annotations
 from prefect import flow
 from prefect.runtime import flow_run
 
+from flows.review import ask_reviewer
 from flywheel import stages
 from flywheel.progress import report
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import versioning
 from flywheel.workspace import Workspace, label
-from flows.review import ask_reviewer
 from tasks.stages import do_shard, finish_stage, record_version
 
 
 @flow(name="turn", flow_run_name="iteration {iteration:03d}")
 def turn(workspace: str, iteration: int) -> None:
-    """ingest, synthesize -> rollout -> score -> route -> ct -> sft -> rl (one a domain) -> merge -> evaluate -> promote.
+    """ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate, promote.
 
     A stage that is recorded and whose inputs have not changed is passed over.
     """

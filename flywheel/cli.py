@@ -147,7 +147,7 @@ def status(workspace: Path | None, as_json: bool) -> None:
     begun = versioning.iterations(ws)
     changed = versioning.status(ws) if begun else {}
     if as_json:
-        rows = catalog.connect(ws).sql("select * from iterations").df().to_dict("records")
+        rows = catalog.query(ws, "select * from iterations").to_pylist()
         click.echo(json.dumps({"workspace": str(ws.root), "changed": changed, "iterations": rows}, default=str))
         return
     console = Console()
@@ -170,9 +170,7 @@ def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> N
     """Ask the catalog, in DuckDB's SQL."""
     from flywheel.store import catalog
 
-    text = catalog.query(Workspace.find(workspace), sql, form, output)
-    if text:
-        click.echo(text)
+    click.echo(catalog.render(catalog.query(Workspace.find(workspace), sql), form, output))
 
 
 @main.command(epilog="Example: flywheel report")
@@ -184,7 +182,7 @@ def report(workspace: Path | None) -> None:
     click.echo(page.build(Workspace.find(workspace)))
 
 
-@main.command(epilog='Example: flywheel view "$(flywheel query "from trajectories limit 1" --format csv | tail -1 | cut -d, -f1)"')
+@main.command(epilog="Example: flywheel view t0123456789abcdef012")
 @click.argument("trajectory")
 @_WORKSPACE
 def view(trajectory: str, workspace: Path | None) -> None:
@@ -218,7 +216,7 @@ def review(iteration: int, promote: bool | None, reviewer: str, comment: str, wo
     if promote is None:
         raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
     if not ws.partition("metrics", iteration, "evaluate").is_dir():
-        raise BadInput(f"iteration {iteration} has not been evaluated", where="--iteration", fix="see `flywheel status`")
+        raise BadInput(f"iteration {iteration} is not evaluated", where="--iteration", fix="see `flywheel status`")
     reviews.write(ws, iteration, promote=promote, reviewer=reviewer, comment=comment, at=datetime.now(UTC))
     click.echo(f"kept in {ws.relative(reviews.path(ws, iteration))}; type `flywheel run` to go on")
 

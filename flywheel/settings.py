@@ -76,21 +76,28 @@ class Routing(_Block):
     threshold: float = Field(1.0, gt=0, le=1)  # V = 1 where score >= threshold
 
 
-class Ct(_Block):
-    every: int = Field(1, ge=1)  # CT runs in each `every`-th iteration
-    epochs: float = Field(2, gt=0)
-    max_samples: int = Field(1500, ge=1)  # samples seen in one CT stage
+class Supervised(_Block):
+    """What CT and SFT share."""
+
+    epochs: float = Field(2, gt=0)  # times the agent's samples are seen, as far as max_samples allows
+    max_samples: int = Field(1500, ge=1)  # samples seen in one stage, general data included
     batch: int = Field(32, ge=1)
     lr: float = Field(3e-4, gt=0)
     agent_fraction: float = Field(0.3, ge=0, le=1)  # of the mix; the rest is general data
+    warmup: float = Field(0.05, ge=0, lt=1)  # share of the steps in which the rate rises; then a cosine to a tenth
+    weight_decay: float = Field(0.01, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    save_every: int = Field(10, ge=1)  # gradient steps between resumable states
 
 
-class Sft(_Block):
+class Ct(Supervised):
+    every: int = Field(1, ge=1)  # CT runs in each `every`-th iteration
+    rollout_weight: float = Field(0.1, ge=0, le=1)  # in the loss, of the model's own unverified steps; people's: 1
+
+
+class Sft(Supervised):
     window: int = Field(2, ge=1)  # newest iterations of the SFT store that are used
     epochs: float = Field(3, gt=0)
-    max_samples: int = Field(1500, ge=1)
-    batch: int = Field(32, ge=1)
-    lr: float = Field(3e-4, gt=0)
     agent_fraction: float = Field(0.8, ge=0, le=1)
 
 
@@ -98,9 +105,10 @@ class Rl(_Block):
     algorithm: Literal["ppo"] = "ppo"
     steps: int = Field(6, ge=0)  # PPO steps for each domain
     tasks_per_step: int = Field(8, ge=1)
-    samples: int = Field(4, ge=1)
+    samples: int = Field(4, ge=1)  # episodes a task
     epochs: int = Field(1, ge=1)
     minibatch: int = Field(32, ge=1)  # samples a gradient step
+    micro_batch: int = Field(32, ge=1)  # samples a forward pass; changes memory, not the result
     actor_lr: float = Field(1e-4, gt=0)
     critic_lr: float = Field(3e-4, gt=0)
     eps_low: float = Field(0.2, gt=0, lt=1)
@@ -108,7 +116,10 @@ class Rl(_Block):
     gamma: float = Field(1.0, gt=0, le=1)
     lambda_critic: float = Field(1.0, ge=0, le=1)
     alpha: float = Field(1.5, gt=0)  # lambda_policy = max(0, 1 - 1/(alpha l)); 0.05 in the report
-    value_pretraining_steps: int = Field(10, ge=0)
+    normalise: bool = True  # advantages of a step to mean 0 and deviation 1, over all its tokens
+    bootstrap: bool = True  # a trajectory cut off by a limit ends in the value of its last screen, not in 0
+    value_pretraining_steps: int = Field(20, ge=0)  # gradient steps, at most
+    value_pretraining_tasks: int = Field(12, ge=2)  # a quarter of them is held out to see when to stop
     positive_nll: float = Field(0.1, ge=0)  # mu of VAPO's positive-example term
     format_penalty: float = Field(0.1, ge=0)  # taken from the reward for each step that does not parse
     length_buffer: int = Field(8, ge=0)  # tokens below max_new_tokens where the length penalty begins

@@ -16,7 +16,6 @@ from flywheel import stages
 from flywheel.errors import BadInput, ContractBroken, DiskFull, EnvError, PolicyError
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import versioning
-
 from tasks import artifacts
 
 
@@ -33,8 +32,10 @@ def _worth_a_retry(task, run, state) -> bool:
     return False
 
 
-# No Prefect cache: what is finished is known from the workspace itself (flywheel/stages/base.py), also to DVC.
-@task(task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE)
+# No Prefect cache: what is finished is known from the workspace itself (flywheel/stages/base.py), and DVC knows it too.
+@task(
+    task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE
+)
 def do_shard(ctx: Context, shard: str) -> tuple[Path, Any]:
     """One shard of a stage; its result is taken from disk where a killed run had finished it."""
     folder, result, before = stages.do_shard(stages.get(ctx.stage), ctx, shard)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from flywheel.evaluation.gate import EvalResult
-from flywheel.policy.protocol import Policy
+from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.reward.verifiers import score
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import Sandbox, rollout
@@ -17,7 +18,7 @@ __all__ = ["EvalResult", "evaluate", "grade"]
 
 
 async def evaluate(
-    policy: Policy,
+    model_folder: Path,
     tasks: Sequence[Task],
     sandbox: Sandbox,
     *,
@@ -25,18 +26,22 @@ async def evaluate(
     settings: Settings,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     run_id: str = "",
-) -> tuple[list[EvalResult], list[Episode]]:
-    """evaluation.samples episodes of each task at evaluation.temperature; results and episodes, sorted alike.
+) -> list[EvalResult]:
+    """evaluation.samples episodes of each task at evaluation.temperature by the checkpoint, in order of trajectory_id.
 
     An episode whose environment crashed in every try counts as a failure here: both models of a comparison must be
-    measured on the same tasks. Episodes are kept for the report; evaluation tasks never enter training.
+    measured on the same tasks. Episodes are for the report (`on_episode`); they never enter training.
     """
-    episodes = await rollout(
-        tasks, settings.evaluation.samples, policy, sandbox, iteration=iteration, settings=settings,
-        temperature=settings.evaluation.temperature, on_episode=on_episode, run_id=run_id,
-    )  # fmt: skip
+    policy = EmbeddedPolicy(model_folder, settings.policy)
+    try:
+        episodes = await rollout(
+            tasks, settings.evaluation.samples, policy, sandbox, iteration=iteration, settings=settings,
+            temperature=settings.evaluation.temperature, on_episode=on_episode, run_id=run_id,
+        )  # fmt: skip
+    finally:
+        await policy.close()
     by_id = {task.task_id: task for task in tasks}
-    return [grade(by_id[episode.trajectory["task_id"]], episode) for episode in episodes], episodes
+    return [grade(by_id[episode.trajectory["task_id"]], episode) for episode in episodes]
 
 
 def grade(task: Task, episode: Episode) -> EvalResult:

@@ -26,9 +26,7 @@ def length_penalty(length: int, shaping: Shaping) -> float:
     return min(-(length - (shaping.max_tokens - shaping.buffer)) / shaping.buffer * shaping.length_penalty, 0.0)
 
 
-def shape(
-    outcome: float, lengths: Sequence[int], parse_errors: Sequence[bool], shaping: Shaping
-) -> tuple[float, ...]:
+def shape(outcome: float, lengths: Sequence[int], parse_errors: Sequence[bool], shaping: Shaping) -> tuple[float, ...]:
     """Reward of each step of one trajectory; each is put on the last token of its step.
 
     outcome: the verifier's score, which comes with the last step. lengths: response tokens of each step.

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flywheel.agent.actions import Action, Drag, ParseError
-from flywheel.agent.parser import action_name, parse, serialise
+from flywheel.agent.parser import parse, serialise
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import EnvTimeout, PolicyTimeout
 from flywheel.policy.protocol import Completion, Context, Policy, Sampling
@@ -116,8 +116,8 @@ class _Recorder:
         if isinstance(action, ParseError):
             row["parse_error"] = action.reason
         else:
-            row |= {"action_type": action_name(action), "action": serialise(action, self.settings.policy.coordinates)}
-            row |= _points(action)
+            text = serialise(action, self.settings.policy.coordinates)
+            row |= {"action": text, "action_type": text.partition("(")[0], **_points(action)}
         if after:
             row["tool_result"] = after.info.get("note") or after.observation.text or None
         self.rows.append(row)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flywheel.agent.prompt import PastStep, build_context
+from flywheel.agent.memory import PastStep
+from flywheel.agent.prompt import build_context
 from flywheel.policy.protocol import Context
 from flywheel.settings import Policy as PolicySettings
 
@@ -22,7 +23,10 @@ def step_context(
     images: PNG by sha256; those of the last working_steps - 1 rows are read, if there.
     """
     past = [
-        PastStep(text=row["raw_text"], screenshot=images.get(row["image_sha256"]), note=row.get("tool_result") or "")
+        PastStep(
+            screenshot=images.get(row["image_sha256"]), thought=row.get("thought") or "", action=row.get("action") or "",
+            result=row.get("tool_result") or "",
+        )
         for row in before
-    ]
+    ]  # fmt: skip
     return build_context(instruction, past, screen, settings)

@@ -63,9 +63,7 @@ async def rollout(
             except (EnvError, TimeoutError) as caught:
                 error = caught if isinstance(caught, EnvError) else _late(task, settings)
                 log.warning("episode of %s, sample %d, try %d: %s", task.task_id, sample, attempt + 1, error)
-        return crashed(
-            task, sample, version, iteration=iteration, error=str(error), started=started, run_id=run_id
-        )
+        return crashed(task, sample, version, iteration=iteration, error=str(error), started=started, run_id=run_id)
 
     try:
         async with asyncio.TaskGroup() as group:

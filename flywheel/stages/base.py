@@ -24,6 +24,7 @@ from flywheel.settings import load as load_settings
 from flywheel.store.partitions import Manifest, write, write_json
 from flywheel.workspace import Workspace, label
 
+
 @dataclass(frozen=True)
 class Context:
     """One stage of one iteration in a workspace, with the iteration's own frozen settings.

@@ -54,10 +54,13 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     if decided:
         reviews.append(
             {
-                "subject": ctx.ws.relative(merged), "kind": "promotion", "reviewer": decided.reviewer,
-                "decision": "promote" if decided.promote else "keep", "comment": decided.comment,
+                "subject": ctx.ws.relative(merged),
+                "kind": "promotion",
+                "reviewer": decided.reviewer,
+                "decision": "promote" if decided.promote else "keep",
+                "comment": decided.comment,
                 "at": datetime.fromisoformat(decided.at),
-            }  # fmt: skip
+            }
         )
     figures = (metrics.row("promoted", result["promoted"]),)
     summary = {"promoted": "yes" if result["promoted"] else "no", "because": result["reason"]}

@@ -1,8 +1,8 @@
 """Rows of the table `lineage`: what came from what, by name.
 
-Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id), `weights` (the
-digest that stands in `policy_version`), `checkpoint` (folder relative to the workspace, `models/iteration=001/sft`),
-`dataset` (a store's partition, `sft@001`).
+Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id),
+`weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the workspace,
+`models/iteration=001/sft`), `dataset` (a store's partition, `sft@001`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def trained(
 ) -> list[Row]:
     """Links of a checkpoint (folder relative to the workspace; `digest` is its weight version).
 
-    parents: checkpoints that it began from or merges. datasets: stores that it may have drawn from (`dataset()`).
-    trajectories: those whose steps it was trained on, where the trainer names them: they win over `datasets` in the
-    view `trajectory_lineage`.
+    parents: checkpoints that it began from or merges. datasets: stores that it may have drawn from
+    (`dataset()`). trajectories: those whose steps it was trained on, where the trainer names them: they win
+    over `datasets` in the view `trajectory_lineage`.
     """
     rows = [_row(digest, "weights", checkpoint, "checkpoint", "weights of")]
     rows += [_row(checkpoint, "checkpoint", parent, "checkpoint", "began from") for parent in parents]

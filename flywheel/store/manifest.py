@@ -1,8 +1,9 @@
 """The cumulative manifest of the training stores: which files iteration k's training may read.
 
-`iterations/NNN/manifest.json` chains to its predecessor by the sha256 of that file, so a change anywhere in the
-history shows. It is small, lies in git, and is what the training stages depend on: it names every Parquet file with
-its sha256, so DVC need not be told of all past partitions (and no stage depends on a folder that grows).
+`iterations/NNN/manifest.json` chains to its predecessor by the sha256 of that file, so a change anywhere in
+the history shows. It is small, lies in git, and is what the training stages depend on: it names every
+Parquet file with its sha256, so DVC need not be told of all past partitions (and no stage depends on a
+folder that grows).
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Cumulative:
-    """ct: every iteration's, it only grows. sft: of the newest `window` iterations. data: every iteration's tables
-    that the stores point into. sessions: recordings taken in so far. previous: sha256 of the manifest before."""
+    """ct: every iteration's, it only grows. sft: of the newest `window` iterations. data: every iteration's
+    tables that the stores point into. sessions: recordings taken in so far. previous: sha256 of the manifest
+    before."""
 
     iteration: int
     previous: str

@@ -1,8 +1,9 @@
 """The names that figures go by in the table `metrics`, keyed by (iteration, stage, domain, name, step).
 
-One word a thing, so that a query or a picture works for every stage. `domain` is a name of `settings.DOMAINS`, a
-world as `domain/world`, or `ALL`. `step` counts optimiser or PPO steps along a curve and is 0 for a single figure.
-Other names may be written: they appear in `learning_curves` and in the report under their own name.
+One word a thing, so that a query or a picture works for every stage. `domain` is a name of
+`settings.DOMAINS`, a world as `domain/world`, or `ALL`. `step` counts optimiser or PPO steps along a curve
+and is 0 for a single figure. Other names may be written: they appear in `learning_curves` and in the report
+under their own name.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def row(
     high: float | None = None,
     n: int | None = None,
 ) -> dict[str, Any]:
-    """One row of the table `metrics`. A value that is not finite is written as null, so that SQL can average."""
+    """One row of the table `metrics`. A value that is not finite is written as null, so that SQL can
+    average.
+    """
     value = float(value)
     return {
         "domain": domain, "name": name, "step": step, "value": value if math.isfinite(value) else None,
@@ -95,7 +98,9 @@ def share(name: str, successes: int, n: int, *, domain: str = ALL, step: int = 0
 
 
 def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float | None, float | None]:
-    """Wilson's score interval of a proportion (Wilson 1927): inside [0, 1] and sound for small n and at 0 and 1."""
+    """Wilson's score interval of a proportion (Wilson 1927): inside [0, 1] and sound for small n and at 0
+    and 1.
+    """
     if n == 0:
         return None, None
     p, zz = successes / n, z * z

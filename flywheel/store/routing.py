@@ -1,4 +1,5 @@
-"""Route every trajectory to exactly one store (section 2.3): V = 1 to SFT, the rest to CT; nothing is thrown away.
+"""Route every trajectory to exactly one store (section 2.3): V = 1 to SFT, the rest to CT; nothing is thrown
+away.
 
 Pure functions over rows; `stage.py` reads and writes the partitions.
 """
@@ -27,10 +28,11 @@ def route(
 ) -> list[dict[str, Any]]:
     """Rows of the table `routes`, one for each row of `trajectories`, in their order.
 
-    threshold: V = 1 where score >= threshold, unless the score's row carries a threshold of its own (a task may
-    ask for more). With several scorers every one must reach its threshold, and the lowest score counts.
+    threshold: V = 1 where score >= threshold, unless the score's row carries a threshold of its own (a task
+    may ask for more). With several scorers every one must reach its threshold, and the lowest score counts.
     broken: trajectory_id -> reason, from the row-level contracts.
-    Demonstrations of people go to CT: they are data for continual training (section 2.4), not the newest model's.
+    Demonstrations of people go to CT: they are data for continual training (section 2.4), not the newest
+    model's.
     """
     by_trajectory = defaultdict(list)
     for score in scores:
@@ -75,7 +77,8 @@ def _verdict(scores: list[Row], threshold: float) -> tuple[float | None, bool | 
 def build_stores(trajectories: Iterable[Row], routes: Iterable[Row], iteration: int) -> dict[str, list[dict]]:
     """Rows of the tables `sft`, `ct`, `quarantine` and `lineage` of one iteration.
 
-    A quarantined trajectory keeps its whole row as JSON in `record`, so that it can be mended and routed again.
+    A quarantined trajectory keeps its whole row as JSON in `record`, so that it can be mended and routed
+    again.
     """
     stores: dict[str, list[dict]] = {"sft": [], "ct": [], "quarantine": [], "lineage": []}
     for trajectory, decision in zip(trajectories, routes, strict=True):

@@ -1,8 +1,8 @@
 """Which recorded sessions an iteration takes in: chosen once, and kept as a small file that DVC depends on.
 
-The recordings folder grows between iterations. A stage that depended on the folder would mark every past iteration
-changed with each new session, so iteration k depends on `iterations/NNN/sessions.json`: the sessions chosen, each
-with the sha256 of its files.
+The recordings folder grows between iterations. A stage that depended on the folder would mark every past
+iteration changed with each new session, so iteration k depends on `iterations/NNN/sessions.json`: the
+sessions chosen, each with the sha256 of its files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[Session
 
 
 def planned(ws: Workspace, iteration: int) -> list[Session]:
-    """The sessions of iteration k, checked against their sha256. Raises DataError naming one that changed since."""
+    """The sessions of iteration k, checked against their sha256. Raises DataError naming one that changed
+    since.
+    """
     path = ws.iteration(iteration) / "sessions.json"
     try:
         sessions = [Session(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]

@@ -1,7 +1,9 @@
-"""DVC: after a stage, its outputs are recorded; after a turn `dvc status` is clean and `dvc repro` does nothing.
+"""DVC: after a stage, its outputs are recorded; after a turn `dvc status` is clean and `dvc repro` does
+nothing.
 
-`dvc.yaml` is one file for every workspace: its source is `flywheel/store/dvc.yaml` in the package, and `prepare`
-writes it. DVC runs in this process (0.2 s a call, against 0.6 s for its command), one call at a time.
+`dvc.yaml` is one file for every workspace: its source is `flywheel/store/dvc.yaml` in the package, and
+`prepare` writes it. DVC runs in this process (0.2 s a call, against 0.6 s for its command), one call at a
+time.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def address(stage: str, iteration: int) -> str:
 
 
 def prepare(ws: Workspace) -> None:
-    """Make the folder a DVC project with an index of iterations. What exists is kept; git's index is not touched."""
+    """Make the folder a DVC project with an index of iterations. What exists is kept; git's index is not
+    touched.
+    """
     dvc = ws.root / ".dvc"
     if not (dvc / "config").exists():
         write_text(dvc / "config", _CONFIG + ("" if _in_git(ws.root) else "    no_scm = true\n"))
@@ -117,7 +121,8 @@ def commit(ws: Workspace, stage: str, iteration: int) -> None:
                 fix=f"type `flywheel stage {stage} --iteration {iteration}`",
             )
         began = time.perf_counter()
-        # What `repo.commit` does, less its run cache, which works only where the process stands in the workspace.
+        # What `repo.commit` does, less its run cache, which works only where the process stands in the
+        # workspace.
         with repo.lock:
             recorded.save(run_cache=False)
             recorded.commit()
@@ -126,7 +131,9 @@ def commit(ws: Workspace, stage: str, iteration: int) -> None:
 
 
 def is_done(ws: Workspace, stage: str, iteration: int) -> bool:
-    """Whether the stage is recorded, and its command, parameters, inputs and outputs are as they were then."""
+    """Whether the stage is recorded, and its command, parameters, inputs and outputs are as they were
+    then.
+    """
     name = address(stage, iteration)
     with _repo(ws) as repo:
         recorded = _load(repo, name)
@@ -135,7 +142,9 @@ def is_done(ws: Workspace, stage: str, iteration: int) -> bool:
 
 
 def status(ws: Workspace) -> dict[str, dict[str, str]]:
-    """Stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty is clean."""
+    """Stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty is
+    clean.
+    """
     with _repo(ws) as repo, repo.lock:
         found = {stage.name: _changes(ws, stage) for stage in repo.index.stages}
     return {name: changes for name, changes in found.items() if changes}
@@ -209,8 +218,8 @@ def _one_at_a_time(ws: Workspace) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise VersioningError(
-                        f"another process has been recording for {_LOCK_TIMEOUT_S:.0f} s", where=ws.state / "dvc.lock",
-                        fix="let it end, or end it",
+                        f"another process has been recording for {_LOCK_TIMEOUT_S:.0f} s", where=ws.state /
+                        "dvc.lock", fix="let it end, or end it",
                     ) from None  # fmt: skip
                 time.sleep(0.05)
         yield

@@ -7,12 +7,12 @@ COLOURS = {
     "orange": "#f07c12", "black": "#1c1c1c", "white": "#fdfdfd", "gray": "#8c9096", "pink": "#f48fc0",
 }  # fmt: skip
 SHAPES = (
-    "square", "circle", "triangle", "star", "diamond", "heart", "cross", "ring", "hexagon", "bar", "moon", "arrow",
+    "square", "circle", "triangle", "diamond", "cross", "ring", "hexagon", "bar", "arrow",
 )  # fmt: skip
 THINGS = (
     "mug", "cup", "lamp", "chair", "shirt", "book", "bag", "hat", "shoe", "clock", "bottle", "pen", "phone",
     "watch", "box", "ball", "plate", "spoon", "fork", "knife", "sofa", "table", "bed", "pillow", "towel", "soap",
-    "brush", "key", "radio", "toy", "car", "bike", "kite", "drum", "guitar", "umbrella", "glove", "sock", "scarf",
+    "brush", "radio", "toy", "car", "bike", "kite", "drum", "guitar", "umbrella", "glove", "sock", "scarf",
     "jacket", "coat", "dress", "belt", "wallet", "candle", "basket", "vase", "mirror", "desk", "tent",
 )  # fmt: skip
 SETTINGS = (
@@ -26,13 +26,16 @@ BUTTONS = (
     "cart", "checkout", "submit", "login", "help", "home", "menu", "play", "pause", "stop", "start", "yes", "no",
     "apply", "reset", "print", "share", "copy", "paste", "undo", "done", "continue", "skip",
 )  # fmt: skip
+SYMBOLS = ("star", "heart", "moon", "bell", "drop", "bolt", "leaf", "key", "house")
+PEOPLE = ("anna", "tom", "ben", "mary", "lisa", "kate", "sam", "john", "paul", "nora")
 KEYS = ("left", "right", "up", "down")
 
 # What else instructions, thoughts and answers are made of.
 PHRASES = (
     "I click the tile.", "I drag the piece to the outline.", "I press the key.", "I type the word in the field.",
     "I turn on the row.", "I turn off the setting.", "I scroll down.", "I add the item to the cart.",
-    "The task is done.", "I am finished.", "I look at the screen.", "I open the page.", "I search for the item.",
+    "I pick the tile.", "Take the tile.", "Clear the tiles: pick three of a kind.", "Search for the word.",
+    "Remove the item from the cart.", "I want the item.", "The task is done.", "I am done.", "I am finished.", "I look at the screen.", "I open the page.", "I search for the item.",
     "Click the tile.", "Click any of the tiles.", "Click all the tiles.", "Click the button.", "Click the field.",
     "Drag the piece into its outline.", "Press the arrow key.", "Type the word.", "Turn on and turn off.",
     "Open the card.", "Describe the screen.", "Read the word.", "Read the number.", "What is the colour of this?",
@@ -47,7 +50,7 @@ PHRASES = (
 
 def corpus() -> list[str]:
     """Text that the tokeniser is trained on: every word, inside a sentence and at a beginning."""
-    words = [*COLOURS, *SHAPES, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
+    words = [*COLOURS, *SHAPES, *SYMBOLS, *PEOPLE, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
     lines = [f"{form} {form}" for word in words for form in (word, word.capitalize())]
-    lines += [f" {word}s" for word in (*SHAPES, *THINGS)]
+    lines += [f" {word}s" for word in (*SHAPES, *SYMBOLS, *THINGS)]
     return lines * 4 + list(PHRASES) * 12 + [f" {word}" for word in words] * 12

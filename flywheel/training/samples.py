@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from flywheel.errors import DataError
 from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.rollout.history import step_context
 from flywheel.settings import Policy as PolicySettings
+from flywheel.settings import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +97,7 @@ def general_samples(
     return samples
 
 
-def mix(
-    agent: Sequence[Sample], general: Sequence[Sample], agent_fraction: float, n: int, seed: int
-) -> list[Sample]:
+def mix(agent: Sequence[Sample], general: Sequence[Sample], agent_fraction: float, n: int, seed: int) -> list[Sample]:
     """n samples, round(n agent_fraction) of them from `agent`, the rest from `general`, shuffled.
 
     Each source is gone through in shuffled rounds, so a sample appears at most once more than any other of its source.
@@ -112,6 +112,15 @@ def mix(
     rng = np.random.default_rng(seed)
     chosen = [*_rounds(agent, of_agent, rng), *_rounds(general, n - of_agent, rng)]
     return [chosen[i] for i in rng.permutation(len(chosen))]
+
+
+def mixture(agent: Sequence[Sample], general: Sequence[Sample], settings: Supervised, seed: int) -> list[Sample]:
+    """The mix of one CT or SFT stage: the agent's samples `epochs` times, general data beside them in the proportion
+    asked, max_samples at most. Without agent samples: max_samples of general data."""
+    n = settings.max_samples
+    if agent and settings.agent_fraction:
+        n = min(n, math.ceil(settings.epochs * len(agent) / settings.agent_fraction))
+    return mix(agent, general, settings.agent_fraction, n, seed)
 
 
 def _rounds(source: Sequence[Sample], n: int, rng: np.random.Generator) -> Iterable[Sample]:
@@ -129,4 +138,6 @@ def _screen(images: Mapping[str, bytes], sha256: str, where: str) -> bytes:
     try:
         return images[sha256]
     except KeyError:
-        raise DataError(f"the screen {str(sha256)[:12]} is missing", where=where, fix="fetch it with `dvc checkout`") from None
+        raise DataError(
+            f"the screen {str(sha256)[:12]} is missing", where=where, fix="fetch it with `dvc checkout`"
+        ) from None

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,13 @@ from torch import Tensor
 from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
+from flywheel.settings import Supervised
 from flywheel.training.forward import batch_of, response_logprobs
 from flywheel.training.samples import Sample
 
 log = logging.getLogger(__name__)
 
-OnMetric = Callable[[Mapping[str, Any]], None]  # called with {"step", "steps", "loss", "lr", "accuracy"} each step
-
-
-@dataclass(frozen=True)
-class SupervisedSettings:
-    """passes: batches are drawn for `passes` rounds over the samples given. save_every: gradient steps between
-    resumable states. warmup: fraction of the steps; the rest decays to a tenth by a cosine."""
-
-    lr: float
-    batch: int
-    passes: int = 1
-    warmup: float = 0.05
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    save_every: int = 10
-    micro_batch: int = 32
+OnMetric = Callable[[Mapping[str, Any]], None]  # called with {"step", "steps", "loss", "lr", "probability"} each step
 
 
 def train_supervised(
@@ -47,7 +32,7 @@ def train_supervised(
     out_folder: Path,
     samples: Sequence[Sample],
     *,
-    settings: SupervisedSettings,
+    settings: Supervised,
     seed: int,
     state_folder: Path,
     on_metric: OnMetric = lambda metric: None,
@@ -61,49 +46,52 @@ def train_supervised(
         raise TrainingError("there are no samples to train on", where=out_folder.name, fix="collect trajectories first")
     encoder, model = Encoder.from_folder(model_folder), load_model(model_folder)
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95))
-    batches = plan(samples, settings.batch, settings.passes, seed)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
+    )
+    batches = plan(samples, settings.batch, seed)
     state = _State(state_folder, _key(model_folder, samples, settings, seed))
-    done, losses, hits = state.load(model, optimizer)
+    done, losses, probabilities = state.load(model, optimizer)
     for number in range(done, len(batches)):
         lr = schedule(number, len(batches), settings)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        loss, accuracy = _step(model, optimizer, [samples[i] for i in batches[number]], settings)
+        loss, probability = _step(model, optimizer, [samples[i] for i in batches[number]], settings.max_grad_norm)
         losses.append(loss)
-        hits.append(accuracy)
+        probabilities.append(probability)
         if not math.isfinite(loss):
-            raise TrainingError(f"the loss is {loss} at step {number + 1}", where=out_folder.name, fix="lower the learning rate")
+            raise TrainingError(
+                f"the loss is {loss} at step {number + 1}", where=out_folder.name, fix="lower the learning rate"
+            )
         if (number + 1) % settings.save_every == 0:
-            state.save(model, optimizer, number + 1, losses, hits)
-        on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "accuracy": accuracy})
+            state.save(model, optimizer, number + 1, losses, probabilities)
+        on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
     save_checkpoint(model.eval(), encoder, out_folder)
     state.clear()
     tail = max(1, len(losses) // 10)
     return {
         "loss_first": float(np.mean(losses[:tail])), "loss": float(np.mean(losses[-tail:])),
-        "accuracy": float(np.mean(hits[-tail:])), "steps": float(len(batches)),
-        "samples": float(len(samples) * settings.passes),
+        "probability": float(np.mean(probabilities[-tail:])), "steps": float(len(batches)),
+        "samples": float(len(samples)),
     }  # fmt: skip
 
 
-def plan(samples: Sequence[Sample], batch: int, passes: int, seed: int) -> list[list[int]]:
-    """Batches of indices: every pass uses each sample once, in batches of similar length (little padding), whose
-    order is shuffled. The same arguments give the same batches."""
+def plan(samples: Sequence[Sample], batch: int, seed: int) -> list[list[int]]:
+    """Batches of indices, each sample once, of similar length (little padding), in shuffled order.
+
+    The same arguments give the same batches.
+    """
     rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(samples))
     batches: list[list[int]] = []
-    for _ in range(passes):
-        shuffled = rng.permutation(len(samples))
-        # Sorted within windows of 8 batches: lengths are alike in a batch, and its members differ from pass to pass.
-        one: list[list[int]] = []
-        for start in range(0, len(shuffled), 8 * batch):
-            window = sorted(shuffled[start : start + 8 * batch].tolist(), key=lambda i: len(samples[i]))
-            one += [window[at : at + batch] for at in range(0, len(window), batch)]
-        batches += [one[i] for i in rng.permutation(len(one))]
-    return batches
+    # Sorted within windows of 8 batches, not over all: the members of a batch still differ in kind.
+    for start in range(0, len(shuffled), 8 * batch):
+        window = sorted(shuffled[start : start + 8 * batch].tolist(), key=lambda i: len(samples[i]))
+        batches += [window[at : at + batch] for at in range(0, len(window), batch)]
+    return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def schedule(step: int, steps: int, settings: SupervisedSettings) -> float:
+def schedule(step: int, steps: int, settings: Supervised) -> float:
     """Linear warmup, then a cosine down to a tenth of the rate."""
     warm = max(1, round(settings.warmup * steps))
     if step < warm:
@@ -117,24 +105,20 @@ def supervised_loss(logprobs: Tensor, mask: Tensor, weights: Tensor, tokens: flo
     return -(torch.where(mask, logprobs, 0.0) * weights[:, None]).sum() / tokens
 
 
-def _step(model, optimizer, samples: Sequence[Sample], settings: SupervisedSettings) -> tuple[float, float]:
-    """One gradient step in micro-batches; returns the loss and the mean probability-weighted accuracy (greedy hit)."""
-    tokens = sum(sample.weight * len(sample.response) for sample in samples)
-    optimizer.zero_grad(set_to_none=True)
-    total, hit, count = 0.0, 0.0, 0
-    for start in range(0, len(samples), settings.micro_batch):
-        part = samples[start : start + settings.micro_batch]
-        batch = batch_of([s.context for s in part], [s.response for s in part])
-        logprobs, _ = response_logprobs(model, batch)
-        loss = supervised_loss(logprobs, batch.mask, torch.tensor([s.weight for s in part]), tokens)
+def _step(model, optimizer, samples: Sequence[Sample], max_grad_norm: float) -> tuple[float, float]:
+    """One gradient step; returns the loss and the mean probability of the response tokens."""
+    batch = batch_of([s.context for s in samples], [s.response for s in samples])
+    logprobs, _ = response_logprobs(model, batch)
+    weights = torch.tensor([s.weight for s in samples])
+    tokens = sum(s.weight * len(s.response) for s in samples)
+    loss = supervised_loss(logprobs, batch.mask, weights, tokens)
+    value = float(loss.detach())
+    if math.isfinite(value):
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        total += float(loss.detach())
-        hit += float(logprobs.detach()[batch.mask].exp().sum())
-        count += int(batch.mask.sum())
-    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-    if math.isfinite(total):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()
-    return total, hit / count
+    return value, float(logprobs.detach()[batch.mask].exp().mean())
 
 
 class _State:
@@ -153,14 +137,14 @@ class _State:
         model.load_state_dict(raw["model"])
         optimizer.load_state_dict(raw["optimizer"])
         log.info("goes on at step %d", raw["done"])
-        return raw["done"], raw["losses"], raw["hits"]
+        return raw["done"], raw["losses"], raw["probabilities"]
 
-    def save(self, model, optimizer, done: int, losses: list[float], hits: list[float]) -> None:
+    def save(self, model, optimizer, done: int, losses: list[float], probabilities: list[float]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".part")
         torch.save(
             {"key": self.key, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done,
-             "losses": losses, "hits": hits}, temporary,
+             "losses": losses, "probabilities": probabilities}, temporary,
         )  # fmt: skip
         os.replace(temporary, self.path)
 
@@ -168,7 +152,7 @@ class _State:
         self.path.unlink(missing_ok=True)
 
 
-def _key(model_folder: Path, samples: Sequence[Sample], settings: SupervisedSettings, seed: int) -> str:
+def _key(model_folder: Path, samples: Sequence[Sample], settings: Supervised, seed: int) -> str:
     sha = hashlib.sha256(json.dumps([digest(model_folder), repr(settings), seed]).encode())
     for sample in samples:
         sha.update(f"{sample.trajectory_id}|{sample.step}|{sample.weight}|{sample.response}".encode())

@@ -1,0 +1,57 @@
+"""ct: continual training on all that was ever collected, agent data a small part of the mix (section 2.3).
+
+Runs in each `ct.every`-th iteration; in the others the newest model is handed on as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from flywheel.policy.model import digest
+from flywheel.stages import data, supervised
+from flywheel.stages.base import Context, StageResult, single
+from flywheel.store import lineage, manifest
+from flywheel.store.partitions import sha256_file
+from flywheel.training.supervised import SupervisedSettings
+
+
+def _begin(ctx: Context) -> Path:
+    return ctx.ws.resolve(data.newest_model(ctx)["model"])
+
+
+def _inputs(ctx: Context) -> dict:
+    s = ctx.settings
+    return {
+        "manifest": sha256_file(ctx.ws.manifest(ctx.iteration)), "model": data.newest_model(ctx)["digest"],
+        "settings": [s.seed, s.policy.model_dump(), s.ct.model_dump()],
+    }  # fmt: skip
+
+
+def _due(ctx: Context) -> bool:
+    return (ctx.iteration - 1) % ctx.settings.ct.every == 0
+
+
+def _work(ctx: Context, folder: Path) -> dict:
+    s, begin = ctx.settings.ct, _begin(ctx)
+    if not _due(ctx):
+        out = ctx.ws.model(ctx.iteration, "ct")
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(begin, out)
+        return {"begin": ctx.ws.relative(begin)}
+    return supervised.train(
+        ctx, "ct", begin, folder, agent_fraction=s.agent_fraction, max_samples=s.max_samples,
+        settings=SupervisedSettings(lr=s.lr, batch=s.batch), weights={"rollout": s.rollout_weight},
+    )  # fmt: skip
+
+
+def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
+    if not _due(ctx):
+        out = ctx.ws.model(ctx.iteration, "ct")
+        rows = lineage.trained(ctx.ws.relative(out), digest(out), parents=[result["begin"]], run_id=ctx.run_id)
+        return StageResult((ctx.write("lineage", rows),), (), {"not due": f"every {ctx.settings.ct.every} iterations"})
+    stored = {shard.iteration for shard in manifest.read(ctx.ws, ctx.iteration).ct}
+    return supervised.finish(ctx, result, [lineage.dataset("ct", k) for k in sorted(stored)])
+
+
+STAGE = single("ct", _inputs, _work, _finish)

@@ -1,0 +1,87 @@
+"""rollout: the newest model acts in real environments, several samples a task (rejection sampling, section 2.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from flywheel.policy import open_policy
+from flywheel.rollout.pool import rollout
+from flywheel.sandbox import open_sandbox
+from flywheel.sandbox.env import Task
+from flywheel.stages import data, staged
+from flywheel.stages.base import Context, Stage, StageResult
+from flywheel.store import metrics
+
+
+def _tasks(ctx: Context) -> list[Task]:
+    return list(data.tasks(ctx, "synthesize", "train").values())
+
+
+def _plan(ctx: Context) -> list[str]:
+    count = -(-len(_tasks(ctx)) // ctx.settings.rollout.tasks_per_shard)
+    return [f"rollout-{number:03d}" for number in range(count)]
+
+
+def _inputs(ctx: Context) -> dict:
+    s = ctx.settings
+    return {
+        "tasks": data.digests(ctx, [("tasks", "synthesize")]), "model": data.newest_model(ctx)["digest"],
+        "settings": [s.seed, s.policy.model_dump(), s.sandbox.model_dump(), s.rollout.model_dump()],
+    }  # fmt: skip
+
+
+def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
+    size = ctx.settings.rollout.tasks_per_shard
+    first = int(shard.rpartition("-")[2]) * size
+    return asyncio.run(_act(ctx, _tasks(ctx)[first : first + size], shard, folder))
+
+
+async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dict[str, Any]:
+    settings, done = ctx.settings, 0
+    total = len(tasks) * settings.rollout.samples
+
+    def count(episode) -> None:
+        nonlocal done
+        done += 1
+        ctx.report(f"{shard}: {done} of {total} trajectories")
+
+    policy = open_policy(ctx.ws.resolve(data.newest_model(ctx)["model"]), settings.policy)
+    try:
+        async with open_sandbox(settings) as sandbox:
+            began = time.monotonic()
+            episodes = await rollout(
+                tasks, settings.rollout.samples, policy, sandbox, iteration=ctx.iteration, settings=settings,
+                temperature=settings.rollout.temperature, on_episode=count, run_id=ctx.run_id,
+            )  # fmt: skip
+            seconds = time.monotonic() - began
+    finally:
+        await policy.close()
+    staged.put_episodes(folder, episodes)
+    return {"seconds": seconds}
+
+
+def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    trajectories, steps = staged.take(results, "trajectories"), staged.take(results, "steps")
+    images = staged.take(results, "images", key="sha256")
+    manifests = tuple(
+        ctx.write(table, rows) for table, rows in (("trajectories", trajectories), ("steps", steps), ("images", images))
+    )
+    seconds = sum(result["seconds"] for _, result in results.values())
+    broken = steps.num_rows - steps["parse_error"].null_count
+    crashed = trajectories["status"].to_pylist().count("crashed")
+    figures = (
+        metrics.row("trajectories", trajectories.num_rows),
+        metrics.row("steps_per_second", steps.num_rows / max(seconds, 1e-9), n=steps.num_rows),
+        metrics.share("parse_error_rate", broken, steps.num_rows),
+    )
+    summary = {
+        "trajectories": trajectories.num_rows, "steps": steps.num_rows, "screens": images.num_rows,
+        "crashed": crashed, "steps/s": f"{steps.num_rows / max(seconds, 1e-9):.0f}",
+    }  # fmt: skip
+    return StageResult(manifests, figures, summary)
+
+
+STAGE = Stage("rollout", _plan, _inputs, _work, _finish)

@@ -1,0 +1,40 @@
+"""Rows of a shard on their way to a partition: Parquet files in the shard's staging folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flywheel.rollout.episode import Episode
+from flywheel.schema import empty
+from flywheel.store.partitions import disk_full_is_named, from_rows
+from flywheel.store.screens import image_rows
+
+
+def put(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Stage rows of a table. The shard's result, written after it, makes them count."""
+    with disk_full_is_named(folder):
+        pq.write_table(from_rows(table, rows), folder / f"{table}.parquet", compression="zstd")
+
+
+def take(results: Mapping[str, tuple[Path, Any]], table: str, key: str | None = None) -> pa.Table:
+    """The staged rows of all shards; with `key`, the first row of each key alone (screens that shards share)."""
+    found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
+    rows = pa.concat_tables([empty(table), *found])
+    if key is None:
+        return rows
+    seen: set[str] = set()
+    fresh = [name not in seen and not seen.add(name) for name in rows[key].to_pylist()]
+    return rows.filter(pa.array(fresh, pa.bool_()))
+
+
+def put_episodes(folder: Path, episodes: Iterable[Episode]) -> None:
+    """Stage episodes as rows of trajectories, steps and images."""
+    episodes = list(episodes)
+    put(folder, "trajectories", (episode.trajectory for episode in episodes))
+    put(folder, "steps", (step for episode in episodes for step in episode.steps))
+    put(folder, "images", image_rows({sha: png for episode in episodes for sha, png in episode.images.items()}))

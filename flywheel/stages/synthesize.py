@@ -1,0 +1,62 @@
+"""synthesize: the iteration's tasks, training and held-out, and general screens for the mixes (section 2.5.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flywheel.stages import staged
+from flywheel.stages.base import Context, StageResult, single
+from flywheel.store import metrics, screens
+from flywheel.synthesis.general import make_general
+from flywheel.synthesis.tasks import make_tasks, to_row
+from flywheel.worlds import catalogue
+
+
+def _inputs(ctx: Context) -> dict:
+    s = ctx.settings
+    return {
+        "settings": [s.seed, s.policy.model_dump(), s.sandbox.model_dump(), s.synthesis.model_dump()],
+        "worlds": {name: world.checksum for name, world in catalogue.load_worlds().items()},
+    }  # fmt: skip
+
+
+def _work(ctx: Context, folder: Path) -> dict:
+    tasks = [task for split in ("train", "eval") for task in make_tasks(ctx.settings, ctx.iteration, split)]
+    ctx.report(f"{len(tasks)} tasks made; rendering general screens")
+    general = make_general(ctx.settings.synthesis.general_samples, ctx.seed("general"), ctx.settings)
+    pictures, rows = {}, []
+    for sample in general:
+        name = screens.sha256(sample.png)
+        pictures[name] = sample.png
+        rows.append(
+            {
+                "sample_id": sample.sample_id,
+                "kind": sample.kind,
+                "image_sha256": name,
+                "instruction": sample.instruction,
+                "response": sample.response,
+            }
+        )
+    staged.put(folder, "tasks", (to_row(task) for task in tasks))
+    staged.put(folder, "general", rows)
+    staged.put(folder, "images", screens.image_rows(pictures))
+    return {}
+
+
+def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
+    results = {"synthesize": (folder, result)}
+    tables = {name: staged.take(results, name) for name in ("tasks", "general", "images")}
+    manifests = tuple(ctx.write(name, rows) for name, rows in tables.items())
+    tasks = tables["tasks"].to_pylist()
+    train = [task for task in tasks if task["split"] == "train"]
+    figures = [metrics.row("tasks", len(train))]
+    for domain in ctx.settings.synthesis.domains:
+        figures.append(metrics.row("tasks", sum(task["domain"] == domain for task in train), domain=domain))
+    summary = {
+        "tasks": len(train), "held out": len(tasks) - len(train), "worlds": len({task["world"] for task in tasks}),
+        "general screens": tables["general"].num_rows,
+    }  # fmt: skip
+    return StageResult(manifests, tuple(figures), summary)
+
+
+STAGE = single("synthesize", _inputs, _work, _finish)

@@ -1,0 +1,77 @@
+"""Build the training stores of an iteration from what came in: check, route, write, check again, chain the
+manifest.
+
+Rows are read from and written to disk here; the decisions are in `routing.py`, the promises in
+`contracts.py` and `expectations.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from flywheel.settings import Settings
+from flywheel.store import catalog, contracts, expectations, manifest, metrics, partitions, routing, sessions
+from flywheel.store.partitions import Manifest
+from flywheel.workspace import Workspace
+
+STAGE = "route"
+_INPUTS = ("ingest", "rollout")
+
+
+@dataclass(frozen=True)
+class Built:
+    """manifests: one a table written. metrics: rows for the table `metrics`, not written here.
+
+    routed: destination -> trajectories. reasons: of the trajectories set aside -> how many.
+    """
+
+    manifests: tuple[Manifest, ...]
+    metrics: tuple[dict, ...]
+    routed: dict[str, int]
+    reasons: dict[str, int]
+
+
+def build(ws: Workspace, iteration: int, settings: Settings) -> Built:
+    """Route the trajectories of `ingest` and `rollout`; write `routes`, `sft`, `ct`, `quarantine`, `lineage`
+    and the iteration's manifest. Raises ContractBroken for a table-level contract, DataError for a damaged
+    partition.
+    """
+    incoming = pa.concat_tables(
+        [partitions.read(ws, "trajectories", iteration, stage) for stage in _INPUTS]
+    ).sort_by("trajectory_id")
+    scores = partitions.read(ws, "scores", iteration, "score")
+    frames = {"trajectories": incoming.to_pandas(), "scores": scores.to_pandas()}
+    broken = expectations.validate(ws, iteration, frames)
+    with catalog.connect(ws) as connection:
+        broken |= contracts.check_rows(connection, iteration)
+    trajectories = incoming.to_pylist()
+    routes = routing.route(trajectories, scores.to_pylist(), settings.routing.threshold, broken)
+    tables = {"routes": routes, **routing.build_stores(trajectories, routes, iteration)}
+    manifests = tuple(partitions.write(ws, table, iteration, STAGE, rows) for table, rows in tables.items())
+    contracts.check_tables(ws, iteration)
+    taken = [session.id for session in sessions.planned(ws, iteration)]
+    manifest.write(ws, iteration, window=settings.sft.window, sessions=taken)
+    return Built(manifests, *_figures(trajectories, routes))
+
+
+def _figures(
+    trajectories: list[dict], routes: list[dict]
+) -> tuple[tuple[dict, ...], dict[str, int], dict[str, int]]:
+    routed = dict.fromkeys(routing.DESTINATIONS, 0)
+    by_domain: dict[tuple[str, str], int] = {}
+    reasons: dict[str, int] = {}
+    for trajectory, decision in zip(trajectories, routes, strict=True):
+        destination = decision["destination"]
+        routed[destination] += 1
+        key = (destination, trajectory["domain"])
+        by_domain[key] = by_domain.get(key, 0) + 1
+        if destination == "quarantine":
+            reason = decision["reason"].split(" (")[0]
+            reasons[reason] = reasons.get(reason, 0) + 1
+    rows = [metrics.row(f"to_{destination}", count) for destination, count in routed.items()]
+    rows += [
+        metrics.row(f"to_{destination}", n, domain=domain) for (destination, domain), n in by_domain.items()
+    ]
+    return tuple(rows), routed, reasons

@@ -1,0 +1,145 @@
+"""Gradient steps of PPO: the policy's and the value model's, over minibatches of turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from flywheel.errors import TrainingError
+from flywheel.settings import Rl
+from flywheel.training.experience import Turn
+from flywheel.training.forward import Batch, batch_of, by_length, response_logprobs
+from flywheel.training.ppo import PolicyTerms, explained_variance, policy_loss, positive_nll, value_loss
+from flywheel.training.value import ValueModel
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What is trained: the policy, the value model, and their optimisers."""
+
+    policy: PreTrainedModel
+    value: ValueModel
+    actor: torch.optim.Optimizer
+    critic: torch.optim.Optimizer
+
+
+def learner(policy: PreTrainedModel, rl: Rl, seed: int) -> Learner:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        value = ValueModel(policy)
+    return Learner(
+        policy.train(), value,
+        torch.optim.AdamW(policy.parameters(), lr=rl.actor_lr, weight_decay=0.0),
+        torch.optim.AdamW(value.parameters(), lr=rl.critic_lr, weight_decay=0.0),
+    )  # fmt: skip
+
+
+def normalised(turns: Sequence[Turn]) -> list[Turn]:
+    """Advantages of all turns to mean 0 and deviation 1 over their tokens; unchanged where all are the same."""
+    every = np.concatenate([turn.advantages for turn in turns])
+    mean, deviation = every.mean(), every.std()
+    if deviation < 1e-8:
+        return list(turns)
+    return [replace(turn, advantages=(turn.advantages - mean) / deviation) for turn in turns]
+
+
+def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> dict[str, float]:
+    """rl.epochs passes over the turns; returns token-level means of the metrics.
+
+    The first gradient step still has the weights that sampled, so its log-probabilities must be those recorded:
+    raises TrainingError where they differ by more than rl.max_mismatch on average (rollout and training disagree on
+    the prompt, the tokens or the weights).
+    """
+    explained = explained_variance(*(np.concatenate([getattr(t, n) for t in turns]) for n in ("values", "returns")))
+    trained = normalised(turns) if rl.normalise else list(turns)
+    total, value_sum, mismatch = PolicyTerms(), 0.0, None
+    for part in _minibatches(len(trained), rl, seed):
+        terms, value_part = _gradient_step(learner, [trained[i] for i in part], rl, check=mismatch is None)
+        mismatch = terms.means()["mismatch"] if mismatch is None else mismatch
+        total, value_sum = total + terms, value_sum + value_part
+    means = total.means()
+    return {
+        "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"],
+        "clip_fraction": means["clipped"], "mismatch": float(mismatch or 0.0),
+        "value_loss": value_sum / max(total.tokens, 1.0), "explained_variance": explained,
+    }  # fmt: skip
+
+
+def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
+    """One gradient step of the value model alone; returns its loss."""
+    tokens = sum(len(turn.returns) for turn in turns)
+    learner.critic.zero_grad(set_to_none=True)
+    total = 0.0
+    for part in _parts(turns, rl.micro_batch):
+        batch, returns = _batch(part), _padded([t.returns for t in part])
+        loss = value_loss(learner.value(batch), returns, batch.mask, tokens=tokens)
+        loss.backward()
+        total += float(loss.detach())
+    _step(learner.critic, learner.value, rl.max_grad_norm, total)
+    return total
+
+
+def _gradient_step(learner: Learner, turns: Sequence[Turn], rl: Rl, check: bool) -> tuple[PolicyTerms, float]:
+    tokens = sum(len(turn.returns) for turn in turns)
+    positive_tokens = sum(len(turn.returns) for turn in turns if turn.success)
+    learner.actor.zero_grad(set_to_none=True)
+    terms, loss_sum = PolicyTerms(), 0.0
+    for part in _parts(turns, rl.micro_batch):
+        batch = _batch(part)
+        logprobs, entropy = response_logprobs(learner.policy, batch)
+        loss, got = policy_loss(
+            logprobs, _padded([t.sample.logprobs for t in part]), _padded([t.advantages for t in part]), batch.mask,
+            eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens, entropy=entropy,
+        )  # fmt: skip
+        if rl.positive_nll:
+            success = torch.tensor([t.success for t in part])
+            loss = loss + rl.positive_nll * positive_nll(logprobs, batch.mask, success, tokens=positive_tokens)
+        loss.backward()
+        terms, loss_sum = terms + got, loss_sum + float(loss.detach())
+    if check and not terms.means()["mismatch"] <= rl.max_mismatch:
+        raise TrainingError(
+            f"recomputed log-probabilities differ from the sampled ones by {terms.means()['mismatch']:.4f} on average",
+            where="rl.max_mismatch", fix="rollout and training must use the same prompts and weights",
+        )  # fmt: skip
+    _step(learner.actor, learner.policy, rl.max_grad_norm, loss_sum)
+    return terms, value_update(learner, turns, rl) * tokens
+
+
+def _step(optimizer: torch.optim.Optimizer, model: torch.nn.Module, max_norm: float, loss: float) -> None:
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if not (math.isfinite(loss) and torch.isfinite(norm)):
+        raise TrainingError(
+            f"the loss is {loss}, its gradient {float(norm)}", where="PPO", fix="lower the learning rates"
+        )
+    optimizer.step()
+
+
+def _minibatches(n: int, rl: Rl, seed: int) -> Iterator[list[int]]:
+    rng = np.random.default_rng(seed)
+    for _ in range(rl.epochs):
+        order = rng.permutation(n).tolist()
+        for start in range(0, n, rl.minibatch):
+            yield order[start : start + rl.minibatch]
+
+
+def _parts(turns: Sequence[Turn], size: int) -> Iterator[list[Turn]]:
+    for rows in by_length([len(turn.sample) for turn in turns], size):
+        yield [turns[i] for i in rows]
+
+
+def _batch(turns: Sequence[Turn]) -> Batch:
+    return batch_of([t.sample.context for t in turns], [t.sample.response for t in turns])
+
+
+def _padded(rows: Sequence[Sequence[float] | np.ndarray]) -> Tensor:
+    longest = max(len(row) for row in rows)
+    result = np.zeros((len(rows), longest), dtype=np.float32)
+    for target, row in zip(result, rows, strict=True):
+        target[: len(row)] = row
+    return torch.from_numpy(result)
