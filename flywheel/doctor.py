@@ -61,8 +61,9 @@ def _guarded(name: str, look: Callable[[], str]) -> Finding:
 
 def _chromium() -> str:
     from flywheel.sandbox import chromium
+    from flywheel.settings import Sandbox
 
-    path = chromium.find()
+    path = chromium.find(Sandbox())
     asked = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
     return f"{path} {asked.stdout.strip()}"
 

@@ -25,6 +25,7 @@ PROFILES: dict[str, dict] = {
         "synthesis.eval_tasks": 10,
         "synthesis.general_samples": 200,
         "rollout.samples": 2,
+        "rollout.tasks_per_shard": 4,
         "ct.max_samples": 200,
         "sft.max_samples": 200,
         "rl.steps": 1,

@@ -28,7 +28,7 @@ def check(ws: Workspace, settings: Settings) -> None:
         raise BadInput(
             "no recordings folder", where=recordings, fix="set recording.folder, or sessions_per_iteration to 0"
         )
-    chromium.find(settings)
+    chromium.find(settings.sandbox)
 
 
 def check_model(folder: Path) -> None:

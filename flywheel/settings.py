@@ -51,6 +51,17 @@ class Recording(_Block):
     recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
     whisper_model: str = ""  # a Whisper checkpoint file, for recognizer: whisper
     processes: int = Field(2, ge=1)
+    timeout_s: float = Field(120, gt=0)  # deadline of recognizing one session
+
+
+class LanguageModel(_Block):
+    """An OpenAI-compatible server, for refinement; without one, rules do it and say so in the data."""
+
+    endpoint: str = ""  # URL, such as http://127.0.0.1:8000/v1; empty: rules
+    model: str = ""  # the name that the server knows the model by
+    key_variable: str = "OPENAI_API_KEY"  # environment variable that holds the key, where the server wants one
+    timeout_s: float = Field(60, gt=0)  # deadline of one answer, tries included
+    retries: int = Field(2, ge=0)
 
 
 class Synthesis(_Block):
@@ -161,6 +172,7 @@ class Settings(_Block):
     policy: Policy = Policy()
     sandbox: Sandbox = Sandbox()
     recording: Recording = Recording()
+    language_model: LanguageModel = LanguageModel()
     synthesis: Synthesis = Synthesis()
     rollout: Rollout = Rollout()
     routing: Routing = Routing()
@@ -181,6 +193,8 @@ class Settings(_Block):
             raise ValueError("merge.weights must name the same domains as synthesis.domains")
         if self.recording.recognizer == "whisper" and not self.recording.whisper_model:
             raise ValueError("recording.recognizer is whisper, so recording.whisper_model must name a checkpoint")
+        if self.language_model.endpoint and not self.language_model.model:
+            raise ValueError("language_model.endpoint is set, so language_model.model must name a model")
         if self.policy.backend == "openai" and not self.policy.endpoint:
             raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
         if self.rl.length_buffer >= self.policy.max_new_tokens:

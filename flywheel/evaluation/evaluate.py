@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from flywheel.evaluation.gate import EvalResult
-from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.policy.protocol import Policy
 from flywheel.reward.verifiers import score
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import Sandbox, rollout
@@ -18,7 +17,7 @@ __all__ = ["EvalResult", "evaluate", "grade"]
 
 
 async def evaluate(
-    model_folder: Path,
+    policy: Policy,
     tasks: Sequence[Task],
     sandbox: Sandbox,
     *,
@@ -26,22 +25,18 @@ async def evaluate(
     settings: Settings,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     run_id: str = "",
-) -> list[EvalResult]:
-    """evaluation.samples episodes of each task at evaluation.temperature by the checkpoint, in order of trajectory_id.
+) -> tuple[list[EvalResult], list[Episode]]:
+    """evaluation.samples episodes of each task at evaluation.temperature; results and episodes, in the same order.
 
     An episode whose environment crashed in every try counts as a failure here: both models of a comparison must be
-    measured on the same tasks. Episodes are for the report (`on_episode`); they never enter training.
+    measured on the same tasks. The episodes are for the report; they never enter training.
     """
-    policy = EmbeddedPolicy(model_folder, settings.policy)
-    try:
-        episodes = await rollout(
-            tasks, settings.evaluation.samples, policy, sandbox, iteration=iteration, settings=settings,
-            temperature=settings.evaluation.temperature, on_episode=on_episode, run_id=run_id,
-        )  # fmt: skip
-    finally:
-        await policy.close()
+    episodes = await rollout(
+        tasks, settings.evaluation.samples, policy, sandbox, iteration=iteration, settings=settings,
+        temperature=settings.evaluation.temperature, on_episode=on_episode, run_id=run_id,
+    )  # fmt: skip
     by_id = {task.task_id: task for task in tasks}
-    return [grade(by_id[episode.trajectory["task_id"]], episode) for episode in episodes]
+    return [grade(by_id[episode.trajectory["task_id"]], episode) for episode in episodes], episodes
 
 
 def grade(task: Task, episode: Episode) -> EvalResult:

@@ -24,21 +24,27 @@ class EvalResult:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """difference: mean over tasks of P(V=1), new - old. low, high: its 95% interval. n: tasks compared."""
+
+    difference: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
 class Decision:
-    """promote: None where a reviewer decides. difference: mean over tasks of P(V=1), new - old; low, high: its 95%
-    interval; n: tasks compared. reason: one line for people."""
+    """promote: None where a reviewer decides. reason: one line for people."""
 
     promote: bool | None
     difference: float
     low: float
     high: float
-    n: int
     reason: str
 
 
-def decide(
-    old: Sequence[EvalResult], new: Sequence[EvalResult], rule: Rule, margin: float, *, seed: int = 0
-) -> Decision:
+def compare(old: Sequence[EvalResult], new: Sequence[EvalResult], *, seed: int = 0) -> Comparison:
     """Compare on P(V=1), paired by task. Raises DataError where the two were not evaluated on the same tasks.
 
     One episode a task: Newcombe's paired interval; several: a bootstrap over tasks (`seed`).
@@ -57,9 +63,21 @@ def decide(
         low, high = newcombe_paired(count[1, 1], count[0, 1], count[1, 0], count[0, 0])
     else:
         low, high = bootstrap_mean([b - a for a, b in pairs], seed=seed)
+    return Comparison(difference, low, high, len(pairs))
+
+
+def by_rule(rule: Rule, margin: float, difference: float, low: float, high: float) -> Decision:
+    """Apply the promotion rule (`settings.Promotion`) to a difference with its interval."""
     promote, why = _apply(rule, margin, difference, low)
-    figures = f"success {difference:+.3f} [{low:+.3f}, {high:+.3f}] on {len(pairs)} tasks"
-    return Decision(promote, difference, low, high, len(pairs), f"{figures}: {why}")
+    return Decision(promote, difference, low, high, f"success {difference:+.3f} [{low:+.3f}, {high:+.3f}]: {why}")
+
+
+def decide(
+    old: Sequence[EvalResult], new: Sequence[EvalResult], rule: Rule, margin: float, *, seed: int = 0
+) -> Decision:
+    """`compare`, then `by_rule`."""
+    found = compare(old, new, seed=seed)
+    return by_rule(rule, margin, found.difference, found.low, found.high)
 
 
 def _apply(rule: Rule, margin: float, difference: float, low: float) -> tuple[bool | None, str]:

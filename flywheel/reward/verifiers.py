@@ -22,7 +22,9 @@ def score(task: Task, final_state: Mapping[str, Any]) -> float:
     """
     verifier = VERIFIERS.get(task.verifier)
     if verifier is None:
-        raise BadInput(f"no verifier is called {task.verifier!r}", where=task.task_id, fix=f"known: {sorted(VERIFIERS)}")
+        raise BadInput(
+            f"no verifier is called {task.verifier!r}", where=task.task_id, fix=f"known: {sorted(VERIFIERS)}"
+        )
     try:
         value = float(verifier(task.params, final_state))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:

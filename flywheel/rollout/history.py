@@ -24,9 +24,11 @@ def step_context(
     """
     past = [
         PastStep(
-            screenshot=images.get(row["image_sha256"]), thought=row.get("thought") or "", action=row.get("action") or "",
+            screenshot=images.get(row["image_sha256"]),
+            thought=row.get("thought") or "",
+            action=row.get("action") or "",
             result=row.get("tool_result") or "",
         )
         for row in before
-    ]  # fmt: skip
+    ]
     return build_context(instruction, past, screen, settings)

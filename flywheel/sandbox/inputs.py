@@ -16,7 +16,8 @@ _KEYS = {
     "return": "Enter", "esc": "Escape", "escape": "Escape", "tab": "Tab", "space": "Space", "backspace": "Backspace",
     "delete": "Delete", "del": "Delete", "home": "Home", "end": "End", "pageup": "PageUp", "pagedown": "PageDown",
     "ctrl": "Control", "control": "Control", "shift": "Shift", "alt": "Alt", "meta": "Meta", "cmd": "Meta",
-    "win": "Meta", "insert": "Insert", **{f"arrow{side}": f"Arrow{side.title()}" for side in ("left", "right", "up", "down")},
+    "win": "Meta", "insert": "Insert", "arrowleft": "ArrowLeft", "arrowright": "ArrowRight", "arrowup": "ArrowUp",
+    "arrowdown": "ArrowDown",
     **{f"f{n}": f"F{n}" for n in range(1, 13)},
 }  # fmt: skip
 _SCROLL = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}

@@ -91,7 +91,9 @@ class _Host:
                 except PlaywrightError as error:
                     line = str(error).strip().splitlines()[0]
                     raise EnvError(
-                        f"the browser did not start: {line}", where=self._executable, fix="try it by hand with --version"
+                        f"the browser did not start: {line}",
+                        where=self._executable,
+                        fix="try it by hand with --version",
                     ) from error
             return self._browser
 

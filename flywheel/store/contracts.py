@@ -49,7 +49,7 @@ ROWS = (
     ),
     Contract(
         "logprobs_match", "steps", "a log-probability, 0 or less, for each sampled token",
-        _CTE + """SELECT trajectory_id, format('step {}: {} tokens, {} log-probabilities, largest {}', step,
+        _CTE + """SELECT trajectory_id, format('step {}: {} tokens, {} log-probabilities, largest {:.3g}', step,
             coalesce(len(token_ids), 0), coalesce(len(logprobs), 0), list_max(logprobs)) AS detail
         FROM s WHERE author = 'model' AND (coalesce(len(token_ids), 0) <> coalesce(len(logprobs), 0)
             OR list_max(logprobs) > 0.001 OR list_bool_or(list_transform(logprobs, lambda v: isnan(v))))""",

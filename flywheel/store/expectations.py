@@ -61,6 +61,7 @@ def validate(ws: Workspace, iteration: int, frames: dict[str, pd.DataFrame]) -> 
     gx = _quiet_import()
     docs = ws.report / "docs"
     context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
     context.variables.data_docs_sites = {"local": _site(docs)}
     source = context.data_sources.add_pandas("flywheel")
     broken: dict[str, str] = {}

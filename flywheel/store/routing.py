@@ -95,7 +95,7 @@ def build_stores(trajectories: Iterable[Row], routes: Iterable[Row], iteration: 
                     "score": decision["score"],
                     "steps": trajectory["steps"],
                     "policy_version": trajectory["policy_version"],
-                }  # fmt: skip
+                }
             )
         stores["lineage"] += lineage.routed(trajectory, destination, iteration)
     return stores

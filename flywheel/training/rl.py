@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -27,6 +26,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
 from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.pool import Sandbox, rollout
+from flywheel.sandbox.pool import open_sandbox
 from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 from flywheel.training.experience import Experience, experiences
@@ -46,7 +46,7 @@ def train_rl(
     domain: str,
     tasks: Sequence[Task],
     *,
-    open_sandbox: OpenSandbox,
+    open_sandbox: OpenSandbox = open_sandbox,
     settings: Settings,
     iteration: int,
     state_folder: Path,
@@ -173,7 +173,7 @@ class _Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".part")
         torch.save({"key": self.key, "done": self.done, "metrics": self.metrics, **state}, temporary)
-        os.replace(temporary, self._path)
+        temporary.replace(self._path)
 
     def _load(self) -> None:
         if not self._path.is_file():

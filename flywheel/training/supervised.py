@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
-from flywheel.settings import Supervised
+from flywheel.settings import Supervised as SupervisedSettings
 from flywheel.training.forward import batch_of, response_logprobs
 from flywheel.training.samples import Sample
 
@@ -32,7 +31,7 @@ def train_supervised(
     out_folder: Path,
     samples: Sequence[Sample],
     *,
-    settings: Supervised,
+    settings: SupervisedSettings,
     seed: int,
     state_folder: Path,
     on_metric: OnMetric = lambda metric: None,
@@ -91,7 +90,7 @@ def plan(samples: Sequence[Sample], batch: int, seed: int) -> list[list[int]]:
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def schedule(step: int, steps: int, settings: Supervised) -> float:
+def schedule(step: int, steps: int, settings: SupervisedSettings) -> float:
     """Linear warmup, then a cosine down to a tenth of the rate."""
     warm = max(1, round(settings.warmup * steps))
     if step < warm:
@@ -146,13 +145,13 @@ class _State:
             {"key": self.key, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done,
              "losses": losses, "probabilities": probabilities}, temporary,
         )  # fmt: skip
-        os.replace(temporary, self.path)
+        temporary.replace(self.path)
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def _key(model_folder: Path, samples: Sequence[Sample], settings: Supervised, seed: int) -> str:
+def _key(model_folder: Path, samples: Sequence[Sample], settings: SupervisedSettings, seed: int) -> str:
     sha = hashlib.sha256(json.dumps([digest(model_folder), repr(settings), seed]).encode())
     for sample in samples:
         sha.update(f"{sample.trajectory_id}|{sample.step}|{sample.weight}|{sample.response}".encode())

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_plus
 
 import jinja2
 import uvicorn
@@ -119,7 +119,9 @@ class WorldServer:
             "params": dict(session.task.params), "icons": catalogue.look()["icons"],
         }  # fmt: skip
         # "<" is escaped so that no value can close the script element.
-        return self._render(session.world, "index.html", base, config=Markup(json.dumps(config).replace("<", "\\u003c")))
+        return self._render(
+            session.world, "index.html", base, config=Markup(json.dumps(config).replace("<", "\\u003c"))
+        )
 
     async def _site(self, session: Session, base: str, path: str, request: Request) -> Response:
         site = session.world.module
@@ -129,13 +131,17 @@ class WorldServer:
         body = await request.body()
         if len(body) > _MAX_FORM:
             return HTMLResponse("the form is too long", 413)
-        target = site.act(session.state, path, dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=50)))
+        fields = [pair.partition("=") for pair in body.decode("utf-8", "replace").split("&")]
+        form = {unquote_plus(name): unquote_plus(value) for name, _, value in fields}
+        target = site.act(session.state, path, form)
         return _missing() if target is None else RedirectResponse(base + target, 303)
 
     def _render(self, world: World, template: str, base: str, **values: Any) -> Response:
         if world.name not in self._pages:
             loader = jinja2.FileSystemLoader([world.folder, world.folder / "templates", catalogue.SHARED])
-            self._pages[world.name] = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+            self._pages[world.name] = jinja2.Environment(
+                loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
+            )
         page = self._pages[world.name].get_template(template)
         html = page.render(base=base, title=world.title, look=catalogue.look(), **values)
         return HTMLResponse(html, headers={"Cache-Control": "no-store"})
@@ -155,5 +161,3 @@ def _token(url: str) -> str:
 
 def _missing() -> Response:
     return HTMLResponse("<h1>Not found</h1>", 404)
-
-

@@ -144,7 +144,9 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 
 def _open(state: Mapping[str, Any], rng: random.Random, name: str) -> tuple[str, Action]:
     if shown(state, f"open {name}"):
-        return say(rng, f"I click the {name}.", f"I open the {name}.", f"Here is the {name}."), click(state, f"open {name}")
+        return say(rng, f"I click the {name}.", f"I open the {name}.", f"Here is the {name}."), click(
+            state, f"open {name}"
+        )
     return say(rng, "I go back to the shop.", "Back to the shop."), click(state, "home")
 
 

@@ -31,7 +31,9 @@ def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
         column, row = cells[number - 6 if stacked else number]
         shift = 0.5 if stacked else 0.0
         x, y = column * _PITCH + rng.choice((0.0, 0.2)), row * _PITCH_Y + rng.choice((0.0, 0.2))
-        tiles.append({"kind": kind, "x": round(min(x + shift, 10.5), 2), "y": round(y + shift, 2), "layer": int(stacked)})
+        tiles.append(
+            {"kind": kind, "x": round(min(x + shift, 10.5), 2), "y": round(y + shift, 2), "layer": int(stacked)}
+        )
     return {"tiles": tiles, "slots": {1: 3, 2: 4, 3: 5}[level]}
 
 

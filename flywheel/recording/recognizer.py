@@ -1,0 +1,111 @@
+"""The recognizer contract: audio in, words with times out. Every back-end passes the same suite of tests."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from flywheel.errors import BadInput, FlywheelError
+from flywheel.recording.audio import segments
+from flywheel.settings import Recording
+
+
+class RecognitionTimeout(FlywheelError):
+    """Speech was not recognized within its deadline."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """start_s, end_s: seconds from the first sample. confidence: 0 to 1, the back-end's own estimate."""
+
+    word: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """words: in the order of their times; empty where nothing was understood."""
+
+    words: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.word for word in self.words)
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A stretch of speech between pauses. Times, also those of the words, are seconds on the audio's clock."""
+
+    start_s: float
+    end_s: float
+    words: tuple[Word, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word.word for word in self.words)
+
+
+class Recognizer(Protocol):
+    """name: as it is written into the table `thoughts`."""
+
+    name: str
+
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+        """The words of one utterance.
+
+        samples: float32 mono (n,), in [-1, 1], at `rate` = 16,000 a second; BadInput for anything else.
+        Words are lower case without punctuation; times are within the audio and do not decrease.
+        Raises RecognitionTimeout where `deadline_s` seconds have passed.
+        """
+
+
+def open_recognizer(settings: Recording) -> Recognizer:
+    """The recognizer that the settings name, its model loaded. Raises BadInput where the model is not there."""
+    # A back-end's libraries are loaded only where it is used: whisper's take seconds.
+    if settings.recognizer == "whisper":
+        from flywheel.recording.whisper import Whisper
+
+        return Whisper(settings.whisper_model)
+    from flywheel.recording.pocketsphinx import PocketSphinx
+
+    return PocketSphinx()
+
+
+def check_audio(samples: np.ndarray, rate: int) -> None:
+    """What every back-end asks of its input. Raises BadInput."""
+    if rate != 16_000:
+        raise BadInput(f"a recognizer needs 16,000 samples a second, not {rate}", fix="use audio.resample")
+    if samples.ndim != 1 or samples.dtype != np.float32:
+        raise BadInput(f"a recognizer needs float32 mono, not {samples.dtype} of shape {samples.shape}")
+
+
+def transcribe(recognizer: Recognizer, samples: np.ndarray, rate: int, timeout_s: float) -> list[Utterance]:
+    """Cut the audio into utterances and recognize each; those in which no word was found are left out.
+
+    Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    utterances = []
+    for start, end in segments(samples, rate):
+        piece = samples[round(start * rate) : round(end * rate)]
+        words = recognizer.recognize(piece, rate, deadline - time.monotonic()).words
+        if words:
+            shifted = tuple(replace(w, start_s=w.start_s + start, end_s=w.end_s + start) for w in words)
+            utterances.append(Utterance(start, end, shifted))
+    return utterances
+
+
+def check_deadline(deadline: float, name: str) -> None:
+    """deadline: on the clock of `time.monotonic`. Raises RecognitionTimeout once it has passed."""
+    if time.monotonic() >= deadline:
+        raise RecognitionTimeout(
+            f"{name} did not recognize the speech in time",
+            where="recording.timeout_s",
+            fix="raise it, or use a smaller model",
+        )

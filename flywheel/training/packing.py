@@ -1,0 +1,103 @@
+"""Many questions about one screen in one sequence: the screen is read once, each question sees it and itself only.
+
+A row is [screen][question 1][question 2]...; the attention mask keeps questions apart, and their positions all
+begin where the screen ends, so each is computed exactly as if it were alone (tested). The embedded model learns
+about three times faster for each second of CPU this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from flywheel.policy.encoding import Encoder
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Tensors of a batch. inputs: the model's keyword arguments, with attention_mask bool [batch, 1, length, length]
+    and position_ids [3, batch, length]. labels: [batch, length], the token itself where it belongs to a response.
+    question: [batch, length], the number of the question that a token belongs to (-1: none).
+    """
+
+    inputs: dict[str, torch.Tensor]
+    labels: torch.Tensor
+    question: torch.Tensor
+
+
+class Packer:
+    """For screens of one size, `side` x `side` pixels, given as arrays."""
+
+    def __init__(self, encoder: Encoder, side: int) -> None:
+        self._encoder = encoder
+        self._patch, self._merge = encoder.images.patch_size, encoder.images.merge_size
+        self._grid = side // self._patch
+        cells = self._grid // self._merge
+        start = self._ids("<|im_start|>user\n<|vision_start|>")
+        self._prefix = [*start, *[encoder.image_id] * cells**2, *self._ids("<|vision_end|>")]
+        image = len(start) + np.stack(
+            [np.zeros(cells**2, int), np.repeat(np.arange(cells), cells), np.tile(np.arange(cells), cells)]
+        )
+        self._start = len(start) + cells + 1  # position of a question's first token
+        texts = [np.broadcast_to(np.arange(len(start)), (3, len(start))), np.full((3, 1), self._start - 1)]
+        self._positions = np.concatenate([texts[0], image, texts[1]], axis=1)
+
+    def _ids(self, text: str) -> list[int]:
+        return self._encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[tuple[str, str]]]) -> Packed:
+        """pixels: uint8 [batch, side, side, 3]. questions: for each screen, (instruction, response) pairs."""
+        rows = [self._row(asked) for asked in questions]
+        length = max(len(row[0]) for row in rows)
+        batch = len(rows)
+        ids = np.zeros((batch, length), dtype=np.int64)
+        labels = np.full_like(ids, IGNORED)
+        segment = np.full_like(ids, -2)  # padding; the screen is -1
+        positions = np.zeros((3, batch, length), dtype=np.int64)
+        for number, (row_ids, row_labels, row_segment, row_positions) in enumerate(rows):
+            n = len(row_ids)
+            ids[number, :n], labels[number, :n], segment[number, :n] = row_ids, row_labels, row_segment
+            positions[:, number, :n] = row_positions
+        mine = torch.from_numpy(segment)
+        same = (mine[:, :, None] == mine[:, None, :]) | (mine[:, None, :] == -1)
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        types = torch.from_numpy((ids == self._encoder.image_id).astype(np.int64))
+        inputs = {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": (same & causal)[:, None],
+            "position_ids": torch.from_numpy(positions),
+            "mm_token_type_ids": types,
+            "pixel_values": self.patches(pixels),
+            "image_grid_thw": torch.tensor([[1, self._grid, self._grid]] * batch),
+        }
+        return Packed(inputs, torch.from_numpy(labels), torch.from_numpy(segment).clamp_min(-1))
+
+    def _row(self, asked: Sequence[tuple[str, str]]) -> tuple[list[int], list[int], list[int], np.ndarray]:
+        ids, labels = list(self._prefix), [IGNORED] * len(self._prefix)
+        segment, positions = [-1] * len(self._prefix), [self._positions]
+        for number, (instruction, response) in enumerate(asked):
+            prompt = self._ids(f"{instruction}<|im_end|>\n<|im_start|>assistant\n")
+            answer = self._encoder.encode_text(response)
+            ids += [*prompt, *answer]
+            labels += [*[IGNORED] * len(prompt), *answer]
+            count = len(prompt) + len(answer)
+            segment += [number] * count
+            positions.append(np.broadcast_to(self._start + np.arange(count), (3, count)))
+        return ids, labels, segment, np.concatenate(positions, axis=1)
+
+    def patches(self, pixels: np.ndarray) -> torch.Tensor:
+        """What the image processor makes of screens that have the model's size already, for many at once.
+
+        uint8 [batch, side, side, 3] -> float32 [batch x patches, 3 x 2 x patch x patch], patches in merge order.
+        """
+        batch, p, m = len(pixels), self._patch, self._merge
+        g = self._grid // m
+        scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1.0)
+        cut = scaled.view(batch, g, m, p, g, m, p, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
+        frames = cut[:, :, :, :, :, :, None].expand(-1, -1, -1, -1, -1, -1, self._encoder.images.temporal_patch_size, -1, -1)
+        return frames.reshape(batch * self._grid**2, -1)

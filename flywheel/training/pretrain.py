@@ -1,0 +1,301 @@
+"""Pretraining of the base: a tiny model learns from general screens to see, to read and to point.
+
+The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, a dense description of
+each screen among its questions, all questions of a screen in one sequence (`packing`), difficulty raised by
+success, AdamW at 1e-3, and an average of the weights over time as the result.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import multiprocessing
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from flywheel import settings as config
+from flywheel.agent.actions import Click, Drag, ParseError
+from flywheel.agent.parser import parse
+from flywheel.agent.prompt import build_context
+from flywheel.errors import TrainingError
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
+from flywheel.policy.protocol import Sampling
+from flywheel.policy.sampling import generate
+from flywheel.policy.tokenizer import train_tokenizer
+from flywheel.sandbox import chromium
+from flywheel.synthesis import scenes, words
+from flywheel.synthesis.general import encode_png
+from flywheel.synthesis.render import Renderer
+from flywheel.training.packing import IGNORED, Packed, Packer
+
+log = logging.getLogger(__name__)
+
+CHUNK = 256  # scenes drawn at once
+BATCH = 16  # screens a step
+QUESTIONS = 7  # at most, of one screen
+RATE = 1e-3
+WARMUP = 200
+DECAY = 0.999  # of the average over the weights
+RAISE_AT = 0.8  # success at which a kind's level is raised
+WINDOW = 300  # questions that this success is measured on
+
+
+@dataclass
+class Curriculum:
+    """The level of each kind of scene, raised by success on the newest questions of that level."""
+
+    levels: dict[str, int] = field(default_factory=lambda: dict.fromkeys(scenes.KINDS, 1))
+    recent: dict[str, deque[bool]] = field(
+        default_factory=lambda: {kind: deque(maxlen=WINDOW) for kind in scenes.KINDS}
+    )
+
+    def note(self, kind: str, level: int, success: bool) -> None:
+        if level < self.levels[kind]:
+            return
+        recent = self.recent[kind]
+        recent.append(success)
+        if len(recent) == WINDOW and sum(recent) / WINDOW >= RAISE_AT and self.levels[kind] < scenes.LEVELS:
+            self.levels[kind] += 1
+            recent.clear()
+
+    def plan(self, count: int, rng: random.Random) -> list[tuple[str, int]]:
+        """Kinds and levels of the next scenes: more than half at the present level, the rest below it."""
+        drawn = []
+        for _ in range(count):
+            kind = rng.choice(list(scenes.KINDS))
+            top = self.levels[kind]
+            drawn.append((kind, top if rng.random() < 0.6 else rng.randint(1, top)))
+        return drawn
+
+
+def _render(plan: Sequence[tuple[str, int]], seed: str, coordinates: int) -> tuple[np.ndarray, list[scenes.Scene]]:
+    """In the drawing process."""
+    rng = random.Random(seed)
+    drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan]
+    global _renderer
+    if _renderer is None:
+        _renderer = Renderer(str(chromium.find(config.Sandbox()))).__enter__()
+    return _renderer.draw(drawn), drawn
+
+
+_renderer: Renderer | None = None
+
+
+def _chunks(
+    curriculum: Curriculum, seed: int, first: int, coordinates: int
+) -> Iterator[tuple[int, np.ndarray, list[scenes.Scene]]]:
+    """Chunks of scenes, the next ones being drawn in another process meanwhile."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[Future[Any]] = deque()
+        for number in range(first, 2**31):
+            while len(waiting) < 2:
+                name = f"{seed}/{number + len(waiting)}"
+                waiting.append(pool.submit(_render, curriculum.plan(CHUNK, random.Random(name)), name, coordinates))
+            pixels, drawn = waiting.popleft().result()
+            yield number, pixels, drawn
+
+
+def pretrain(
+    out: Path,
+    seed: int = 7,
+    steps: int = 20_000,
+    resume: bool = True,
+    *,
+    start: Path | None = None,
+    seconds: float = math.inf,
+    report_every: int = 50,
+    evaluate_every: int = 1000,
+    policy: config.Policy | None = None,
+) -> Path:
+    """Train and return the checkpoint `out`/base (bfloat16 on disk), written at each evaluation and at the end.
+
+    Resumable: `out`/state.pt holds weights, optimiser and counters. `out`/log.jsonl takes a line each
+    `report_every` steps and each evaluation. `start`: a checkpoint to go on from with a fresh optimiser.
+    Stops after `steps` steps or `seconds`. Raises TrainingError for a loss that is not finite.
+    """
+    policy = policy or config.Policy()
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    encoder = Encoder.from_folder(start) if start else Encoder.new(train_tokenizer(words.corpus()), SCREEN)
+    model = load_model(start) if start else new_model(seed)
+    average = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    curriculum, step, chunk = Curriculum(), 0, 0
+    saved = out / "state.pt"
+    if resume and saved.exists():
+        state = torch.load(saved, weights_only=True)
+        model.load_state_dict(state["model"])
+        average.load_state_dict(state["average"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, chunk, curriculum.levels = state["step"], state["chunk"], state["levels"]
+    packer = Packer(encoder, SCREEN)
+    started = last = time.monotonic()
+    losses: list[float] = []
+    seen = asked = 0
+
+    def keep() -> None:
+        state = {
+            "model": model.state_dict(), "average": average.state_dict(), "optimizer": optimizer.state_dict(),
+            "step": step, "chunk": chunk, "levels": curriculum.levels,
+        }  # fmt: skip
+        torch.save(state, saved.with_suffix(".tmp"))
+        saved.with_suffix(".tmp").replace(saved)
+        save_checkpoint(average, encoder, out / "base", dtype=torch.bfloat16)
+
+    model.train()
+    for number, pixels, drawn in _chunks(curriculum, seed, chunk, policy.coordinates):
+        chunk = number + 1
+        rng = random.Random(f"{seed}/{number}/questions")
+        order = list(range(len(drawn)))
+        rng.shuffle(order)
+        for begin in range(0, len(order), BATCH):
+            rows = order[begin : begin + BATCH]
+            chosen = [_choose(drawn[row].questions, rng) for row in rows]
+            packed = packer.pack(pixels[rows], [[(q.instruction, q.response) for q in asked] for asked in chosen])
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * min(1.0, (step + 1) / WARMUP)
+            loss, predicted = _loss(model, packed)
+            if not math.isfinite(loss.item()):
+                raise TrainingError("the loss is not finite", where=f"pretraining, step {step}")
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            _follow(average, model, min(DECAY, (step + 1) / (step + 10)))
+            _mark(curriculum, encoder, packed, predicted, [drawn[row] for row in rows], chosen, policy.coordinates)
+            step += 1
+            seen, asked = seen + len(rows), asked + sum(len(some) for some in chosen)
+            losses.append(loss.item())
+            if step % report_every == 0:
+                now = time.monotonic()
+                _write(out, {
+                    "step": step, "loss": round(float(np.mean(losses)), 4), "scenes_s": round(seen / (now - last), 1),
+                    "questions_s": round(asked / (now - last), 1), "seconds": round(now - started),
+                    "levels": curriculum.levels,
+                    "recent": {kind: round(float(np.mean(r)), 2) for kind, r in curriculum.recent.items() if r},
+                })  # fmt: skip
+                losses, seen, asked, last = [], 0, 0, now
+            ended = step >= steps or time.monotonic() - started > seconds
+            if step % evaluate_every == 0 or ended:
+                keep()
+                result = evaluate(average, encoder, policy, seed=seed)
+                _write(out, {"step": step, "evaluation": result})
+                last = time.monotonic()
+            if ended:
+                return out / "base"
+    return out / "base"
+
+
+def _choose(questions: Sequence[scenes.Question], rng: random.Random) -> list[scenes.Question]:
+    """The description always, and some of the others."""
+    first, *others = sorted(questions, key=lambda q: q.skill not in ("describe", "read"))
+    return [first, *rng.sample(others, min(len(others), QUESTIONS - 1))]
+
+
+def _loss(model: torch.nn.Module, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean cross-entropy over the response tokens, and the tokens predicted at them."""
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.model(**packed.inputs, use_cache=False)[0]
+        where = packed.labels[:, 1:] != IGNORED
+        logits = model.lm_head(hidden[:, :-1][where])
+    target = packed.labels[:, 1:][where]
+    return torch.nn.functional.cross_entropy(logits.float(), target), logits.detach().argmax(-1)
+
+
+@torch.no_grad()
+def _follow(average: torch.nn.Module, model: torch.nn.Module, decay: float) -> None:
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+
+
+def _mark(
+    curriculum: Curriculum,
+    encoder: Encoder,
+    packed: Packed,
+    predicted: torch.Tensor,
+    drawn: Sequence[scenes.Scene],
+    chosen: Sequence[Sequence[scenes.Question]],
+    coordinates: int,
+) -> None:
+    """Note success with the true tokens before each (a free by-product of the training step)."""
+    where = packed.labels[:, 1:] != IGNORED
+    row_of, position = where.nonzero(as_tuple=True)
+    question_of = packed.question[:, 1:][where]
+    for row, scene in enumerate(drawn):
+        mine = row_of == row
+        tokens, numbers = predicted[mine], question_of[mine]
+        for number, question in enumerate(chosen[row]):
+            if question.skill not in ("describe", "read"):
+                text = encoder.decode(tokens[numbers == number].tolist())
+                curriculum.note(scene.kind, scene.level, success(question, text, coordinates))
+
+
+def success(question: scenes.Question, text: str, coordinates: int) -> bool:
+    """A click or drag must hit its boxes; any other answer must be the same text, thoughts apart."""
+    if not question.boxes:
+        return text.split("Action: ")[-1] == question.response.split("Action: ")[-1]
+    match parse(text, coordinates).action:
+        case Click(point):
+            return len(question.boxes) == 1 and question.boxes[0].holds(point)
+        case Drag(start, end):
+            return len(question.boxes) == 2 and question.boxes[0].holds(start) and question.boxes[1].holds(end)
+        case ParseError() | _:
+            return False
+
+
+def evaluate(
+    model: torch.nn.Module, encoder: Encoder, policy: config.Policy, *, seed: int, scenes_a_kind: int = 24
+) -> dict[str, dict[str, float]]:
+    """Greedy success on fresh held-out scenes of levels 1 to 3, for each skill: value, n, 95% Wilson interval."""
+    rng = random.Random(f"held out {seed}")
+    drawn = [
+        scenes.draw(kind, 1 + number % 3, rng, policy.coordinates)
+        for kind in scenes.KINDS
+        for number in range(scenes_a_kind)
+    ]
+    with Renderer(str(chromium.find(config.Sandbox()))) as renderer:
+        pixels = renderer.draw(drawn)
+    asked: list[tuple[int, scenes.Question]] = []
+    for number, scene in enumerate(drawn):
+        others = [q for q in scene.questions if q.skill not in ("describe", "read")]
+        asked += [(number, question) for question in rng.sample(others, min(3, len(others)))]
+    screens = [encode_png(picture) for picture in pixels]
+    hits: dict[str, list[bool]] = {}
+    training = model.training
+    model.eval()
+    for begin in range(0, len(asked), 32):
+        part = asked[begin : begin + 32]
+        prompts = [encoder.encode(build_context(q.instruction, [], screens[n], policy)) for n, q in part]
+        greedy = [Sampling(temperature=0, max_new_tokens=policy.max_new_tokens)] * len(part)
+        for (number, question), sample in zip(part, generate(model, encoder.end_id, prompts, greedy), strict=True):
+            hit = success(question, encoder.decode(sample.token_ids), policy.coordinates)
+            hits.setdefault(question.skill, []).append(hit)
+            hits.setdefault(f"level {drawn[number].level}", []).append(hit)
+    model.train(training)
+    return {skill: wilson(sum(found), len(found)) for skill, found in sorted(hits.items())}
+
+
+def wilson(hits: int, n: int) -> dict[str, float]:
+    """A rate and its 95% Wilson score interval."""
+    z, rate = 1.96, hits / n
+    middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return {"value": round(rate, 3), "n": n, "low": round(middle - half, 3), "high": round(middle + half, 3)}
+
+
+def _write(out: Path, record: dict[str, Any]) -> None:
+    line = json.dumps(record)
+    log.info("%s", line)
+    with (out / "log.jsonl").open("a") as file:
+        file.write(line + "\n")

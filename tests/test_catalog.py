@@ -1,0 +1,157 @@
+"""Queries over the Parquet files: views, macros, formats, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.errors import BadInput, DataError
+from flywheel.schema import TABLES
+from flywheel.store import build, catalog, metrics
+from flywheel.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def ws(tmp_path_factory) -> Workspace:
+    ws, settings = synthetic.workspace(tmp_path_factory.mktemp("catalog"))
+    for k in (1, 2):
+        synthetic.incoming(ws, settings, k, tasks=4, samples=2)
+        build.build(ws, k, settings)
+        synthetic.outgoing(ws, k)
+    return ws
+
+
+def ask(ws: Workspace, sql: str) -> list[dict]:
+    return catalog.query(ws, sql).to_pylist()
+
+
+def test_an_empty_workspace_has_every_table_typed(tmp_path):
+    ws, _ = synthetic.workspace(tmp_path)
+    for table, schema in TABLES.items():
+        result = catalog.query(ws, f"FROM {table}")
+        assert result.num_rows == 0
+        assert result.column_names == ["iteration", "stage", *schema.names]
+    assert ask(ws, "FROM iterations") == []
+    assert ask(ws, "SELECT iteration, model FROM promotions") == [{"iteration": 0, "model": "models/base"}]
+
+
+def test_iterations_tells_the_whole_turn(ws):
+    one, two = ask(ws, "FROM iterations")
+    assert (one["iteration"], one["tasks"], one["trajectories"], one["recordings"]) == (1, 4, 8, 3)
+    assert one["conserved"] is True
+    assert one["to_sft"] + one["to_ct"] + one["to_quarantine"] == 11
+    assert (one["success_games_before"], one["success_games"]) == (0.2, 0.4)
+    assert (two["success_sites_before"], two["success_sites"]) == (0.5, 0.75)
+    assert (two["promoted"], two["model"]) == (True, "models/iteration=002/merged")
+    assert one["minutes"] == pytest.approx(sum(r["value"] for r in ask(ws, """
+        SELECT value FROM metrics WHERE name = 'seconds' AND iteration = 1""")) / 60)  # fmt: skip
+
+
+def test_p_v1_counts_rollouts_alone(ws):
+    (row,) = ask(ws, "FROM p_v1 WHERE iteration = 1 AND domain = 'all'")
+    (measured,) = ask(ws, "SELECT value, low, high, n FROM metrics WHERE iteration = 1 AND name = 'p_v1'")
+    assert (row["p"], row["scored"]) == (measured["value"], measured["n"])
+    assert (row["low"], row["high"]) == pytest.approx((measured["low"], measured["high"]))
+
+
+def test_a_trajectory_is_followed_to_its_checkpoints(ws):
+    (row,) = ask(ws, "FROM trajectory_lineage WHERE iteration = 2 AND destination = 'sft' LIMIT 1")
+    assert row["model"] == "models/iteration=001/merged"
+    assert row["run"] == "002 rollout"
+    assert row["trained_checkpoints"] == ["models/iteration=002/sft"]
+    (human,) = ask(ws, "FROM trajectory_lineage WHERE trajectory_id = 'r10'")
+    assert human["trained_checkpoints"] == ["models/iteration=001/ct", "models/iteration=002/ct"]
+    assert ask(ws, "SELECT trained_checkpoints AS c FROM trajectory_lineage WHERE trajectory_id = 't10001'") == [
+        {"c": []}
+    ]
+
+
+def test_curves_are_the_figures_with_more_than_one_step(ws):
+    names = {(row["stage"], row["name"]) for row in ask(ws, "FROM learning_curves")}
+    assert {("ct", "loss"), ("rl-games", "reward"), ("rl-sites", "entropy")} <= names
+    assert "seconds" not in {name for _, name in names}
+
+
+def test_replay_gives_steps_in_order_with_their_screens(ws):
+    steps = ask(ws, "FROM replay('t10003')")
+    assert [row["step"] for row in steps] == list(range(len(steps)))
+    assert all(row["screen"].startswith(b"\x89PNG") for row in steps)
+
+
+@given(st.integers(0, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_bounds_the_share(case):
+    successes, n = case
+    low, high = metrics.wilson(successes, n)
+    if n == 0:
+        assert (low, high) == (None, None)
+    else:
+        assert 0 <= low <= successes / n <= high <= 1
+        assert high > low
+
+
+def test_wilson_has_the_known_values():
+    assert metrics.wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert metrics.wilson(0, 10) == pytest.approx((0.0, 0.2775328), abs=1e-6)
+
+
+def test_sql_and_python_agree_on_wilson(ws):
+    with catalog.connect(ws) as connection:
+        for k, n in ((0, 7), (3, 7), (7, 7), (120, 400)):
+            (row,) = catalog.rows(
+                connection, "SELECT wilson_low($k, $n) AS low, wilson_high($k, $n) AS high", {"k": k, "n": n}
+            )
+            assert (row["low"], row["high"]) == pytest.approx(metrics.wilson(k, n), abs=1e-12)
+
+
+@pytest.mark.parametrize("sql", ["SELEC 1", "SELECT nothing FROM steps", "FROM no_such_table", "SELECT 1 +"])
+def test_wrong_sql_is_one_line(ws, sql):
+    with pytest.raises(BadInput, match="cannot be answered") as raised:
+        catalog.query(ws, sql)
+    assert "\n" not in str(raised.value)
+
+
+def test_formats_hold_the_same_rows(ws, tmp_path):
+    result = catalog.query(ws, "SELECT iteration, name, rows FROM funnel WHERE iteration = 1")
+    expected = [(row["iteration"], row["name"], row["rows"]) for row in result.to_pylist()]
+    from_json = [tuple(row.values()) for row in json.loads(catalog.render(result, "json"))]
+    from_csv = [
+        (int(k), name, int(n)) for k, name, n in list(csv.reader(io.StringIO(catalog.render(result, "csv"))))[1:]
+    ]
+    said = catalog.render(result, "parquet", tmp_path / "funnel.parquet")
+    from_parquet = [tuple(row.values()) for row in pq.read_table(tmp_path / "funnel.parquet").to_pylist()]
+    assert from_json == from_csv == from_parquet == expected
+    assert said.startswith(f"{len(expected)} rows written to ")
+    table = catalog.render(result).splitlines()
+    assert table[0].split() == ["iteration", "name", "rows"]
+    assert [line.split()[1] for line in table[1:]] == [name for _, name, _ in expected]
+
+
+def test_screens_and_times_are_text_in_text_formats(ws):
+    result = catalog.query(ws, "SELECT started_at, screen, token_ids FROM replay('t10003') LIMIT 1")
+    (row,) = json.loads(catalog.render(result, "json"))
+    assert row["started_at"].startswith("2026-11-")
+    assert row["screen"].endswith(" bytes>")
+    assert "[5, 6, 7]" in catalog.render(result, "csv")
+
+
+def test_parquet_needs_a_file(ws):
+    with pytest.raises(BadInput, match="name a file with --output"):
+        catalog.render(catalog.query(ws, "SELECT 1"), "parquet")
+
+
+def test_a_cut_off_file_is_named(ws, tmp_path):
+    broken = Workspace(Path(shutil.copytree(ws.root, tmp_path / "ws")))
+    path = broken.partition("scores", 1, "score") / "part-00000.parquet"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(DataError, match="scores") as raised:
+        catalog.query(broken, "FROM scores")
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,193 @@
+"""The command: what a user types wrong gives one clear line and exit code 2, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from flywheel import init as workspaces
+from flywheel.cli import main
+from flywheel.errors import BadInput, DiskFull, FlywheelError
+from flywheel.store import partitions
+from flywheel.workspace import Workspace
+
+
+def flywheel(*arguments, cwd=None):
+    """Run the command in this process; returns (exit code, output of both streams)."""
+    before = os.getcwd()
+    try:
+        if cwd:
+            os.chdir(cwd)
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    finally:
+        os.chdir(before)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Workspace:
+    return workspaces.create(tmp_path_factory.mktemp("made") / "flywheel", "small")
+
+
+@pytest.fixture
+def workspace(made, tmp_path) -> Workspace:
+    """A workspace of the small profile that a test may spoil."""
+    shutil.copytree(made.root, tmp_path / "ws", symlinks=True)
+    return Workspace(tmp_path / "ws")
+
+
+def one_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    assert len(lines) == 1, output
+    assert "Traceback" not in output
+    return lines[0]
+
+
+@pytest.mark.parametrize("command", [name for name in main.commands])
+def test_every_command_has_help_with_an_example(command):
+    code, output = flywheel(command, "--help")
+    assert code == 0
+    assert f"flywheel {command}" in output.split("Example:")[1]
+
+
+def test_outside_a_workspace(tmp_path):
+    code, output = flywheel("run", cwd=tmp_path)
+    assert code == 2
+    assert "flywheel init DIR" in one_line(output)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("rollout.samples=none", "rollout.samples"),
+        ("rollout.nothing=1", "rollout.nothing"),
+        ("rl.eps_high=-1", "rl.eps_high"),
+        ("novalue", "--set"),
+        ("merge.weights={games: 2, sites: -1}", "merge.weights must be 0 or more and sum to 1"),
+    ],
+)
+def test_a_wrong_parameter_is_named_and_nothing_is_begun(workspace, assignment, said):
+    code, output = flywheel("run", "-w", workspace.root, "--set", assignment)
+    assert code == 2
+    assert said in one_line(output)
+    assert not workspace.frozen_params(1).exists()
+
+
+def test_a_model_folder_that_is_not_one(workspace):
+    (workspace.root / "models" / "base" / "model.safetensors").unlink()
+    code, output = flywheel("run", "-w", workspace.root)
+    assert code == 2
+    assert "not a model folder: it lacks *.safetensors" in one_line(output)
+
+
+def test_a_model_folder_that_is_missing(workspace):
+    code, output = flywheel("run", "-w", workspace.root, "--set", "policy.base=models/none")
+    assert code == 2
+    assert "no such model folder" in one_line(output)
+
+
+def test_a_recordings_folder_that_is_missing(workspace):
+    shutil.rmtree(workspace.root / "recordings")
+    code, output = flywheel("run", "-w", workspace.root)
+    assert code == 2
+    assert "recording.folder" in one_line(output)
+
+
+def test_an_iteration_that_cannot_be_next(workspace):
+    code, output = flywheel("run", "-w", workspace.root, "--iteration", 5)
+    assert code == 2
+    assert "the next is 1" in one_line(output)
+
+
+def test_an_unknown_stage(workspace):
+    code, output = flywheel("stage", "polish", "--iteration", 1, "-w", workspace.root)
+    assert code == 2
+    assert "ingest" in one_line(output)
+
+
+def test_a_stage_of_an_iteration_that_was_not_begun(workspace):
+    code, output = flywheel("stage", "score", "--iteration", 1, "-w", workspace.root)
+    assert code == 2
+    assert "has not been begun" in one_line(output)
+
+
+def test_wrong_sql(workspace):
+    code, output = flywheel("query", "selct 1", "-w", workspace.root)
+    assert code == 2
+    one_line(output)
+
+
+def test_query_of_an_empty_workspace_in_every_format(workspace, tmp_path):
+    sql = "select count(*) as n from trajectories"
+    assert "0" in flywheel("query", sql, "-w", workspace.root)[1]
+    assert json.loads(flywheel("query", sql, "-w", workspace.root, "--format", "json")[1]) == [{"n": 0}]
+    assert flywheel("query", sql, "-w", workspace.root, "--format", "csv")[1].split() == ["n", "0"]
+    out = tmp_path / "n.parquet"
+    assert flywheel("query", sql, "-w", workspace.root, "--format", "parquet", "-o", out)[0] == 0
+    assert partitions.pq.read_table(out).to_pylist() == [{"n": 0}]
+    assert flywheel("query", sql, "-w", workspace.root, "--format", "parquet")[0] == 2
+
+
+def test_a_half_written_parquet_file_is_named(workspace):
+    partitions.write(workspace, "tasks", 1, "synthesize", [])
+    path = workspace.partition("tasks", 1, "synthesize") / "part-00000.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    code, output = flywheel("query", "from tasks", "-w", workspace.root)
+    assert code == 1
+    assert "tasks" in one_line(output)
+    assert "dvc checkout" in one_line(output)
+
+
+def test_init_refuses_a_folder_that_holds_something(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    code, output = flywheel("init", tmp_path)
+    assert code == 2
+    assert "not empty" in one_line(output)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_init_refuses_an_unknown_profile_and_makes_nothing(tmp_path):
+    assert flywheel("init", tmp_path / "new", "--profile", "huge")[0] == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_clean_leaves_what_runs_did_not_make(workspace):
+    partitions.write(workspace, "tasks", 1, "synthesize", [])
+    (workspace.root / "models" / "iteration=001").mkdir()
+    code, _ = flywheel("clean", "--yes", "-w", workspace.root)
+    assert code == 0
+    assert not workspace.data.exists()
+    assert (workspace.root / "models" / "base" / "model.safetensors").is_file()
+    assert (workspace.root / "params.yaml").is_file()
+    assert "nothing to remove" in flywheel("clean", "--yes", "-w", workspace.root)[1]
+
+
+def test_doctor_tells_programs_what_is_missing(workspace):
+    code, output = flywheel("doctor", "--json", "-w", workspace.root)
+    states = {finding["name"]: finding["state"] for finding in json.loads(output)}
+    assert states["prefect"] == "ok"
+    assert states["workspace"] == "ok"
+    assert code == ("missing" in states.values())
+
+
+def test_a_full_disk_is_named():
+    with (
+        pytest.raises(DiskFull, match="the disk is full; what was finished is kept"),
+        partitions.disk_full_is_named("/dev/full"),
+        open("/dev/full", "w") as full,
+    ):
+        full.write("x" * 100_000)
+
+
+def test_errors_survive_a_trip_to_another_process():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(BadInput("what", where="there", fix="do this")))
+    assert (type(error), str(error)) == (BadInput, "what (there); do this")
+    assert isinstance(error, FlywheelError)

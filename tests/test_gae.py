@@ -1,0 +1,107 @@
+"""GAE against exact fractions from an oracle written apart, and its properties."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.errors import TrainingError
+from flywheel.training.gae import estimate, gae, length_adaptive
+
+_value = st.integers(-20, 20).map(lambda n: Fraction(n, 8))
+_rate = st.integers(0, 8).map(lambda n: Fraction(n, 8))
+
+
+def oracle(rewards, values, mask, gamma, lam, bootstrap=Fraction(0)):
+    """The definition, as a double sum over the trainable tokens: no recursion, no floats."""
+    at = [i for i, trainable in enumerate(mask) if trainable]
+    following = [values[i] for i in at[1:]] + [bootstrap]
+    deltas = [rewards[i] + gamma * after - values[i] for i, after in zip(at, following, strict=True)]
+    return [
+        sum(((gamma * lam) ** k * deltas[j + k] for k in range(len(deltas) - j)), Fraction(0))
+        for j in range(len(deltas))
+    ]
+
+
+@st.composite
+def trajectories(draw):
+    n = draw(st.integers(1, 12))
+    mask = draw(st.lists(st.booleans(), min_size=n, max_size=n).filter(any))
+    rewards, values = (draw(st.lists(_value, min_size=n, max_size=n)) for _ in range(2))
+    return rewards, values, mask
+
+
+def run(rewards, values, mask, gamma, lam, bootstrap=Fraction(0)):
+    hidden = [np.nan if not m else float(v) for v, m in zip(values, mask, strict=True)]
+    got = gae([float(r) for r in rewards], hidden, mask, gamma=float(gamma), lam=float(lam), bootstrap=float(bootstrap))
+    assert (got[~np.array(mask)] == 0).all()
+    return got[np.array(mask)]
+
+
+def test_known_answer():
+    """PAPER: observation tokens hold the value 9, which must not leak in."""
+    mask, values = [1, 1, 0, 0, 1, 1], [0.2, 0.3, 9, 9, 0.5, 0.8]
+    rewards = [0, 0, 0, 0, 0, 1]
+    exact = oracle(
+        [Fraction(r) for r in rewards], [Fraction(str(v)) for v in values], mask, Fraction(1), Fraction(1, 2)
+    )
+    assert exact == [Fraction(3, 10), Fraction(2, 5), Fraction(2, 5), Fraction(1, 5)]
+    got = gae(rewards, values, mask, gamma=1, lam=0.5)
+    assert got[[0, 1, 4, 5]] == pytest.approx([0.3, 0.4, 0.4, 0.2], abs=1e-15)
+    assert (got[2:4] == 0).all()
+    # alpha 1/2 and l 4 give lambda_policy 1/2, while lambda_critic 1 makes every return 1.
+    both = estimate(rewards, values, mask, gamma=1, lambda_critic=1, alpha=0.5)
+    assert both.advantages == pytest.approx(got, abs=1e-15)
+    assert both.returns[[0, 1, 4, 5]] == pytest.approx([1, 1, 1, 1], abs=1e-15)
+    assert both.horizon == 2
+
+
+@given(trajectories(), _rate, _rate, _value)
+def test_equals_the_definition(trajectory, gamma, lam, bootstrap):
+    exact = oracle(*trajectory, gamma, lam, bootstrap)
+    assert run(*trajectory, gamma, lam, bootstrap) == pytest.approx([float(a) for a in exact], abs=1e-11)
+
+
+@given(trajectories(), _rate, _value)
+def test_lambda_0_gives_the_deltas(trajectory, gamma, bootstrap):
+    rewards, values, mask = trajectory
+    kept = [(r, v) for r, v, m in zip(rewards, values, mask, strict=True) if m]
+    after = [v for _, v in kept[1:]] + [bootstrap]
+    deltas = [float(r + gamma * n - v) for (r, v), n in zip(kept, after, strict=True)]
+    assert run(*trajectory, gamma, Fraction(0), bootstrap) == pytest.approx(deltas, abs=1e-12)
+
+
+@given(trajectories(), _value)
+def test_gamma_and_lambda_1_give_return_minus_value(trajectory, bootstrap):
+    rewards, values, mask = trajectory
+    kept = [(r, v) for r, v, m in zip(rewards, values, mask, strict=True) if m]
+    expected = [float(sum(r for r, _ in kept[i:]) + bootstrap - kept[i][1]) for i in range(len(kept))]
+    assert run(*trajectory, Fraction(1), Fraction(1), bootstrap) == pytest.approx(expected, abs=1e-11)
+
+
+@given(trajectories(), _rate, _rate, st.integers(0, 11))
+def test_more_observation_tokens_change_nothing(trajectory, gamma, lam, where):
+    rewards, values, mask = trajectory
+    where = min(where, len(mask))
+    wider = ([*part[:where], filler, *part[where:]] for part, filler in ((rewards, 7), (values, 7), (mask, False)))
+    assert run(*wider, gamma, lam).tolist() == run(*trajectory, gamma, lam).tolist()
+
+
+@pytest.mark.parametrize(
+    ("length", "alpha", "lam", "horizon"), [(100, 0.05, 0.8, 5), (400, 0.05, 0.95, 20), (10, 0.05, 0, 1), (8, 1.5, 11 / 12, 12)]
+)
+def test_length_adaptive(length, alpha, lam, horizon):
+    """The horizon is alpha l tokens, never under one."""
+    got = length_adaptive(length, alpha)
+    assert (got.lam, got.horizon) == pytest.approx((lam, horizon))
+
+
+def test_number_that_is_read_must_be_finite():
+    ok = {"gamma": 1.0, "lambda_critic": 1.0, "alpha": 1.0}
+    assert np.isfinite(estimate([np.nan, 1.0], [np.inf, 0.5], [0, 1], **ok).advantages).all()
+    with pytest.raises(TrainingError, match="not finite"):
+        estimate([0.0, 1.0], [0.5, np.nan], [1, 1], **ok)

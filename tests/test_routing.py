@@ -1,0 +1,123 @@
+"""Every trajectory gets exactly one destination, by the rule of section 2.3; nothing is thrown away."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.schema import TABLES
+from flywheel.store.partitions import from_rows
+from flywheel.store.routing import DESTINATIONS, STATUSES, build_stores, route
+
+
+def trajectory(name: str = "t1", source: str = "rollout", status: str = "completed", error: str | None = None) -> dict:
+    row = dict.fromkeys(TABLES["trajectories"].names)
+    return row | {
+        "trajectory_id": name, "task_id": "k1", "domain": "sites", "source": source, "status": status, "error": error,
+        "steps": 2, "policy_version": "d0", "run_id": "run-1",
+    }  # fmt: skip
+
+
+def score(name: str = "t1", value: float | None = 1.0, threshold: float | None = None) -> dict:
+    return {"trajectory_id": name, "scorer": "verifier", "score": value, "threshold": threshold}
+
+
+def one(row: dict, *scores: dict, threshold: float = 1.0, broken: dict | None = None) -> tuple[str, str]:
+    (decision,) = route([row], scores, threshold, broken)
+    return decision["destination"], decision["reason"]
+
+
+@pytest.mark.parametrize(
+    ("row", "scores", "destination", "reason"),
+    [
+        (trajectory(), [score(value=1.0)], "sft", "verified: score 1.00"),
+        (trajectory(status="truncated"), [score(value=1.0)], "sft", "verified: score 1.00"),
+        (trajectory(), [score(value=0.4)], "ct", "not verified: score 0.40"),
+        (trajectory(), [score(value=0.4, threshold=0.4)], "sft", "verified: score 0.40"),
+        (trajectory(), [score(value=1.0), score(value=0.0)], "ct", "not verified: score 0.00"),
+        (trajectory(source="recording"), [score(value=0.0)], "ct", "human demonstration: continual training"),
+        (trajectory(source="recording"), [], "ct", "human demonstration: continual training"),
+        (trajectory(), [], "quarantine", "no score"),
+        (trajectory(), [score(value=math.nan)], "quarantine", "score is not a number"),
+        (trajectory(), [score(value=None)], "quarantine", "score is not a number"),
+        (trajectory(status="crashed", error="page died"), [score()], "quarantine", "status crashed: page died"),
+        (trajectory(source="recording", status="invalid"), [], "quarantine", "status invalid"),
+    ],
+)
+def test_the_rule(row, scores, destination, reason):
+    assert one(row, *scores) == (destination, reason)
+
+
+def test_a_broken_contract_comes_before_the_score():
+    assert one(trajectory(), score(), broken={"t1": "steps_counted"}) == ("quarantine", "contract: steps_counted")
+
+
+def test_the_threshold_decides():
+    assert one(trajectory(), score(value=0.5), threshold=0.5)[0] == "sft"
+    assert one(trajectory(), score(value=0.5), threshold=0.51)[0] == "ct"
+
+
+some_trajectories = st.lists(
+    st.builds(
+        trajectory,
+        name=st.text("abc", min_size=1, max_size=6),
+        source=st.sampled_from(["rollout", "recording", "annotation"]),
+        status=st.sampled_from([*STATUSES, "unheard of"]),
+    ),
+    max_size=20, unique_by=lambda row: row["trajectory_id"],
+)  # fmt: skip
+some_scores = st.lists(
+    st.builds(
+        score, name=st.text("abc", min_size=1, max_size=6), value=st.none() | st.floats(),
+        threshold=st.none() | st.floats(0, 1),
+    ),
+    max_size=20,
+)  # fmt: skip
+
+
+@given(some_trajectories, some_scores, st.floats(0.01, 1), st.sets(st.text("abc", min_size=1, max_size=6)))
+def test_each_trajectory_has_exactly_one_destination(trajectories, scores, threshold, broken):
+    routes = route(trajectories, scores, threshold, dict.fromkeys(broken, "a contract"))
+    assert [row["trajectory_id"] for row in routes] == [row["trajectory_id"] for row in trajectories]
+    assert all(row["destination"] in DESTINATIONS and row["reason"] for row in routes)
+    stores = build_stores(trajectories, routes, iteration=1)
+    kept = Counter(row["trajectory_id"] for name in DESTINATIONS for row in stores[name])
+    assert kept == Counter(row["trajectory_id"] for row in trajectories), "a trajectory was lost or doubled"
+    for row in stores["sft"]:
+        own = [s for s in scores if s["trajectory_id"] == row["trajectory_id"]]
+        assert own
+        assert all(s["score"] >= (threshold if s["threshold"] is None else s["threshold"]) for s in own)
+    for table, rows in stores.items():
+        from_rows(table, rows)
+
+
+@given(some_trajectories, some_scores)
+def test_a_lower_threshold_takes_nothing_out_of_sft(trajectories, scores):
+    chosen = [
+        {row["trajectory_id"] for row in route(trajectories, scores, threshold) if row["destination"] == "sft"}
+        for threshold in (0.25, 0.75)
+    ]
+    assert chosen[0] >= chosen[1]
+
+
+def test_quarantine_keeps_the_whole_row():
+    row = trajectory(status="crashed", error="page died")
+    stores = build_stores([row], route([row], [], 1.0), iteration=3)
+    (kept,) = stores["quarantine"]
+    assert json.loads(kept["record"]) == row
+    assert (kept["reason"], kept["detail"]) == ("status crashed: page died", "page died")
+
+
+def test_lineage_names_task_weights_run_and_store():
+    row = trajectory()
+    stores = build_stores([row], route([row], [score()], 1.0), iteration=3)
+    links = {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in stores["lineage"]}
+    assert links == {
+        ("t1", "attempts", "k1", "task"), ("t1", "acted by", "d0", "weights"), ("t1", "produced in", "run-1", "run"),
+        ("sft@003", "holds", "t1", "trajectory"),
+    }  # fmt: skip

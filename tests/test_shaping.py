@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.reward.shaping import Shaping, length_penalty, shape
+
+RULES = Shaping(format_penalty=0.1, max_tokens=48, buffer=8, length_penalty=0.4)
+
+
+@pytest.mark.parametrize(("length", "penalty"), [(1, 0), (40, 0), (42, -0.1), (44, -0.2), (48, -0.4)])
+def test_length_penalty_rises_over_the_buffer(length, penalty):
+    assert length_penalty(length, RULES) == pytest.approx(penalty)
+
+
+def test_no_buffer_no_penalty():
+    assert length_penalty(48, Shaping(0.1, 48, 0, 1.0)) == 0
+
+
+def test_outcome_comes_last_and_each_broken_step_pays():
+    assert shape(1.0, [10, 10, 44], [True, False, True], RULES) == pytest.approx((-0.1, 0.0, 1.0 - 0.2 - 0.1))
+    assert shape(1.0, [], [], RULES) == ()
+
+
+@given(st.lists(st.tuples(st.integers(1, 48), st.booleans()), min_size=1), st.floats(0, 1))
+def test_shaping_never_adds(steps, outcome):
+    lengths, broken = zip(*steps, strict=True)
+    rewards = shape(outcome, lengths, broken, RULES)
+    assert len(rewards) == len(steps)
+    assert sum(rewards) <= outcome + 1e-9
+    assert sum(rewards) >= outcome - len(steps) * (RULES.format_penalty + RULES.length_penalty) - 1e-9

@@ -1,0 +1,181 @@
+"""The whole flywheel, as a user runs it: a small turn that is stopped with Ctrl-C, killed with -9, and finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flywheel import init as workspaces
+from flywheel.store import catalog, manifest
+from flywheel.workspace import Workspace
+
+pytestmark = pytest.mark.slow
+_DEADLINE_S = 600
+_COMMAND = [str(Path(sys.executable).with_name("flywheel"))]
+
+
+def start(ws: Workspace, *arguments: str) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "160"}
+    return subprocess.Popen(
+        [*_COMMAND, *arguments, "-w", str(ws.root)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment,
+    )  # fmt: skip
+
+
+def flywheel(ws: Workspace, *arguments: str) -> tuple[int, str]:
+    process = start(ws, *arguments)
+    output, _ = process.communicate(timeout=_DEADLINE_S)
+    return process.returncode, output
+
+
+def until(process: subprocess.Popen, words: str) -> str:
+    """Read the run's output up to a line that holds the words; fails where the run ends before."""
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if words in line:
+            return "".join(seen)
+    pytest.fail(f"the run ended before saying {words!r}:\n{''.join(seen)}")
+
+
+def finished_shards(ws: Workspace) -> list[str]:
+    return sorted(path.parent.name for path in ws.staging(1, "rollout").glob("*/*/result.json"))
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
+    """A workspace after one iteration that was interrupted twice; and the shards that were finished by then."""
+    ws = workspaces.create(tmp_path_factory.mktemp("turn") / "flywheel", "small")
+
+    stopped = start(ws, "run")
+    until(stopped, "ingest")
+    stopped.send_signal(signal.SIGINT)
+    output = stopped.communicate(timeout=_DEADLINE_S)[0]
+    assert stopped.returncode == 130, output
+    assert "Traceback" not in output
+    assert "go on" in output
+
+    killed = start(ws, "run")
+    until(killed, "rollout-001: ")
+    killed.kill()
+    killed.wait(_DEADLINE_S)
+    shards = finished_shards(ws)
+
+    code, output = flywheel(ws, "run")
+    assert code == 0, output
+    return ws, shards
+
+
+def rows(ws: Workspace, sql: str) -> list[dict]:
+    return catalog.query(ws, sql).to_pylist()
+
+
+def test_a_killed_rollout_goes_on_and_loses_or_repeats_nothing(turned):
+    ws, shards = turned
+    assert "rollout-000" in shards
+    found = rows(ws, "select count(*) n, count(distinct trajectory_id) ids from trajectories where stage = 'rollout'")
+    tasks = rows(ws, "select count(*) n from tasks where split = 'train' and stage = 'synthesize'")[0]["n"]
+    assert found == [{"n": tasks * 2, "ids": tasks * 2}]
+    counted = rows(ws, "select task_id, count(distinct sample) n from trajectories where stage = 'rollout' group by 1")
+    assert len(counted) == tasks
+    assert {row["n"] for row in counted} == {2}
+
+
+def test_what_comes_in_is_what_lies_in_the_stores(turned):
+    ws, _ = turned
+    sql = """
+        select iteration, (select count(*) from trajectories t where t.iteration = r.iteration
+                           and stage in ('ingest', 'rollout')) as rows_in,
+               (select count(*) from sft s where s.iteration = r.iteration) as to_sft,
+               (select count(*) from ct c where c.iteration = r.iteration) as to_ct,
+               (select count(*) from quarantine q where q.iteration = r.iteration) as to_quarantine
+        from (select distinct iteration from routes) r"""
+    (row,) = rows(ws, sql)
+    assert row["rows_in"] > 0
+    assert row["rows_in"] == row["to_sft"] + row["to_ct"] + row["to_quarantine"]
+    assert rows(ws, "select iteration, conserved from iterations") == [{"iteration": 1, "conserved": True}]
+
+
+def test_dvc_is_clean_and_has_nothing_to_do(turned):
+    ws, _ = turned
+    dvc = [str(Path(sys.executable).with_name("dvc"))]
+    status = subprocess.run([*dvc, "status"], cwd=ws.root, capture_output=True, text=True, timeout=_DEADLINE_S)
+    assert "up to date" in status.stdout
+    repro = subprocess.run([*dvc, "repro", "--dry"], cwd=ws.root, capture_output=True, text=True, timeout=_DEADLINE_S)
+    assert "Running stage" not in repro.stdout
+    assert repro.returncode == 0
+
+
+def test_a_complete_iteration_asked_for_again_does_nothing(turned):
+    ws, _ = turned
+    before = ws.promotion(1).stat().st_mtime_ns
+    code, output = flywheel(ws, "run", "--iteration", "1")
+    assert (code, output.strip()) == (0, "iteration 001 is complete: nothing to do")
+    assert ws.promotion(1).stat().st_mtime_ns == before
+
+
+def test_the_iteration_is_committed_and_tagged(turned):
+    ws, _ = turned
+    git = ["git", "-C", str(ws.root)]
+    assert subprocess.check_output([*git, "tag"], text=True).split() == ["iteration-001"]
+    assert subprocess.check_output([*git, "status", "--porcelain"], text=True) == ""
+
+
+def test_run_history_is_kept_with_the_killed_try(turned):
+    ws, _ = turned
+    turns = rows(ws, "select state from runs where kind = 'flow' and name = 'iteration 001' order by started_at")
+    assert [row["state"] for row in turns][-1] == "Completed"
+    assert "Crashed" in {row["state"] for row in turns[:-1]}
+    assert rows(ws, "select count(*) n from runs where kind = 'task' and state = 'Completed'")[0]["n"] >= 12
+
+
+def test_every_trajectory_leads_to_its_run_and_its_model(turned):
+    ws, _ = turned
+    lost = rows(ws, "select * from trajectory_lineage where stage = 'rollout' and (run is null or model is null)")
+    assert lost == []
+
+
+def test_nothing_is_left_running(turned):
+    ws, _ = turned
+    own = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            own.append(process.joinpath("cmdline").read_bytes().decode(errors="replace"))
+            environment = process.joinpath("environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        assert f"PREFECT_HOME={ws.prefect_home}" not in environment, own[-1]
+
+
+def test_the_chain_of_manifests_holds(turned):
+    ws, _ = turned
+    manifest.verify(ws, 1)
+
+
+def test_a_changed_file_is_seen_and_checked_out_again(turned):
+    ws, _ = turned
+    part = next(ws.partition("routes", 1, "route").glob("*.parquet"))
+    whole = part.read_bytes()
+    part.unlink()
+    part.write_bytes(whole[: len(whole) // 2])
+    code, output = flywheel(ws, "query", "from routes")
+    assert code == 1
+    assert "dvc checkout" in output
+    dvc = str(Path(sys.executable).with_name("dvc"))
+    subprocess.run([dvc, "checkout", "--force"], cwd=ws.root, check=True, capture_output=True, timeout=_DEADLINE_S)
+    assert part.read_bytes() == whole
+
+
+def test_status_for_programs(turned):
+    ws, _ = turned
+    code, output = flywheel(ws, "status", "--json")
+    told = json.loads(output)
+    assert code == 0
+    assert told["changed"] == {}
+    assert [row["iteration"] for row in told["iterations"]] == [1]
