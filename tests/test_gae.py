@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import TrainingError
@@ -60,12 +60,14 @@ def test_known_answer():
     assert both.horizon == 2
 
 
+@settings(deadline=None)
 @given(trajectories(), _rate, _rate, _value)
 def test_equals_the_definition(trajectory, gamma, lam, bootstrap):
     exact = oracle(*trajectory, gamma, lam, bootstrap)
     assert run(*trajectory, gamma, lam, bootstrap) == pytest.approx([float(a) for a in exact], abs=1e-11)
 
 
+@settings(deadline=None)
 @given(trajectories(), _rate, _value)
 def test_lambda_0_gives_the_deltas(trajectory, gamma, bootstrap):
     rewards, values, mask = trajectory
@@ -75,6 +77,7 @@ def test_lambda_0_gives_the_deltas(trajectory, gamma, bootstrap):
     assert run(*trajectory, gamma, Fraction(0), bootstrap) == pytest.approx(deltas, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(trajectories(), _value)
 def test_gamma_and_lambda_1_give_return_minus_value(trajectory, bootstrap):
     rewards, values, mask = trajectory
@@ -83,6 +86,7 @@ def test_gamma_and_lambda_1_give_return_minus_value(trajectory, bootstrap):
     assert run(*trajectory, Fraction(1), Fraction(1), bootstrap) == pytest.approx(expected, abs=1e-11)
 
 
+@settings(deadline=None)
 @given(trajectories(), _rate, _rate, st.integers(0, 11))
 def test_more_observation_tokens_change_nothing(trajectory, gamma, lam, where):
     rewards, values, mask = trajectory
@@ -92,7 +96,8 @@ def test_more_observation_tokens_change_nothing(trajectory, gamma, lam, where):
 
 
 @pytest.mark.parametrize(
-    ("length", "alpha", "lam", "horizon"), [(100, 0.05, 0.8, 5), (400, 0.05, 0.95, 20), (10, 0.05, 0, 1), (8, 1.5, 11 / 12, 12)]
+    ("length", "alpha", "lam", "horizon"),
+    [(100, 0.05, 0.8, 5), (400, 0.05, 0.95, 20), (10, 0.05, 0, 1), (8, 1.5, 11 / 12, 12)],
 )
 def test_length_adaptive(length, alpha, lam, horizon):
     """The horizon is alpha l tokens, never under one."""

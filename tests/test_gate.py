@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import DataError
@@ -29,6 +29,7 @@ def test_newcombe_paired(cells, low, high):
     assert newcombe_paired(*cells) == pytest.approx((low, high), abs=5e-4)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=4, max_size=4).filter(any))
 def test_newcombe_holds_its_difference_and_mirrors(cells):
     both, gained, lost, neither = cells

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.reward.shaping import Shaping, length_penalty, shape
@@ -23,6 +23,7 @@ def test_outcome_comes_last_and_each_broken_step_pays():
     assert shape(1.0, [], [], RULES) == ()
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 48), st.booleans()), min_size=1), st.floats(0, 1))
 def test_shaping_never_adds(steps, outcome):
     lengths, broken = zip(*steps, strict=True)

@@ -13,7 +13,6 @@ from flywheel.stages import data, supervised
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import lineage, manifest
 from flywheel.store.partitions import sha256_file
-from flywheel.training.supervised import SupervisedSettings
 
 
 def _begin(ctx: Context) -> Path:
@@ -39,10 +38,7 @@ def _work(ctx: Context, folder: Path) -> dict:
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(begin, out)
         return {"begin": ctx.ws.relative(begin)}
-    return supervised.train(
-        ctx, "ct", begin, folder, agent_fraction=s.agent_fraction, max_samples=s.max_samples,
-        settings=SupervisedSettings(lr=s.lr, batch=s.batch), weights={"rollout": s.rollout_weight},
-    )  # fmt: skip
+    return supervised.train(ctx, "ct", begin, folder, s, weights={"rollout": s.rollout_weight})
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:

@@ -13,7 +13,7 @@ from flywheel.evaluation import gate
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
 from flywheel.policy.model import digest
-from flywheel.sandbox import open_sandbox
+from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import data, staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from flywheel.policy.model import digest
-from flywheel.sandbox import open_sandbox
 from flywheel.stages import data
 from flywheel.stages.base import Context, Stage, StageResult, single
 from flywheel.store import lineage, metrics
@@ -24,19 +23,16 @@ def stage(domain: str) -> Stage:
         }  # fmt: skip
 
     def work(ctx: Context, folder: Path) -> list[dict]:
-        tasks = [task for task in data.tasks(ctx, "synthesize", "train").values() if task.domain == domain]
-        curve: list[dict] = []
+        tasks = list(data.tasks(ctx, "synthesize", "train").values())
 
         def on_metric(metric) -> None:
-            curve.append(dict(metric))
             if "success" in metric:
                 ctx.report(f"step {metric['step']} of {ctx.settings.rl.steps}, success {metric['success']:.2f}")
 
-        train_rl(
+        return train_rl(
             ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), domain, tasks,
-            open_sandbox=open_sandbox, settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, on_metric=on_metric,
+            settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, on_metric=on_metric,
         )  # fmt: skip
-        return curve
 
     def finish(ctx: Context, folder: Path, curve: list[dict]) -> StageResult:
         out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")

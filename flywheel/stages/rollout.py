@@ -9,8 +9,8 @@ from typing import Any
 
 from flywheel.policy import open_policy
 from flywheel.rollout.pool import rollout
-from flywheel.sandbox import open_sandbox
 from flywheel.sandbox.env import Task
+from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import data, staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics

@@ -10,7 +10,6 @@ from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import manifest
 from flywheel.store.lineage import dataset
 from flywheel.store.partitions import sha256_file
-from flywheel.training.supervised import SupervisedSettings
 
 
 def _inputs(ctx: Context) -> dict:
@@ -22,11 +21,7 @@ def _inputs(ctx: Context) -> dict:
 
 
 def _work(ctx: Context, folder: Path) -> dict:
-    s = ctx.settings.sft
-    return supervised.train(
-        ctx, "sft", ctx.ws.model(ctx.iteration, "ct"), folder, agent_fraction=s.agent_fraction,
-        max_samples=s.max_samples, settings=SupervisedSettings(lr=s.lr, batch=s.batch),
-    )  # fmt: skip
+    return supervised.train(ctx, "sft", ctx.ws.model(ctx.iteration, "ct"), folder, ctx.settings.sft)
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:

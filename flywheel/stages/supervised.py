@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest
+from flywheel.settings import Supervised
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import lineage, manifest, metrics
 from flywheel.training import stores
-from flywheel.training.samples import mix
-from flywheel.training.supervised import SupervisedSettings, train_supervised
+from flywheel.training.samples import mixture
+from flywheel.training.supervised import train_supervised
 
 
 def train(
@@ -20,10 +22,7 @@ def train(
     store_name: str,
     begin: Path,
     folder: Path,
-    *,
-    agent_fraction: float,
-    max_samples: int,
-    settings: SupervisedSettings,
+    settings: Supervised,
     weights: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """Train `begin` on the store's steps mixed with general data; the checkpoint is named as the stage.
@@ -37,21 +36,18 @@ def train(
     agent = stores.agent(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id)
     agent = [sample for sample in agent if sample.weight > 0]
     general = stores.general(ctx.ws, cumulative, encoder, ctx.settings.policy)
-    samples = mix(agent, general, agent_fraction, max_samples, ctx.seed("mix", store_name))
-    curve: list[dict[str, float]] = []
+    samples = mixture(agent, general, settings, ctx.seed("mix", store_name))
 
     def on_metric(metric) -> None:
-        curve.append(dict(metric))
         ctx.report(f"step {metric['step']} of {metric['steps']}, loss {metric['loss']:.3f}")
 
-    figures = train_supervised(
+    losses = train_supervised(
         begin, ctx.ws.model(ctx.iteration, ctx.stage), samples, settings=settings, seed=ctx.seed("order", store_name),
         state_folder=folder, on_metric=on_metric,
     )  # fmt: skip
     ids = {sample.trajectory_id for sample in samples}
     return {
-        "figures": figures, "curve": curve, "trained": [name for name in store.ids if name in ids],
-        "agent": len(agent), "begin": ctx.ws.relative(begin),
+        "losses": losses, "trained": [name for name in store.ids if name in ids], "begin": ctx.ws.relative(begin),
         "used": sum(sample.domain != "general" for sample in samples), "samples": len(samples),
     }  # fmt: skip
 
@@ -63,12 +59,13 @@ def finish(ctx: Context, result: dict[str, Any], datasets: Sequence[str]) -> Sta
         ctx.ws.relative(out), digest(out), parents=[result["begin"]], datasets=datasets,
         trajectories=result["trained"], run_id=ctx.run_id,
     )  # fmt: skip
-    curve = [metrics.row("loss", point["loss"], step=point["step"]) for point in result["curve"]]
-    last = result["figures"]
+    losses = result["losses"]
+    curve = [metrics.row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
+    tail = max(1, len(losses) // 10)
     share = result["used"] / result["samples"]
     figures = (*curve, metrics.row("agent_fraction", share, n=result["samples"]))
     summary = {
         "samples": result["samples"], "from trajectories": len(result["trained"]),
-        "loss": f"{last['loss_first']:.3f} -> {last['loss']:.3f}",
+        "loss": f"{fmean(losses[:tail]):.3f} -> {fmean(losses[-tail:]):.3f}",
     }  # fmt: skip
     return StageResult((ctx.write("lineage", rows),), figures, summary)

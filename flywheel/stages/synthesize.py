@@ -16,7 +16,7 @@ def _inputs(ctx: Context) -> dict:
     s = ctx.settings
     return {
         "settings": [s.seed, s.policy.model_dump(), s.sandbox.model_dump(), s.synthesis.model_dump()],
-        "worlds": {name: world.checksum for name, world in catalogue.load_worlds().items()},
+        "worlds": {name: catalogue.get(name).checksum for name in catalogue.names()},
     }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None)
     """As `query`, on an open connection."""
     try:
         result = connection.execute(sql, parameters)
-        return result.fetch_arrow_table() if result.description else pa.table({})
+        return result.to_arrow_table() if result.description else pa.table({})
     except (duckdb.IOException, duckdb.InvalidInputException) as error:
         raise DataError(
             _line(error), fix="find the partition with `flywheel doctor`; fetch it with `dvc checkout`"

@@ -106,4 +106,5 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float 
     p, zz = successes / n, z * z
     centre = (p + zz / (2 * n)) / (1 + zz / n)
     half = z / (1 + zz / n) * math.sqrt(p * (1 - p) / n + zz / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At the ends the bound is exact; rounding would leave it a hair inside.
+    return (centre - half if successes else 0.0), (centre + half if successes < n else 1.0)

@@ -35,8 +35,8 @@ def train_supervised(
     seed: int,
     state_folder: Path,
     on_metric: OnMetric = lambda metric: None,
-) -> dict[str, float]:
-    """Train the checkpoint on the samples and write the result to `out_folder`; returns the final metrics.
+) -> list[float]:
+    """Train the checkpoint on the samples and write the result to `out_folder`; returns the loss of each step.
 
     A killed run that is called again with the same arguments goes on from the state in `state_folder` and ends with
     the same weights. Raises TrainingError where there are no samples or the loss is not finite.
@@ -67,12 +67,7 @@ def train_supervised(
         on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
     save_checkpoint(model.eval(), encoder, out_folder)
     state.clear()
-    tail = max(1, len(losses) // 10)
-    return {
-        "loss_first": float(np.mean(losses[:tail])), "loss": float(np.mean(losses[-tail:])),
-        "probability": float(np.mean(probabilities[-tail:])), "steps": float(len(batches)),
-        "samples": float(len(samples)),
-    }  # fmt: skip
+    return losses
 
 
 def plan(samples: Sequence[Sample], batch: int, seed: int) -> list[list[int]]:
