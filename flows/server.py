@@ -23,6 +23,7 @@ from flywheel.store.partitions import write_json
 from flywheel.workspace import Workspace
 
 START_DEADLINE_S = 120
+_FLUSH_S = 5
 _PR_SET_PDEATHSIG = 1
 
 
@@ -69,6 +70,7 @@ def prefect_server(ws: Workspace, port: int = 0) -> Iterator[str]:
         yield url
     finally:
         note.unlink(missing_ok=True)
+        _flush()
         _end(server)
 
 
@@ -97,6 +99,16 @@ def _wait_until_healthy(url: str, server: subprocess.Popen, log) -> None:
             return
         time.sleep(0.1)
     raise FlywheelError(f"Prefect's server gave no answer in {START_DEADLINE_S} s", where=log, fix="read its log")
+
+
+def _flush() -> None:
+    """Logs and events that still wait to be sent go to the server before it ends."""
+    if "prefect" in sys.modules:
+        from prefect.events.worker import EventsWorker
+        from prefect.logging.handlers import APILogWorker
+
+        for worker in (APILogWorker, EventsWorker):
+            worker.drain_all(timeout=_FLUSH_S)
 
 
 def _end(server: subprocess.Popen) -> None:

@@ -22,7 +22,7 @@ def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
     with prefect_server(ws, port) as url, http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as files:
         threading.Thread(target=files.serve_forever, daemon=True).start()
         say(f"Prefect:  {url}")
-        say(f"Report:   http://127.0.0.1:{files.server_port}/{page.path(ws).name}")
+        say(f"Report:   http://127.0.0.1:{files.server_port}/{ws.report_page.name}")
         say("Ctrl-C ends both.")
         try:
             while not stop.wait(3600):

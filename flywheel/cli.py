@@ -65,7 +65,7 @@ def run(workspace: Path | None, iterations: int | None, iteration: int | None, a
     from flywheel import settings
     from flywheel.console import RunConsole
     from flywheel.progress import listening
-    from flywheel.report import page, summary
+    from flywheel.report import summary
 
     ws = Workspace.find(workspace)
     chosen = settings.load(ws.params, _overrides(assignments))
@@ -75,8 +75,8 @@ def run(workspace: Path | None, iterations: int | None, iteration: int | None, a
     for k in outcome.done_before:
         console.print(f"iteration {label(k)} is complete: nothing to do")
     if outcome.ran:
-        console.print(summary.table(ws))
-        console.print(_next_steps(ws, page.path(ws)), highlight=False)
+        console.print(summary.summary_table(ws))
+        console.print(_next_steps(ws, ws.report_page), highlight=False)
 
 
 def _next_steps(ws: Workspace, report: Path) -> str:
@@ -154,7 +154,7 @@ def status(workspace: Path | None, as_json: bool) -> None:
     if not begun:
         console.print("no iteration yet: type [bold]flywheel run[/bold]")
         return
-    console.print(summary.table(ws))
+    console.print(summary.summary_table(ws))
     for name, changes in changed.items():
         console.print(f"[yellow]not recorded, or changed since[/yellow]: {name} {changes}", highlight=False)
     if not changed:

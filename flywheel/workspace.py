@@ -85,6 +85,10 @@ class Workspace:
     def report(self) -> Path:
         return self.root / "report"
 
+    @property
+    def report_page(self) -> Path:
+        return self.report / "index.html"
+
     def relative(self, path: Path) -> str:
         """A path as it is written into datasets: relative, with forward slashes."""
         return path.resolve().relative_to(self.root).as_posix()

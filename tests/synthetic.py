@@ -228,12 +228,12 @@ def outgoing(ws: Workspace, k: int) -> None:
     )
     write(ws, "reviews", k, "promote", [])
     _metrics(ws, k, "promote", [metrics.row("promoted", promoted)], 0.3)
-    run = {"parent_id": None, "kind": "flow", "state": "COMPLETED", "attempts": 1, "parameters": "{}"}
     at = START + timedelta(days=k)
-    write(
-        ws, "runs", k, "runs",
-        [{**run, "run_id": f"run-{k}", "name": f"{label(k)} rollout", "started_at": at, "ended_at": at, "seconds": 61.0}],
-    )  # fmt: skip
+    run = {
+        "run_id": f"run-{k}", "parent_id": None, "kind": "flow", "name": f"{label(k)} rollout", "state": "COMPLETED",
+        "attempts": 1, "started_at": at, "ended_at": at, "seconds": 61.0, "parameters": "{}",
+    }  # fmt: skip
+    write(ws, "runs", k, "runs", [run])
     _metrics(ws, k, "runs", [], 0.1)
 
 

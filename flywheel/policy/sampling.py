@@ -85,4 +85,5 @@ def _draw(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator) 
     if sampling.temperature == 0:
         return logits.argmax()
     uniform = torch.rand(logits.shape, generator=generator).clamp_min(1e-20)
-    return (logits / sampling.temperature - torch.log(-torch.log(uniform).clamp_min(1e-20))).argmax()
+    gumbel = -torch.log((-torch.log(uniform)).clamp_min(1e-20))
+    return (logits / sampling.temperature + gumbel).argmax()

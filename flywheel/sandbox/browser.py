@@ -76,6 +76,9 @@ class BrowserEnv:
             self._actions.append(action)
             note = await self._hands.do(action, self._url)
             self._state = await self._look(self._settings.step_ms)
+            if not self._page.url.startswith(self._url):
+                await self._page.goto(self._url, wait_until="commit")
+                self._state, note = await self._look(0), "the page left this world and was brought back"
             return await self._result(note, said_done=isinstance(action, Finished | CallUser))
 
     async def checkpoint(self) -> bytes:
@@ -106,13 +109,19 @@ class BrowserEnv:
 
     async def _look(self, ms: int) -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and read the state."""
+        # Not page.evaluate: this is one message, and the pages' content policy does not bind it.
+        call = {"expression": f"window.__flywheel__.observe({ms:d})", "awaitPromise": True, "returnByValue": True}
         while True:
             try:
-                seen = await self._page.evaluate("ms => window.__flywheel__.observe(ms)", ms)
+                answer = await self._cdp.send("Runtime.evaluate", call)
                 break
             except PlaywrightError as error:
                 if not any(sign in str(error) for sign in _LEFT):
                     raise
+        if "exceptionDetails" in answer:
+            text = answer["exceptionDetails"].get("exception", {}).get("description", "a script error")
+            raise EnvError(f"the page could not be observed: {text}", where=self._where())
+        seen = answer["result"]["value"]
         state = self._server.state(self._url) or seen["game"] or dict(self._state)
         if not state:
             raise EnvError("the game published no state", where=self._where())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -24,7 +23,10 @@ log = logging.getLogger(__name__)
 _START_S = 60.0  # deadline of a browser's start, which a busy machine makes slow
 _CLOSE_S = 5.0
 _LEASE_WAIT_S = 600.0
-_FLAGS = ("--disable-gpu", "--hide-scrollbars", "--disable-lcd-text", "--font-render-hinting=none", "--no-sandbox")
+_FLAGS = (
+    "--disable-gpu", "--hide-scrollbars", "--disable-lcd-text", "--font-render-hinting=none", "--no-sandbox",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # pages reach no other machine
+)  # fmt: skip
 
 
 class BrowserPool:
@@ -98,10 +100,11 @@ class _Host:
             return self._browser
 
     async def close(self) -> None:
-        if self._browser is not None:
+        browser, self._browser = self._browser, None
+        if browser is not None:
             with suppress(PlaywrightError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
-                    await self._browser.close()
+                    await browser.close()
 
 
 class _Slot:
@@ -133,8 +136,6 @@ class _Slot:
             viewport={"width": self._settings.width, "height": self._settings.height}, accept_downloads=False,
             service_workers="block", locale="en-US", timezone_id="UTC", reduced_motion="reduce",
         )  # fmt: skip
-        # Nothing but the world server is reachable.
-        await self._context.route(re.compile(f"^(?!{re.escape(self._server.url)}/)"), lambda route: route.abort())
         self._page = page = await self._context.new_page()
         self._context.on("page", lambda popup: asyncio.ensure_future(_quietly(popup.close())))
         page.on("dialog", lambda dialog: asyncio.ensure_future(_quietly(dialog.dismiss())))
@@ -154,8 +155,11 @@ class _Slot:
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await context.close()
-        except (PlaywrightError, TimeoutError) as error:
-            log.warning("a page did not close (%s)", type(error).__name__)
+        except TimeoutError:
+            log.warning("a page did not close; its browser is started again")
+            await self._host.close()
+        except PlaywrightError:
+            log.debug("the page's browser is gone already")
 
 
 async def _quietly(closing) -> None:

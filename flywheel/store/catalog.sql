@@ -111,7 +111,7 @@ CREATE VIEW trajectory_lineage AS
     ), trained AS (SELECT trajectory_id, list(checkpoint ORDER BY checkpoint) AS trained FROM trained_on GROUP BY ALL),
     graded AS (
         SELECT iteration, trajectory_id, string_agg(scorer, ', ' ORDER BY scorer) AS scorer FROM scores GROUP BY ALL)
-    SELECT t.iteration, t.stage, t.trajectory_id, t.source, t.status, t.run_id, u.name AS run, t.policy_version,
+    SELECT t.iteration, t.stage, t.trajectory_id, t.source, t.status, t.steps, t.reward, t.run_id, u.name AS run, t.policy_version,
         w.checkpoint AS model, t.task_id, t.domain, t.world, t.instruction, k.split, g.scorer, r.score, r.v,
         r.destination, r.reason, coalesce(c.trained, []) AS trained_checkpoints
     FROM trajectories t

@@ -64,7 +64,7 @@ def prepare(ws: Workspace) -> None:
     for name, text in (
         ("dvc.yaml", dvc_yaml()),
         (".dvcignore", "# Patterns of files that DVC ignores\n.flywheel\n.venv\n"),
-        ("iterations.yaml", "iterations: {}\n"),
+        ("iterations.yaml", "turns: {}\n"),
     ):
         if not (ws.root / name).exists():
             write_text(ws.root / name, text)
@@ -89,7 +89,7 @@ def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings
         sessions.plan(ws, iteration, settings.recording.folder, settings.recording.sessions_per_iteration)
         if label(iteration) not in index:
             index[label(iteration)] = {"prev": previous}
-            write_text(path, yaml.safe_dump({"iterations": index}, sort_keys=True))
+            write_text(path, yaml.safe_dump({"turns": index}, sort_keys=True))
     return settings
 
 
@@ -228,7 +228,7 @@ def _one_at_a_time(ws: Workspace) -> Iterator[None]:
 def _index(ws: Workspace) -> dict[str, dict[str, str]]:
     path = ws.root / "iterations.yaml"
     try:
-        index = yaml.safe_load(path.read_text(encoding="utf-8"))["iterations"] or {}
+        index = yaml.safe_load(path.read_text(encoding="utf-8"))["turns"] or {}
         return {str(name): {"prev": str(entry["prev"])} for name, entry in index.items()}
     except FileNotFoundError:
         return {}

@@ -117,7 +117,7 @@ def _page(rng: random.Random, body: str, background: str = "") -> str:
     background = background or rng.choice(("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4"))
     weight = rng.choice(("bold", "bold", "normal"))
     family = rng.choice(("Liberation Sans", "Liberation Sans", "DejaVu Sans"))
-    return f'<section style="background:{background};font:{weight} 15px \'{family}\'">{body}</section>'
+    return f"<section style=\"background:{background};font:{weight} 15px '{family}'\">{body}</section>"
 
 
 def _colour(name: str, rng: random.Random) -> str:

@@ -99,5 +99,7 @@ class Packer:
         g = self._grid // m
         scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(127.5).sub_(1.0)
         cut = scaled.view(batch, g, m, p, g, m, p, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
-        frames = cut[:, :, :, :, :, :, None].expand(-1, -1, -1, -1, -1, -1, self._encoder.images.temporal_patch_size, -1, -1)
+        frames = cut[:, :, :, :, :, :, None].expand(
+            -1, -1, -1, -1, -1, -1, self._encoder.images.temporal_patch_size, -1, -1
+        )
         return frames.reshape(batch * self._grid**2, -1)

@@ -22,7 +22,7 @@ class PolicyTerms:
     """Sums over trainable tokens, not yet divided: they add over micro-batches.
 
     kl: of the sampling policy from the new one, estimator r - 1 - log r (Schulman's k3).
-    clipped: tokens whose gradient the clipping removed. mismatch: |new - old log-probability|.
+    clipped: tokens whose gradient the clipping removed.
     """
 
     tokens: float = 0.0
@@ -30,7 +30,6 @@ class PolicyTerms:
     kl: float = 0.0
     clipped: float = 0.0
     entropy: float = 0.0
-    mismatch: float = 0.0
 
     def __add__(self, other: PolicyTerms) -> PolicyTerms:
         return PolicyTerms(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -69,7 +68,6 @@ def policy_loss(
             kl=float((ratio - 1 - (new - old)).sum()),
             clipped=float((held < free).sum()),
             entropy=float(entropy[mask].sum()) if entropy is not None else 0.0,
-            mismatch=float((new - old).abs().sum()),
         )
     return loss, terms
 

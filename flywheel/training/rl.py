@@ -66,7 +66,6 @@ def train_rl(
     run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, on_episode)
     asyncio.run(run.train(open_sandbox, on_metric))
     save_checkpoint(run.learner.policy.eval(), run.encoder, out_folder)
-    run.clear()
     return run.metrics
 
 
@@ -185,9 +184,6 @@ class _Run:
             part.load_state_dict(raw[name])
         self.done, self.metrics = raw["done"], raw["metrics"]
         log.info("rl %s goes on at step %d", self.domain, self.done)
-
-    def clear(self) -> None:
-        self._path.unlink(missing_ok=True)
 
     @property
     def _path(self) -> Path:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flywheel.policy.encoding import Encoder
+from flywheel.schema import empty
 from flywheel.settings import Policy
 from flywheel.store import partitions, screens
 from flywheel.store.manifest import Cumulative
@@ -37,7 +38,7 @@ def read(ws: Workspace, manifest: Cumulative, store: str) -> Store:
     for table in ("trajectories", "steps"):
         parts = [partitions.read_file(ws, table, path) for path in manifest.paths(ws, table)]
         kept = [part.filter(pc.is_in(part["trajectory_id"], value_set=wanted)) for part in parts]
-        found[table] = pa.concat_tables([partitions.empty(table), *kept])
+        found[table] = pa.concat_tables([empty(table), *kept])
     return Store(rows, found["trajectories"], found["steps"])
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
-from flywheel.settings import Supervised as SupervisedSettings
+from flywheel.settings import Supervised
 from flywheel.training.forward import batch_of, response_logprobs
 from flywheel.training.samples import Sample
 
@@ -31,7 +31,7 @@ def train_supervised(
     out_folder: Path,
     samples: Sequence[Sample],
     *,
-    settings: SupervisedSettings,
+    settings: Supervised,
     seed: int,
     state_folder: Path,
     on_metric: OnMetric = lambda metric: None,
@@ -39,7 +39,7 @@ def train_supervised(
     """Train the checkpoint on the samples and write the result to `out_folder`; returns the loss of each step.
 
     A killed run that is called again with the same arguments goes on from the state in `state_folder` and ends with
-    the same weights. Raises TrainingError where there are no samples or the loss is not finite.
+    the same weights; the state is left for the caller to delete. Raises TrainingError where there are no samples or the loss is not finite.
     """
     if not samples:
         raise TrainingError("there are no samples to train on", where=out_folder.name, fix="collect trajectories first")
@@ -50,23 +50,21 @@ def train_supervised(
     )
     batches = plan(samples, settings.batch, seed)
     state = _State(state_folder, _key(model_folder, samples, settings, seed))
-    done, losses, probabilities = state.load(model, optimizer)
+    done, losses = state.load(model, optimizer)
     for number in range(done, len(batches)):
         lr = schedule(number, len(batches), settings)
         for group in optimizer.param_groups:
             group["lr"] = lr
         loss, probability = _step(model, optimizer, [samples[i] for i in batches[number]], settings.max_grad_norm)
         losses.append(loss)
-        probabilities.append(probability)
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} at step {number + 1}", where=out_folder.name, fix="lower the learning rate"
             )
         if (number + 1) % settings.save_every == 0:
-            state.save(model, optimizer, number + 1, losses, probabilities)
+            state.save(model, optimizer, number + 1, losses)
         on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
     save_checkpoint(model.eval(), encoder, out_folder)
-    state.clear()
     return losses
 
 
@@ -85,7 +83,7 @@ def plan(samples: Sequence[Sample], batch: int, seed: int) -> list[list[int]]:
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def schedule(step: int, steps: int, settings: SupervisedSettings) -> float:
+def schedule(step: int, steps: int, settings: Supervised) -> float:
     """Linear warmup, then a cosine down to a tenth of the rate."""
     warm = max(1, round(settings.warmup * steps))
     if step < warm:
@@ -122,31 +120,28 @@ class _State:
     def __init__(self, folder: Path, key: str) -> None:
         self.path, self.key = folder / "supervised.pt", key
 
-    def load(self, model, optimizer) -> tuple[int, list[float], list[float]]:
+    def load(self, model, optimizer) -> tuple[int, list[float]]:
         if not self.path.is_file():
-            return 0, [], []
+            return 0, []
         raw = torch.load(self.path, weights_only=True)
         if raw["key"] != self.key:
-            return 0, [], []
+            return 0, []
         model.load_state_dict(raw["model"])
         optimizer.load_state_dict(raw["optimizer"])
         log.info("goes on at step %d", raw["done"])
-        return raw["done"], raw["losses"], raw["probabilities"]
+        return raw["done"], raw["losses"]
 
-    def save(self, model, optimizer, done: int, losses: list[float], probabilities: list[float]) -> None:
+    def save(self, model, optimizer, done: int, losses: list[float]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".part")
         torch.save(
             {"key": self.key, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done,
-             "losses": losses, "probabilities": probabilities}, temporary,
+             "losses": losses}, temporary,
         )  # fmt: skip
         temporary.replace(self.path)
 
-    def clear(self) -> None:
-        self.path.unlink(missing_ok=True)
 
-
-def _key(model_folder: Path, samples: Sequence[Sample], settings: SupervisedSettings, seed: int) -> str:
+def _key(model_folder: Path, samples: Sequence[Sample], settings: Supervised, seed: int) -> str:
     sha = hashlib.sha256(json.dumps([digest(model_folder), repr(settings), seed]).encode())
     for sample in samples:
         sha.update(f"{sample.trajectory_id}|{sample.step}|{sample.weight}|{sample.response}".encode())

@@ -52,23 +52,44 @@ def normalised(turns: Sequence[Turn]) -> list[Turn]:
 def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> dict[str, float]:
     """rl.epochs passes over the turns; returns token-level means of the metrics.
 
-    The first gradient step still has the weights that sampled, so its log-probabilities must be those recorded:
-    raises TrainingError where they differ by more than rl.max_mismatch on average (rollout and training disagree on
-    the prompt, the tokens or the weights).
+    The old policy's log-probabilities are computed again before the first step, in batches that do not depend on how
+    requests met in the rollout, so a run can be repeated exactly. They must be those recorded: raises TrainingError
+    where they differ by more than rl.max_mismatch on average (rollout and training disagree on the prompts, the tokens
+    or the weights).
     """
     explained = explained_variance(*(np.concatenate([getattr(t, n) for t in turns]) for n in ("values", "returns")))
+    old = old_logprobs(learner.policy, turns, rl.micro_batch)
+    sampled = np.concatenate([turn.sample.logprobs for turn in turns])
+    mismatch = float(np.abs(np.concatenate(old) - sampled).mean())
+    if not mismatch <= rl.max_mismatch:
+        raise TrainingError(
+            f"recomputed log-probabilities differ from the sampled ones by {mismatch:.4f} on average",
+            where="rl.max_mismatch", fix="rollout and training must use the same prompts and weights",
+        )  # fmt: skip
     trained = normalised(turns) if rl.normalise else list(turns)
-    total, value_sum, mismatch = PolicyTerms(), 0.0, None
+    total, value_sum = PolicyTerms(), 0.0
     for part in _minibatches(len(trained), rl, seed):
-        terms, value_part = _gradient_step(learner, [trained[i] for i in part], rl, check=mismatch is None)
-        mismatch = terms.means()["mismatch"] if mismatch is None else mismatch
-        total, value_sum = total + terms, value_sum + value_part
+        chosen = [trained[i] for i in part]
+        tokens = sum(len(turn.returns) for turn in chosen)
+        total += _policy_step(learner, chosen, [old[i] for i in part], rl, tokens)
+        value_sum += value_update(learner, chosen, rl) * tokens
     means = total.means()
     return {
         "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"],
-        "clip_fraction": means["clipped"], "mismatch": float(mismatch or 0.0),
-        "value_loss": value_sum / max(total.tokens, 1.0), "explained_variance": explained,
+        "clip_fraction": means["clipped"], "mismatch": mismatch, "value_loss": value_sum / total.tokens,
+        "explained_variance": explained,
     }  # fmt: skip
+
+
+@torch.no_grad()
+def old_logprobs(policy: PreTrainedModel, turns: Sequence[Turn], size: int) -> list[np.ndarray]:
+    """Log-probability of each response token under the policy as it is, one array a turn."""
+    result: list[np.ndarray] = [np.zeros(0)] * len(turns)
+    for rows in by_length([len(turn.sample) for turn in turns], size):
+        logprobs, _ = response_logprobs(policy, _batch([turns[i] for i in rows]))
+        for i, row in zip(rows, logprobs.numpy(), strict=True):
+            result[i] = row[: len(turns[i].sample.response)]
+    return result
 
 
 def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
@@ -76,7 +97,8 @@ def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
     tokens = sum(len(turn.returns) for turn in turns)
     learner.critic.zero_grad(set_to_none=True)
     total = 0.0
-    for part in _parts(turns, rl.micro_batch):
+    for rows in by_length([len(turn.sample) for turn in turns], rl.micro_batch):
+        part = [turns[i] for i in rows]
         batch, returns = _batch(part), _padded([t.returns for t in part])
         loss = value_loss(learner.value(batch), returns, batch.mask, tokens=tokens)
         loss.backward()
@@ -85,16 +107,19 @@ def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
     return total
 
 
-def _gradient_step(learner: Learner, turns: Sequence[Turn], rl: Rl, check: bool) -> tuple[PolicyTerms, float]:
-    tokens = sum(len(turn.returns) for turn in turns)
+def _policy_step(
+    learner: Learner, turns: Sequence[Turn], old: Sequence[np.ndarray], rl: Rl, tokens: int
+) -> PolicyTerms:
+    """One gradient step of the policy; tokens: trainable ones of the minibatch."""
     positive_tokens = sum(len(turn.returns) for turn in turns if turn.success)
     learner.actor.zero_grad(set_to_none=True)
     terms, loss_sum = PolicyTerms(), 0.0
-    for part in _parts(turns, rl.micro_batch):
+    for rows in by_length([len(turn.sample) for turn in turns], rl.micro_batch):
+        part = [turns[i] for i in rows]
         batch = _batch(part)
         logprobs, entropy = response_logprobs(learner.policy, batch)
         loss, got = policy_loss(
-            logprobs, _padded([t.sample.logprobs for t in part]), _padded([t.advantages for t in part]), batch.mask,
+            logprobs, _padded([old[i] for i in rows]), _padded([t.advantages for t in part]), batch.mask,
             eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens, entropy=entropy,
         )  # fmt: skip
         if rl.positive_nll:
@@ -102,13 +127,8 @@ def _gradient_step(learner: Learner, turns: Sequence[Turn], rl: Rl, check: bool)
             loss = loss + rl.positive_nll * positive_nll(logprobs, batch.mask, success, tokens=positive_tokens)
         loss.backward()
         terms, loss_sum = terms + got, loss_sum + float(loss.detach())
-    if check and not terms.means()["mismatch"] <= rl.max_mismatch:
-        raise TrainingError(
-            f"recomputed log-probabilities differ from the sampled ones by {terms.means()['mismatch']:.4f} on average",
-            where="rl.max_mismatch", fix="rollout and training must use the same prompts and weights",
-        )  # fmt: skip
     _step(learner.actor, learner.policy, rl.max_grad_norm, loss_sum)
-    return terms, value_update(learner, turns, rl) * tokens
+    return terms
 
 
 def _step(optimizer: torch.optim.Optimizer, model: torch.nn.Module, max_norm: float, loss: float) -> None:
@@ -126,11 +146,6 @@ def _minibatches(n: int, rl: Rl, seed: int) -> Iterator[list[int]]:
         order = rng.permutation(n).tolist()
         for start in range(0, n, rl.minibatch):
             yield order[start : start + rl.minibatch]
-
-
-def _parts(turns: Sequence[Turn], size: int) -> Iterator[list[Turn]]:
-    for rows in by_length([len(turn.sample) for turn in turns], size):
-        yield [turns[i] for i in rows]
 
 
 def _batch(turns: Sequence[Turn]) -> Batch:

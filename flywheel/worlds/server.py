@@ -1,4 +1,4 @@
-"""Serves the worlds on 127.0.0.1: games as static files, sites as pages with state on the server.
+"""Serves the worlds on 127.0.0.1: games as one page each, sites as pages with state on the server.
 
 A session lives under an unguessable path `/s/<token>/`. The state that a verifier reads stays in this process: no
 address gives it out, so an agent cannot reach it from the screen.
@@ -23,7 +23,7 @@ import uvicorn
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from flywheel.errors import EnvError
@@ -32,7 +32,11 @@ from flywheel.worlds import catalogue
 from flywheel.worlds.catalogue import World
 
 log = logging.getLogger(__name__)
-_ASSETS = {".js", ".css", ".svg"}
+# A page is one document: nothing is loaded beside it, and a site's page runs no script, whatever text it shows.
+_POLICY = {
+    "game": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'",
+    "site": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'self'",
+}
 _MAX_FORM = 10_000  # bytes
 _START_S = 20.0
 
@@ -105,9 +109,6 @@ class WorldServer:
         session = self._sessions.get(token)
         if session is None:
             return HTMLResponse("no such session", 404)
-        folder, name = (catalogue.SHARED, path[7:]) if path.startswith("shared/") else (session.world.folder, path)
-        if "/" not in name and (folder / name).suffix in _ASSETS and (folder / name).is_file():
-            return FileResponse(folder / name, headers={"Cache-Control": "max-age=3600"})
         base = f"/s/{token}/"
         if session.world.kind == "game":
             return self._game(session, base) if path == "" and request.method == "GET" else _missing()
@@ -144,7 +145,7 @@ class WorldServer:
             )
         page = self._pages[world.name].get_template(template)
         html = page.render(base=base, title=world.title, look=catalogue.look(), **values)
-        return HTMLResponse(html, headers={"Cache-Control": "no-store"})
+        return HTMLResponse(html, headers={"Cache-Control": "no-store", "Content-Security-Policy": _POLICY[world.kind]})
 
 
 class _QuietServer(uvicorn.Server):

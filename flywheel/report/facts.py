@@ -1,0 +1,294 @@
+"""What the report shows, read from the catalog: small values ready for the template."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from flywheel.report import charts, replay
+from flywheel.report.charts import Mark, Series
+from flywheel.store import catalog
+from flywheel.store.metrics import ALL, VOCABULARY
+from flywheel.workspace import label
+
+Row = dict[str, Any]
+STAGES = (
+    "ingest", "synthesize", "rollout", "score", "route", "ct", "sft", "rl-games", "rl-sites", "merge", "evaluate",
+    "promote", "runs",
+)  # fmt: skip
+_CURVES = ("loss", "reward", "success", "entropy", "value_loss", "explained_variance", "response_tokens", "mismatch")
+_STEPS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Chart:
+    """svg: the drawing. legend: (label, tone)."""
+
+    title: str
+    note: str
+    svg: str
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+def iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Rows of the view `iterations`, each with `success`: domain -> (before, after), and why it was promoted."""
+    found = catalog.rows(
+        connection, "SELECT i.*, p.reason FROM iterations i LEFT JOIN promotions p USING (iteration) ORDER BY iteration"
+    )
+    success = defaultdict(dict)
+    for row in catalog.rows(connection, "FROM success"):
+        success[row["iteration"]][row["domain"]] = row
+    for row in found:
+        row["success"] = success[row["iteration"]]
+    return found
+
+
+def domains(rows: list[Row]) -> list[str]:
+    """Domains that were evaluated, in a steady order, without `all`."""
+    return sorted({name for row in rows for name in row["success"]} - {ALL})
+
+
+def p_v1(connection: duckdb.DuckDBPyConnection) -> Chart | None:
+    """P(V = 1) per iteration with its interval."""
+    rows = catalog.rows(connection, "FROM p_v1")
+    if not rows:
+        return None
+    names = [ALL, *sorted({row["domain"] for row in rows} - {ALL})]
+    by_key = {(row["iteration"], row["domain"]): row for row in rows}
+    numbers = sorted({row["iteration"] for row in rows})
+    groups = [(label(k), [(_tone(name), _share(by_key.get((k, name)), name)) for name in names]) for k in numbers]
+    return Chart(
+        "P(V = 1) on new tasks",
+        "Rollouts of the newest model, before it trains on them.",
+        charts.intervals(groups, title="P(V = 1) per iteration"),
+        tuple((name, _tone(name)) for name in names),
+    )
+
+
+def success(rows: list[Row]) -> list[Chart]:
+    """Held-out success before and after each turn, a chart a domain."""
+    result = []
+    for domain in domains(rows):
+        groups = []
+        for row in rows:
+            found = row["success"].get(domain)
+            if found:
+                marks = [(f"{_tone(domain)} before", _edge(found, "before")), (_tone(domain), _edge(found, "after"))]
+                groups.append((label(row["iteration"]), marks))
+        cases = max((row["success"][domain]["n"] or 0 for row in rows if domain in row["success"]), default=0)
+        result.append(
+            Chart(
+                f"Held-out success, {domain}",
+                f"{cases} episodes a model.",
+                charts.intervals(groups, title=f"Held-out success in {domain}"),
+                (("before", f"{_tone(domain)} before"), ("after", _tone(domain))),
+            )
+        )
+    return result
+
+
+def curves(connection: duckdb.DuckDBPyConnection) -> list[Chart]:
+    """Training curves: a chart for each stage of CT and SFT, a chart for each figure of RL with a line a domain.
+
+    The newest iteration is drawn strong, the ones before it faint.
+    """
+    rows = catalog.rows(connection, "FROM learning_curves WHERE value IS NOT NULL")
+    newest = max((row["iteration"] for row in rows), default=0)
+    grouped: dict[tuple[str, str], dict[tuple[int, str], list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for row in rows:
+        kind = row["stage"].partition("-")[0]
+        tone = kind if kind in ("ct", "sft") else row["domain"]
+        grouped[kind, row["name"]][row["iteration"], tone].append((row["step"], row["value"]))
+    wanted = [("ct", "loss"), ("sft", "loss"), *(("rl", name) for name in _CURVES)]
+    result = []
+    for kind, name in (key for key in wanted if key in grouped):
+        series = [
+            Series(f"{tone} {label(k)}", _tone(tone), tuple(points), faint=k < newest)
+            for (k, tone), points in sorted(grouped[kind, name].items())
+        ]
+        meaning = VOCABULARY.get(name)
+        unit = f" ({meaning.unit})" if meaning and meaning.unit not in ("", "fraction", name) else ""
+        tones = sorted({tone for _, tone in grouped[kind, name]})
+        result.append(
+            Chart(
+                f"{kind.upper()} {name.replace('_', ' ')}{unit}",
+                meaning.meaning if meaning else "",
+                charts.lines(series, title=f"{kind} {name}"),
+                tuple((tone, _tone(tone)) for tone in tones) if kind == "rl" else (),
+            )
+        )
+    return result
+
+
+def funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
+    """The newest `limit` iterations: bars from tasks to stores, and the stores' shares."""
+    by_iteration: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in catalog.rows(connection, "FROM funnel"):
+        by_iteration[row["iteration"]][row["name"]] = row["rows"]
+    result = []
+    for k in sorted(by_iteration)[-limit:]:
+        counts = defaultdict(int, by_iteration[k])
+        widest = max(counts.values(), default=1) or 1
+        bars = [
+            (name, counts[key], 100 * counts[key] / widest)
+            for name, key in (
+                ("tasks made", "tasks"), ("rollouts", "rollouts"), ("recordings", "recordings"), ("scored", "scored"),
+                ("verified, V = 1", "verified"),
+            )
+        ]  # fmt: skip
+        total = counts["sft"] + counts["ct"] + counts["quarantine"]
+        stores = [
+            (name, counts[name], 100 * counts[name] / total if total else 0) for name in ("sft", "ct", "quarantine")
+        ]
+        came = counts["rollouts"] + counts["recordings"]
+        result.append({"iteration": label(k), "bars": bars, "stores": stores, "came": came, "stored": total})
+    return result
+
+
+def minutes(connection: duckdb.DuckDBPyConnection) -> tuple[list[int], list[Row]]:
+    """Iterations, and a row a stage: its minutes in each, and the width of a bar for the newest."""
+    rows = catalog.rows(connection, "FROM stage_minutes")
+    numbers = sorted({row["iteration"] for row in rows})
+    spent = {(row["stage"], row["iteration"]): row["minutes"] for row in rows}
+    names = sorted(
+        {row["stage"] for row in rows}, key=lambda name: (STAGES.index(name) if name in STAGES else 99, name)
+    )
+    longest = max((spent.get((name, numbers[-1])) or 0 for name in names), default=0) or 1
+    table = [
+        {
+            "stage": name,
+            "minutes": [spent.get((name, k)) for k in numbers],
+            "width": 100 * (spent.get((name, numbers[-1])) or 0) / longest,
+        }
+        for name in names
+    ]
+    return numbers, table
+
+
+def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | None]:
+    """Per iteration: recordings, utterances, recogniser, its errors, the alignment; and one utterance as an example."""
+    table = catalog.rows(
+        connection,
+        """SELECT iteration, count(DISTINCT trajectory_id) AS recordings, count(*) AS utterances,
+            string_agg(DISTINCT recognizer, ', ') AS recognizer, string_agg(DISTINCT refined_by, ', ') AS refined_by,
+            avg(alignment_score) AS score, count(step) / count(*) AS aligned
+        FROM thoughts GROUP BY iteration ORDER BY iteration""",
+    )
+    figures = {
+        (row["iteration"], row["name"]): row["value"]
+        for row in catalog.rows(connection, "SELECT * FROM metrics WHERE stage = 'ingest' AND domain = 'all'")
+    }
+    for row in table:
+        row["word_error_rate"] = figures.get((row["iteration"], "word_error_rate"))
+        row["accuracy"] = figures.get((row["iteration"], "alignment_accuracy"))
+    example = catalog.rows(
+        connection,
+        """SELECT h.*, t.instruction
+        FROM thoughts h JOIN steps s ON s.trajectory_id = h.trajectory_id AND s.step = h.step
+            JOIN trajectories t ON t.trajectory_id = h.trajectory_id
+        WHERE h.asr_text <> '' AND h.text <> ''
+        ORDER BY h.iteration DESC, (h.asr_text <> h.text) DESC, h.alignment_score DESC, h.trajectory_id LIMIT 1""",
+    )
+    if not example:
+        return table, None
+    chosen = example[0]
+    whole = replay.load(connection, chosen["trajectory_id"])
+    return table, chosen | {"frame": next(frame for frame in whole.frames if frame.number == chosen["step"])}
+
+
+def replays(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, replay.Replay]]:
+    """Five trajectories of the newest iteration, each of another kind, with why it was chosen."""
+    kinds = (
+        ("Verified, joins SFT", "destination = 'sft' AND domain = 'games'"),
+        ("Verified, joins SFT", "destination = 'sft' AND domain = 'sites'"),
+        ("Not verified, joins CT", "destination = 'ct' AND source = 'rollout'"),
+        ("Human demonstration, joins CT", "destination = 'ct' AND source = 'recording'"),
+        ("Held-out episode, never routed", "stage = 'evaluate'"),
+        ("Verified, joins SFT", "destination = 'sft'"),
+        ("Not verified, joins CT", "destination = 'ct'"),
+        ("Set aside", "destination = 'quarantine'"),
+    )
+    chosen: dict[str, str] = {}
+    for why, condition in kinds:
+        found = catalog.rows(
+            connection,
+            f"""SELECT trajectory_id FROM trajectory_lineage WHERE {condition} AND steps > 0
+            ORDER BY iteration DESC, abs(steps - 4), coalesce(reward, 0) DESC, trajectory_id LIMIT 6""",
+        )
+        fresh = next((row["trajectory_id"] for row in found if row["trajectory_id"] not in chosen), None)
+        if fresh and len(chosen) < 5:
+            chosen[fresh] = why
+    loaded = ((why, replay.load(connection, name, _STEPS_SHOWN)) for name, why in chosen.items())
+    return [(why, one) for why, one in loaded if one]
+
+
+def quarantine(connection: duckdb.DuckDBPyConnection, limit: int = 12) -> list[Row]:
+    """Reasons for setting aside, the most frequent first, with the iterations they came up in and an example."""
+    return catalog.rows(
+        connection,
+        """SELECT regexp_replace(reason, ' \\(.*\\)$', '') AS why, count(*) AS rows,
+            list_sort(list(DISTINCT iteration)) AS iterations,
+            max(trajectory_id) AS example, max_by(reason, trajectory_id) AS detail
+        FROM quarantine GROUP BY why ORDER BY rows DESC, why LIMIT $limit""",
+        {"limit": limit},
+    )
+
+
+def lineage(connection: duckdb.DuckDBPyConnection) -> list[list[list[Row]]]:
+    """Ancestors of the newest promoted model: turns, oldest first, each a list of ranks, each a list of checkpoints
+    with `name`, `path`, the datasets it drew from and how many trajectories trained it.
+    """
+    newest = catalog.rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
+    if not newest:
+        return []
+    parents: dict[str, list[str]] = defaultdict(list)
+    for row in catalog.rows(connection, "SELECT DISTINCT child, parent FROM lineage WHERE relation = 'began from'"):
+        parents[row["child"]].append(row["parent"])
+    drew: dict[str, list[str]] = defaultdict(list)
+    for row in catalog.rows(
+        connection, "SELECT DISTINCT child, parent FROM lineage WHERE relation = 'drew from' ORDER BY parent"
+    ):
+        drew[row["child"]].append(row["parent"])
+    counts = catalog.rows(connection, "SELECT checkpoint, count(*) AS n FROM trained_on GROUP BY checkpoint")
+    trained = {row["checkpoint"]: row["n"] for row in counts}
+    depth = {newest[0]["model"]: 0}
+    queue = [newest[0]["model"]]
+    while queue:
+        name = queue.pop(0)
+        for parent in sorted(parents[name]):
+            if depth.get(parent, -1) < depth[name] + 1:
+                depth[parent] = depth[name] + 1
+                queue.append(parent)
+    ranks: dict[int, list[Row]] = defaultdict(list)
+    for path, rank in sorted(depth.items()):
+        folder, _, name = path.rpartition("/")
+        turn = folder.removeprefix("models/iteration=") if "iteration=" in folder else ""
+        node = {"path": path, "name": name, "turn": turn, "drew": drew[path], "trained": trained.get(path, 0)}
+        ranks[rank].append(node)
+    turns: dict[str, list[list[Row]]] = defaultdict(list)
+    for rank in sorted(ranks, reverse=True):
+        turns[ranks[rank][0]["turn"]].append(ranks[rank])
+    return [turns[key] for key in sorted(turns)]
+
+
+def _tone(name: str) -> str:
+    return f"tone-{name}" if name in (ALL, "games", "sites", "ct", "sft", "quarantine") else "tone-other"
+
+
+def _share(row: Row | None, name: str) -> Mark | None:
+    if row is None or row["p"] is None:
+        return None
+    title = f"{name}: {row['verified']} of {row['scored']} ({100 * row['p']:.0f}%)"
+    return Mark(row["p"], row["low"], row["high"], title)
+
+
+def _edge(row: Row, side: str) -> Mark | None:
+    if row[side] is None:
+        return None
+    title = f"{side}: {100 * row[side]:.0f}% of {row['n']}"
+    return Mark(row[side], row[f"{side}_low"], row[f"{side}_high"], title)

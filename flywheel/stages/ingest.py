@@ -1,0 +1,108 @@
+"""ingest: think-aloud recordings become trajectories of people, their thoughts aligned with actions (section 2.4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flywheel.recording.curate import fingerprint
+from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
+from flywheel.stages import staged
+from flywheel.stages.base import Context, Stage, StageResult
+from flywheel.store import metrics, partitions, sessions
+from flywheel.store.sessions import Session
+
+_PER_SHARD = 6  # sessions that a kill can lose
+# Table -> the column by which shards may share a row.
+_TABLES = {
+    "steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id",
+}  # fmt: skip
+
+
+def _sessions(ctx: Context) -> list[Session]:
+    return sessions.planned(ctx.ws, ctx.iteration)
+
+
+def _plan(ctx: Context) -> list[str]:
+    return [f"ingest-{number:03d}" for number in range(-(-len(_sessions(ctx)) // _PER_SHARD))]
+
+
+def _inputs(ctx: Context) -> dict:
+    s = ctx.settings
+    return {
+        "sessions": [asdict(session) for session in _sessions(ctx)],
+        "settings": [s.recording.model_dump(), s.policy.coordinates],
+    }
+
+
+def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
+    first = int(shard.rpartition("-")[2]) * _PER_SHARD
+    chosen = _sessions(ctx)[first : first + _PER_SHARD]
+    ctx.report(f"{shard}: listening to {len(chosen)} sessions")
+    ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], ctx.settings, ctx.iteration)
+    staged.put(folder, "trajectories", ({**one.trajectory_row, "run_id": ctx.run_id or None} for one in ingested))
+    staged.put(folder, "tasks", (one.task_row for one in ingested if one.task_row))
+    staged.put(folder, "steps", (row for one in ingested for row in one.step_rows))
+    staged.put(folder, "thoughts", (row for one in ingested for row in one.thought_rows))
+    staged.put(folder, "events", (row for one in ingested for row in one.event_rows))
+    staged.put(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
+    staged.put(folder, "reviews", (row for one in ingested for row in one.review_rows))
+    return [{"session": one.session, "fingerprint": one.fingerprint} for one in ingested]
+
+
+def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
+    tables = {table: staged.take(results, table, key) for table, key in _TABLES.items()}
+    trajectories, reviews = _without_duplicates(ctx, results)
+    manifests = [ctx.write(table, rows) for table, rows in tables.items()]
+    manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
+    thoughts = tables["thoughts"].to_pylist()
+    usable = sum(row["status"] != "invalid" for row in trajectories)
+    spoken = len({(row["trajectory_id"], row["step"]) for row in thoughts})
+    figures = [
+        metrics.row("sessions", len(trajectories)),
+        metrics.row("utterances", len(thoughts)),
+        metrics.share("steps_with_a_thought", spoken, tables["steps"].num_rows),
+    ]
+    if thoughts:
+        score = sum(row["alignment_score"] for row in thoughts) / len(thoughts)
+        figures.append(metrics.row("alignment_score", score, n=len(thoughts)))
+    summary = {
+        "sessions": len(trajectories), "usable": usable, "steps": tables["steps"].num_rows,
+        "utterances": len(thoughts), "steps with a thought": spoken,
+    }  # fmt: skip
+    return StageResult(tuple(manifests), tuple(figures), summary)
+
+
+def _without_duplicates(ctx: Context, results: dict[str, tuple[Path, Any]]) -> tuple[list[dict], list[dict]]:
+    """Rows of trajectories and reviews; a recording like one of an earlier shard or iteration becomes invalid."""
+    ingested = []
+    for folder, names in results.values():
+        one_shard = {"shard": (folder, names)}
+        rows = staged.take(one_shard, "trajectories").to_pylist()
+        said = {row["subject"]: row for row in staged.take(one_shard, "reviews").to_pylist()}
+        ingested += [
+            IngestedSession(
+                name["session"], row, review_rows=(said[row["trajectory_id"]],), fingerprint=name["fingerprint"]
+            )
+            for name, row in zip(names, rows, strict=True)
+        ]
+    ingested = mark_duplicates(ingested, _known(ctx))
+    return [dict(one.trajectory_row) for one in ingested], [dict(row) for one in ingested for row in one.review_rows]
+
+
+def _known(ctx: Context) -> dict[str, str]:
+    """Fingerprints of the usable recordings of earlier iterations -> trajectory."""
+    known: dict[str, str] = {}
+    for k in range(1, ctx.iteration):
+        tables = ("trajectories", "steps", "tasks")
+        trajectories, steps, tasks = (partitions.read(ctx.ws, table, k, ctx.stage).to_pylist() for table in tables)
+        by_id = {task["task_id"]: task for task in tasks}
+        for row in trajectories:
+            if row["status"] != "invalid":
+                own = [step for step in steps if step["trajectory_id"] == row["trajectory_id"]]
+                known[fingerprint(by_id[row["task_id"]], own)] = row["trajectory_id"]
+    return known
+
+
+STAGE = Stage("ingest", _plan, _inputs, _work, _finish)

@@ -1,0 +1,144 @@
+"""General screens: exact answers, drawn the same each time, by a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+
+from flywheel.agent.actions import Click, Drag, Finished, Hotkey, ParseError, Point, Type
+from flywheel.agent.parser import parse
+from flywheel.settings import Settings
+from flywheel.synthesis import scenes, words
+from flywheel.synthesis.general import make_general
+from flywheel.training.pretrain import Curriculum, success, wilson
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return make_general(120, 3, Settings())
+
+
+@pytest.mark.parametrize("kind", scenes.KINDS)
+@pytest.mark.parametrize("level", range(1, scenes.LEVELS + 1))
+def test_every_answer_is_right_by_its_own_measure(kind, level):
+    for seed in range(25):
+        scene = scenes.draw(kind, level, random.Random(seed), 100)
+        assert scene.questions[0].instruction
+        for question in scene.questions:
+            assert success(question, question.response, 100), question
+            for box in question.boxes:
+                assert -1 <= box.x < box.x + box.w <= scenes.SIDE + 1
+                assert -1 <= box.y < box.y + box.h <= scenes.SIDE + 1
+            if question.response.startswith("Thought: "):
+                assert not isinstance(parse(question.response, 100).action, ParseError)
+
+
+def test_a_wrong_answer_is_wrong():
+    box, other = scenes.Box(10, 10, 20, 20), scenes.Box(100, 100, 20, 20)
+    click = scenes.Question("shape", "Click it.", "", (box,))
+    assert success(click, "Action: click(point='<point>08 08</point>')", 100)
+    assert not success(click, "Action: click(point='<point>50 50</point>')", 100)
+    assert not success(click, "Action: drag(start_point='08 08', end_point='49 49')", 100)
+    drag = scenes.Question("drag", "Drag it.", "", (box, other))
+    assert success(drag, "Action: drag(start_point='08 08', end_point='49 49')", 100)
+    assert not success(drag, "Action: drag(start_point='49 49', end_point='08 08')", 100)
+    typed = scenes.Question("type", "Type it.", "Thought: I type mug.\nAction: type(content='mug')")
+    assert success(typed, "Thought: other\nAction: type(content='mug')", 100)
+    assert not success(typed, "Action: type(content='cup')", 100)
+
+
+def test_every_skill_is_there():
+    questions = [
+        question
+        for kind in scenes.KINDS
+        for level in range(1, 5)
+        for seed in range(20)
+        for question in scenes.draw(kind, level, random.Random(seed), 100).questions
+    ]
+    actions = {type(parse(q.response, 100).action) for q in questions}
+    assert {Click, Drag, Hotkey, Type, Finished} <= actions
+    assert {q.skill for q in questions} == {
+        "describe", "read", "ask", "shape", "block", "button", "toggle", "done", "field", "type", "drag", "number", "key",
+        "steps",
+    }  # fmt: skip
+    assert any("\nDone: " in q.instruction for q in questions)
+
+
+def test_a_name_means_one_thing_and_higher_levels_hold_more():
+    for kind in ("shapes", "blocks"):
+        sizes = []
+        for level in range(1, 5):
+            described = []
+            for seed in range(30):
+                scene = scenes.draw(kind, level, random.Random(seed), 100)
+                clicks: dict[str, set[scenes.Box]] = {}
+                for question in scene.questions:
+                    if question.skill in ("shape", "block"):
+                        name = question.instruction.split(" the ", 1)[1]
+                        clicks.setdefault(name, set()).add(question.boxes[0])
+                assert all(len(boxes) == 1 for boxes in clicks.values())
+                described.append(scene.questions[0].response.count(";") + 1)
+            sizes.append(np.mean(described))
+        assert sizes == sorted(sizes)
+
+
+def test_samples_are_screens_with_questions_the_same_each_time(samples):
+    assert len(samples) == 120
+    assert samples == make_general(120, 3, Settings())
+    assert len({sample.sample_id for sample in samples}) == 120
+    assert samples[0] != make_general(1, 4, Settings())[0]
+    for sample in samples:
+        picture = Picture.open(io.BytesIO(sample.png))
+        assert (picture.size, picture.format) == ((224, 224), "PNG")
+        assert sample.instruction
+        assert sample.response
+
+
+async def test_samples_are_made_where_an_event_loop_runs():
+    assert len(make_general(2, 5, Settings())) == 2
+    assert len(await asyncio.to_thread(make_general, 1, 5, Settings())) == 1
+
+
+def test_the_named_colour_is_where_the_answer_points(samples):
+    """What was drawn agrees with what is said: the commonest colour around the point is the one named."""
+    checked = 0
+    for sample in samples:
+        action = parse(sample.response, 100).action
+        name = sample.instruction.split("\n")[0].rstrip(".").split()
+        if sample.kind != "block" or not isinstance(action, Click) or name[-2] not in words.COLOURS:
+            continue
+        pixels = np.asarray(Picture.open(io.BytesIO(sample.png)).convert("RGB")).astype(int)
+        x, y = int(action.point.x * 224), int(action.point.y * 224)
+        around = pixels[max(0, y - 17) : y + 18, max(0, x - 17) : x + 18].reshape(-1, 3)
+        value = words.COLOURS[name[-2]]
+        wanted = np.array([int(value[i : i + 2], 16) for i in (1, 3, 5)])
+        assert (np.abs(around - wanted).max(axis=1) <= 14).mean() > 0.2, sample.instruction
+        checked += 1
+    assert checked >= 3
+
+
+def test_the_curriculum_rises_with_success_alone():
+    curriculum = Curriculum()
+    for number in range(299):
+        curriculum.note("shapes", 1, True)
+        curriculum.note("rows", 1, number % 2 == 0)
+    assert curriculum.levels["shapes"] == 1
+    curriculum.note("shapes", 1, True)
+    curriculum.note("rows", 1, True)
+    assert (curriculum.levels["shapes"], curriculum.levels["rows"]) == (2, 1)
+    curriculum.note("shapes", 1, False)  # an easier scene than the present level says nothing
+    assert not curriculum.recent["shapes"]
+    plan = curriculum.plan(200, random.Random(0))
+    assert {level for kind, level in plan if kind == "shapes"} == {1, 2}
+    assert {level for kind, level in plan if kind == "rows"} == {1}
+
+
+def test_the_interval_is_wilsons():
+    assert wilson(8, 10) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
+    assert wilson(0, 20)["low"] == 0
+    assert Point(0.5, 0.5) == scenes.Box(102, 102, 20, 20).centre

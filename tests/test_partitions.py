@@ -1,0 +1,122 @@
+"""Partitions: whole or not at all, of the schema or refused, the same bytes for the same rows."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flywheel.errors import DataError, DiskFull
+from flywheel.schema import SORT, TABLES
+from flywheel.store import partitions
+from flywheel.workspace import Workspace
+
+numbers = itertools.count()
+
+
+def general(name: str, **changes) -> dict:
+    return {"sample_id": name, "kind": "describe", "image_sha256": "00", "instruction": "?", "response": "!", **changes}
+
+
+@pytest.fixture
+def ws(tmp_path) -> Workspace:
+    return Workspace(tmp_path)
+
+
+names = st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=30)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(names)
+def test_what_is_written_is_read_back_sorted(tmp_path, ids):
+    ws = Workspace(tmp_path / str(next(numbers)))
+    manifest = partitions.write(ws, "general", 7, "synthesize", [general(name) for name in ids])
+    back = partitions.read(ws, "general", 7, "synthesize")
+    assert back.schema.equals(TABLES["general"])
+    assert back["sample_id"].to_pylist() == sorted(ids, key=str.encode)
+    assert manifest.rows == len(ids)
+    assert manifest == partitions.manifest_of(ws, "general", 7, "synthesize")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_has_an_empty_partition_and_a_sort(ws, table):
+    manifest = partitions.write(ws, table, 1, "any", [])
+    assert manifest.rows == 0
+    assert len(manifest.parts) == 1
+    assert partitions.read(ws, table, 1, "any").num_rows == 0
+    assert set(SORT[table]) <= set(TABLES[table].names)
+    metadata = pq.read_schema(ws.resolve(manifest.parts[0].path)).metadata
+    assert (metadata[b"table"], metadata[b"schema_version"]) == (table.encode(), b"1")
+
+
+def test_the_same_rows_give_the_same_bytes(ws):
+    rows = [general("b"), general("a")]
+    one = partitions.write(ws, "general", 1, "synthesize", rows)
+    two = partitions.write(ws, "general", 1, "synthesize", rows[::-1])
+    assert one == two
+
+
+def test_a_partition_is_replaced_as_a_whole(ws):
+    partitions.write(ws, "general", 1, "synthesize", [general("a"), general("b")])
+    partitions.write(ws, "general", 1, "synthesize", [general("c")])
+    assert partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["c"]
+    assert [path.name for path in (ws.data / "general" / "iteration=001").iterdir()] == ["stage=synthesize"]
+
+
+def test_many_rows_are_cut_into_files_in_order(ws, monkeypatch):
+    monkeypatch.setattr(partitions, "_ROWS_PER_FILE", 4)
+    manifest = partitions.write(ws, "general", 1, "synthesize", [general(f"s{n:02d}") for n in range(10)])
+    assert [part.rows for part in manifest.parts] == [4, 4, 2]
+    assert partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == [f"s{n:02d}" for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (general("a", colour="red"), "has no column"),
+        (general(None), "column sample_id is empty"),
+        (general("a", kind=3.5), "does not fit table general"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(ws, row, message):
+    with pytest.raises(DataError, match=message):
+        partitions.write(ws, "general", 1, "synthesize", [row])
+    assert not ws.data.exists()
+
+
+def test_a_table_of_another_schema_is_refused(ws):
+    with pytest.raises(DataError, match="do not have the schema of table general"):
+        partitions.write(ws, "general", 1, "synthesize", pa.table({"sample_id": ["a"]}))
+
+
+def test_a_cut_off_file_is_named_with_what_to_do(ws):
+    manifest = partitions.write(ws, "general", 1, "synthesize", [general("a")])
+    path = ws.resolve(manifest.parts[0].path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="not a whole Parquet file") as raised:
+        partitions.read(ws, "general", 1, "synthesize")
+    assert raised.value.where == "data/general/iteration=001/stage=synthesize/part-00000.parquet"
+    assert "stage synthesize" in raised.value.fix
+
+
+def test_a_missing_partition_names_its_stage(ws):
+    with pytest.raises(DataError, match="run the stage score first"):
+        partitions.read(ws, "scores", 3, "score")
+
+
+def test_a_full_disk_leaves_the_old_partition_and_no_half_one(ws, monkeypatch):
+    partitions.write(ws, "general", 1, "synthesize", [general("a")])
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(partitions.pq, "write_table", full)
+    with pytest.raises(DiskFull, match="the disk is full"):
+        partitions.write(ws, "general", 1, "synthesize", [general("b")])
+    assert partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["a"]
+    assert [path.name for path in (ws.data / "general" / "iteration=001").iterdir()] == ["stage=synthesize"]

@@ -1,0 +1,218 @@
+"""PPO from end to end on a small model and a world without a browser: it learns, it resumes, it checks itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from lamps import LEFT, RIGHT, LampEnv, Lamps, score_lamp, screen, settings, small_model, task
+from safetensors.torch import load_file
+
+from flywheel.agent.prompt import build_context
+from flywheel.errors import TrainingError
+from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import load_model
+from flywheel.rollout.pool import rollout
+from flywheel.settings import Supervised
+from flywheel.training import experience as experience_module
+from flywheel.training.experience import experiences, turns
+from flywheel.training.rl import train_rl
+from flywheel.training.samples import Sample
+from flywheel.training.supervised import train_supervised
+from flywheel.training.update import learner, ppo_update
+from flywheel.training.value_pretraining import pretrain_value
+
+RL = {
+    "steps": 3, "tasks_per_step": 8, "samples": 4, "minibatch": 16, "actor_lr": 2e-3, "critic_lr": 2e-3,
+    "value_pretraining_steps": 4, "value_pretraining_tasks": 4, "positive_nll": 0.0,
+}  # fmt: skip
+S = settings(rl=RL)
+TASKS = [task(n, max_steps=2) for n in range(8)]
+
+
+@pytest.fixture(scope="module")
+def sft(tmp_path_factory, project):
+    """A checkpoint that has learnt the grammar and clicks left or right at random."""
+    folder = tmp_path_factory.mktemp("ppo")
+    base = small_model(folder / "base", project)
+    encoder = Encoder.from_folder(base)
+    samples = []
+    for i in range(16):
+        context = encoder.encode(build_context("Click the lamp.", (), screen(("left", "right")[i % 2]), S.policy))
+        response = tuple(encoder.encode_text((LEFT, RIGHT)[i // 2 % 2]))
+        samples.append(Sample(context, response, None, f"t{i:02d}", 0, "games"))
+    block = Supervised(lr=5e-3, batch=16)
+    train_supervised(base, folder / "sft", samples * 60, settings=block, seed=1, state_folder=folder / "state")
+    return folder / "sft"
+
+
+@pytest.fixture(autouse=True)
+def lamp_verifier(monkeypatch):
+    from flywheel.evaluation import evaluate
+
+    monkeypatch.setattr(evaluate, "score", score_lamp)
+
+
+def train(sft, folder, chosen=S, **more):
+    arguments = {"open_sandbox": Lamps.open, "settings": chosen, "iteration": 1, "state_folder": folder / "state"}
+    return train_rl(sft, folder / "out", "games", TASKS, **arguments | more)
+
+
+def test_success_rises(sft, tmp_path):
+    """One click, and it must be the left one: from about half to nearly always."""
+    tasks = [task(n, max_steps=1, side="left") for n in range(8)]
+    metrics = train_rl(
+        sft, tmp_path / "out", "games", tasks, open_sandbox=Lamps.open, settings=settings(rl={**RL, "steps": 5}),
+        iteration=1, state_folder=tmp_path / "state",
+    )  # fmt: skip
+    assert [m["step"] for m in metrics] == [1, 2, 3, 4, 5]
+    assert 0.2 < metrics[0]["success"] < 0.8
+    assert metrics[-1]["success"] > 0.9
+    assert all(m["mismatch"] < 1e-4 for m in metrics)  # what is trained on is what was sampled
+    assert all(0 <= m["clip_fraction"] <= 1 and m["entropy"] > 0 and m["crashed"] == 0 for m in metrics)
+    assert load_model(tmp_path / "out")
+
+
+def test_killed_run_goes_on_with_the_same_numbers(sft, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(metric):
+        if metric["step"] == 2:
+            raise Killed
+
+    def comparable(metrics):
+        # Requests meet in other batches each time, which moves the sampled log-probabilities by rounding alone.
+        return [{k: v for k, v in m.items() if not k.endswith("_s") and k != "mismatch"} for m in metrics]
+
+    whole = train(sft, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(sft, tmp_path / "killed", on_metric=kill)
+    seen = []
+    again = train(sft, tmp_path / "killed", on_metric=lambda m: seen.append(m["step"]))
+    assert seen == [3]
+    assert comparable(again) == comparable(whole)
+    one, two = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_no_steps_hands_the_checkpoint_on(sft, tmp_path):
+    assert train(sft, tmp_path, settings(rl={**RL, "steps": 0})) == []
+    one, two = (load_file(folder / "model.safetensors") for folder in (sft, tmp_path / "out"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_no_task_of_the_domain(sft, tmp_path):
+    with pytest.raises(TrainingError, match=r"there are no tasks \(rl sites\)"):
+        train_rl(sft, tmp_path / "out", "sites", TASKS, settings=S, iteration=1, state_folder=tmp_path)
+
+
+def test_every_environment_crashed(sft, tmp_path):
+    class Broken(Lamps):
+        def __init__(self):
+            super().__init__(lambda lease: LampEnv(crash_at=0))
+
+    one_try = settings(rl={**RL, "value_pretraining_tasks": 2, "samples": 1}, rollout={"retries": 0})
+    with pytest.raises(TrainingError, match="every environment crashed"):
+        train(sft, tmp_path, one_try, open_sandbox=Broken.open)
+
+
+async def collect(sft, chosen=S, tasks=TASKS):
+    policy = EmbeddedPolicy(sft, chosen.policy)
+    try:
+        episodes = await rollout(tasks, 2, policy, Lamps(), iteration=0, settings=chosen, temperature=1.0)
+        return episodes, experiences(episodes, {t.task_id: t for t in tasks}, policy.encoder, chosen)
+    finally:
+        await policy.close()
+
+
+async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
+    episodes, batch = await collect(sft)
+    assert [e.trajectory_id for e in batch] == [e.id for e in episodes]
+    for episode, got in zip(episodes, batch, strict=True):
+        hit = '"hit": true' in episode.trajectory["final_state"]
+        assert got.success is hit
+        assert (got.beyond is None) is hit  # cut off where it failed: the limit is no end of the task
+        assert len(got.samples) == len(got.rewards) == len(episode.steps)
+        assert got.rewards[-1] == pytest.approx(float(hit), abs=0.2)
+    value = learner(load_model(sft), S.rl, 0).value
+    # V is 0 everywhere at first and the critic's lambda is 1: every return is the sum of rewards to come.
+    cut, horizon = turns(batch, value, S.rl)
+    assert horizon > 1
+    by_id = {}
+    for turn in cut:
+        by_id.setdefault(turn.sample.trajectory_id, []).append(turn)
+    for got in batch:
+        for i, turn in enumerate(by_id[got.trajectory_id]):
+            assert turn.returns == pytest.approx(np.full(len(turn.returns), sum(got.rewards[i:])), abs=1e-6)
+            assert len(turn.advantages) == len(turn.sample.response)
+
+
+async def test_cut_off_ends_in_the_value_of_the_last_screen(sft):
+    _, batch = await collect(sft)
+    value = learner(load_model(sft), S.rl, 0).value
+    with torch.no_grad():
+        value.head.bias.fill_(0.5)
+    cut = {t.sample.trajectory_id: t for t in turns(batch, value, S.rl)[0]}
+    plain = {t.sample.trajectory_id: t for t in turns(batch, value, S.rl, bootstrap=False)[0]}
+    ends = {e.trajectory_id: e.beyond is not None for e in batch}
+    assert set(ends.values()) == {True, False}
+    for name, cut_off in ends.items():
+        assert cut[name].returns[-1] - plain[name].returns[-1] == pytest.approx(0.5 if cut_off else 0.0)
+    # The setting turns it off: then nothing lies beyond, and the outcome is the verifier's.
+    _, batch = await collect(sft, settings(rl={**RL, "bootstrap": False}))
+    assert all(e.beyond is None for e in batch)
+
+
+async def test_value_pretraining_fits_returns_and_leaves_the_policy(sft):
+    _, batch = await collect(sft)
+    rl = S.rl.model_copy(update={"value_pretraining_steps": 30})
+    made = learner(load_model(sft), rl, 0)
+    before = {name: tensor.clone() for name, tensor in made.policy.state_dict().items()}
+    returns = np.concatenate([t.returns for t in turns(batch, made.value, rl, bootstrap=False)[0]])
+    got = pretrain_value(made, batch, rl, seed=3)
+    assert got.steps > 0
+    assert got.loss < float(np.mean(returns**2) / 2)  # better than V = 0
+    assert all(torch.equal(before[name], tensor) for name, tensor in made.policy.state_dict().items())
+
+
+@pytest.mark.parametrize("micro_batch", [3, 16])
+async def test_micro_batches_change_nothing(sft, micro_batch):
+    _, batch = await collect(sft)
+
+    def updated(size):
+        rl = S.rl.model_copy(update={"micro_batch": size, "minibatch": 64, "positive_nll": 0.1})
+        made = learner(load_model(sft), rl, 0)
+        figures = ppo_update(made, turns(batch, made.value, rl)[0], rl, seed=1)
+        return figures, made.actor.state_dict()["state"]
+
+    (whole, one), (split, two) = updated(64), updated(micro_batch)
+    assert split == pytest.approx(whole, rel=1e-4, abs=1e-6, nan_ok=True)
+    for name in one:  # Adam's first moment is the gradient, scaled
+        torch.testing.assert_close(two[name]["exp_avg"], one[name]["exp_avg"], rtol=1e-3, atol=1e-6)
+
+
+async def test_disagreement_of_rollout_and_training_stops_the_run(sft):
+    _, batch = await collect(sft)
+    other = learner(load_model(sft), S.rl, 0)
+    with torch.no_grad():
+        for parameter in other.policy.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(TrainingError, match="recomputed log-probabilities differ"):
+        ppo_update(other, turns(batch, other.value, S.rl)[0], S.rl, seed=1)
+
+
+async def test_crashed_episodes_are_not_trained_on(sft):
+    encoder = Encoder.from_folder(sft)
+    policy = EmbeddedPolicy(sft, S.policy)
+    lamps = Lamps(lambda lease: LampEnv(crash_at=0 if lease % 2 else None))
+    chosen = settings(rl=RL, rollout={"retries": 0})
+    try:
+        episodes = await rollout(TASKS, 1, policy, lamps, iteration=0, settings=chosen, temperature=1.0)
+    finally:
+        await policy.close()
+    crashed = {e.id for e in episodes if e.trajectory["status"] == "crashed"}
+    kept = experiences(episodes, {t.task_id: t for t in TASKS}, encoder, chosen)
+    assert crashed
+    assert {e.trajectory_id for e in kept} == {e.id for e in episodes} - crashed

@@ -1,0 +1,232 @@
+"""The report: self-contained, complete, and true to the tables; what is drawn on a screen is what was done."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import synthetic
+from rich.console import Console
+
+from flywheel.errors import BadInput
+from flywheel.report import charts, facts, page, replay, summary, trajectory
+from flywheel.store import build, catalog, partitions
+from flywheel.workspace import Workspace
+
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and gathers what the page refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.refers: list[str] = []
+        self.ids: set[str] = set()
+        self.words: list[str] = []
+        self.feed(text)
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        self.ids |= {value for name, value in attrs if name == "id"}
+        self.refers += [value for name, value in attrs if name in ("src", "href", "xlink:href", "srcset")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.refers += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def ws(tmp_path_factory) -> Workspace:
+    ws, settings = synthetic.workspace(tmp_path_factory.mktemp("report"))
+    for k in (1, 2):
+        synthetic.incoming(ws, settings, k, tasks=5, samples=3)
+        build.build(ws, k, settings)
+        synthetic.outgoing(ws, k)
+    return ws
+
+
+@pytest.fixture(scope="module")
+def report(ws) -> Page:
+    return Page(page.build(ws).read_text())
+
+
+def test_it_needs_nothing_but_itself(ws, report):
+    assert all(ref.startswith("data:image/png;base64,") or ref == "docs/index.html" for ref in report.refers)
+    style = re.search(r"<style>(.*?)</style>", (ws.report / "index.html").read_text(), re.DOTALL).group(1)
+    assert "url(" not in style
+    assert "@import" not in style
+    assert (ws.report / "docs" / "index.html").exists()
+
+
+def test_it_holds_every_part(report):
+    assert report.ids >= {
+        "iterations", "funnel", "progress", "training", "recordings", "trajectories", "quarantine", "minutes",
+        "lineage",
+    }  # fmt: skip
+
+
+def test_its_figures_are_those_of_the_tables(ws, report):
+    for row in catalog.query(ws, "FROM iterations").to_pylist():
+        assert f"{100 * row['p_v1']:.0f}% {100 * row['p_v1_low']:.0f}% to {100 * row['p_v1_high']:.0f}%" in report.text
+    assert "20% → 40%" in report.text
+    assert "50% → 75%" in report.text
+    assert "um so i click the uh add button" in report.text
+    assert "I click the Add button." in report.text
+    assert "status invalid: audio.wav is cut off" in report.text
+    assert "the newest is models/iteration=002/merged" in report.text
+
+
+def test_five_trajectories_of_different_kinds(ws):
+    with catalog.connect(ws) as connection:
+        shown = facts.replays(connection)
+    assert len(shown) == 5
+    assert len({one.trajectory_id for _, one in shown}) == 5
+    assert {one.facts["destination"] for _, one in shown} == {"sft", "ct", None}
+    assert {one.facts["source"] for _, one in shown} == {"rollout", "recording"}
+    assert all(frame.screen.startswith("data:image/png") for _, one in shown for frame in one.frames)
+
+
+def test_lineage_goes_back_to_the_base_model(ws):
+    with catalog.connect(ws) as connection:
+        turns = facts.lineage(connection)
+    paths = [[sorted(node["path"] for node in rank) for rank in turn] for turn in turns]
+    one, two = "models/iteration=001", "models/iteration=002"
+    assert paths == [
+        [["models/base"]],
+        *([[f"{k}/ct"], [f"{k}/sft"], [f"{k}/rl-games", f"{k}/rl-sites"], [f"{k}/merged"]] for k in (one, two)),
+    ]
+    sft = turns[2][1][0]
+    assert sft["drew"] == ["sft@001", "sft@002"]
+    assert sft["trained"] == catalog.query(ws, "FROM sft").num_rows
+
+
+def test_an_empty_workspace_says_what_to_type(tmp_path):
+    ws, _ = synthetic.workspace(tmp_path)
+    told = Page(page.build(ws).read_text())
+    assert "Nothing has run yet" in told.text
+    assert "flywheel run" in told.text
+    assert summary.summary_table(ws).row_count == 0
+
+
+def test_a_turn_under_way_is_shown_as_far_as_it_is(tmp_path):
+    ws, settings = synthetic.workspace(tmp_path)
+    synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
+    told = Page(page.build(ws).read_text())
+    assert "1 turn of the flywheel" in told.text
+    assert "not conserved" in told.text
+    assert summary.summary_table(ws).row_count == 1
+
+
+def test_text_from_data_is_escaped(ws, tmp_path):
+    evil = Workspace(Path(shutil.copytree(ws.root, tmp_path / "ws")))
+    rows = partitions.read(evil, "steps", 2, "rollout").to_pylist()
+    for row in rows:
+        row |= {
+            "thought": "<script>alert(1)</script>",
+            "action": "type(content='<b>\"')",
+            "action_type": "type",
+            "x": None,
+        }
+    partitions.write(evil, "steps", 2, "rollout", rows)
+    text = page.build(evil).read_text()
+    Page(text)
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_one_trajectory_has_a_page_of_its_own(ws):
+    (row,) = catalog.query(
+        ws, "FROM trajectory_lineage WHERE destination = 'sft' ORDER BY trajectory_id LIMIT 1"
+    ).to_pylist()
+    path = trajectory.view(ws, row["trajectory_id"])
+    told = Page(path.read_text())
+    assert path.parent == ws.report / "trajectories"
+    assert f"{row['steps']} steps" in told.text
+    assert row["reason"] in told.text
+    assert row["trained_checkpoints"][0] in told.text
+    assert len([ref for ref in told.refers if ref.startswith("data:image/")]) == row["steps"]
+
+
+def test_an_unknown_trajectory_is_bad_input(ws):
+    with pytest.raises(BadInput, match=r"no trajectory \.\./t-nothing .*such as e2"):
+        trajectory.view(ws, "../t-nothing")
+
+
+def test_the_last_screen_has_a_row_an_iteration(ws):
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary.summary_table(ws))
+    lines = [line for line in console.export_text().splitlines() if re.match(r"│\s+00\d", line)]
+    assert len(lines) == 2
+    assert [cell.strip() for cell in lines[0].split("│")[9:12]] == ["0.20 → 0.40", "0.25 → 0.50", "yes"]
+
+
+def row(kind: str | None, action: str = "", **points: float) -> dict:
+    return {
+        "action_type": kind, "action": action, "parse_error": None if kind else "no call",
+        "x": None, "y": None, "x2": None, "y2": None, **points,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("step", "words", "drawn"),
+    [
+        (row("click", x=0.25, y=0.5), "click at 25%, 50%", '<circle cx="50.0" cy="50.0"'),
+        (row("drag", x=0.1, y=0.2, x2=0.5, y2=0.6), "drag from 10%, 20% to 50%, 60%", "M20.0 20.0L100.0 60.0"),
+        (row("scroll", "scroll(point='', direction='up')", x=0.5, y=0.5), "scroll up", "M100.0 68.0L100.0 32.0"),
+        (row("type", "type(content='it\\'s\\n')"), "type “it's ⏎”", "type “it&#x27;s ⏎”</text>"),
+        (row("hotkey", "hotkey(key='ctrl shift t')"), "hotkey ctrl + shift + t", ">hotkey ctrl + shift + t</text>"),
+        (row("wait", "wait()"), "wait", ">wait</text>"),
+        (row(None), "no action", 'class="badge bad"'),
+    ],
+)
+def test_what_was_done_is_drawn(step, words, drawn):
+    assert replay.in_short(step) == words
+    assert drawn in replay.overlay(step, 200, 100)
+
+
+def test_a_badge_stays_on_the_screen():
+    long = row("type", f"type(content='{'very long ' * 20}')")
+    box = re.search(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', replay.overlay(long, 200, 100))
+    left, width = float(box.group(1)), float(box.group(2))
+    assert left >= 0
+    assert left + width <= 200
+
+
+def test_a_line_chart_puts_values_where_they_belong():
+    svg = charts.lines([charts.Series("loss", "tone-ct", ((0, 0.0), (1, 1.0), (2, 0.5)))], title="loss")
+    points = [tuple(map(float, pair.split(","))) for pair in re.search(r'points="([^"]+)"', svg).group(1).split()]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.11)
+    assert y0 > y2 > y1, "higher values lie higher"
+    assert y2 == pytest.approx((y0 + y1) / 2, abs=0.11)
+
+
+def test_constant_and_single_values_are_drawn():
+    assert "NaN" not in charts.lines([charts.Series("a", "tone-ct", ((0, 3.0), (1, 3.0)))], title="flat")
+    assert "circle" in charts.lines([charts.Series("a", "tone-ct", ((4, 3.0),))], title="one")
+    assert charts.lines([], title="none") == ""
+
+
+def test_an_interval_is_drawn_around_its_value():
+    svg = charts.intervals([("001", [("tone-games", charts.Mark(0.5, 0.25, 0.75, "half"))])], title="p")
+    top, foot = map(float, re.search(r'class="whisker [^"]*" d="M[\d.]+ ([\d.]+)V([\d.]+)', svg).groups())
+    middle = float(re.search(r'class="dot [^"]*" cx="[\d.]+" cy="([\d.]+)"', svg).group(1))
+    assert top < middle < foot
+    assert middle == pytest.approx((top + foot) / 2, abs=0.11)

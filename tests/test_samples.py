@@ -1,0 +1,132 @@
+"""Training samples are what the rollout saw and sampled."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lamps import LEFT, RIGHT, Lamps, Scripted, screen, task
+from lamps import settings as lamp_settings
+
+from flywheel.errors import DataError
+from flywheel.policy.encoding import Encoder
+from flywheel.rollout.pool import rollout
+from flywheel.settings import Supervised
+from flywheel.store.partitions import from_rows
+from flywheel.training.samples import Sample, agent_samples, general_samples, mix, mixture
+
+S = lamp_settings()
+
+
+@pytest.fixture(scope="module")
+def encoder(project) -> Encoder:
+    return Encoder.from_folder(project / "models" / "base")
+
+
+async def rolled_out(answer):
+    policy = Scripted(answer)
+    episodes = await rollout([task(1), task(2)], 1, policy, Lamps(), iteration=0, settings=S, temperature=1.0)
+    images = {sha: png for e in episodes for sha, png in e.images.items()}
+    return [e.trajectory for e in episodes], [s for e in episodes for s in e.steps], images, policy
+
+
+async def test_prompts_are_those_of_the_rollout(encoder):
+    """Through the Parquet schema and back, every prompt equals one the policy was asked, token for token."""
+    trajectories, steps, images, policy = await rolled_out(lambda context, sampling: RIGHT)
+    tables = from_rows("trajectories", trajectories[::-1]), from_rows("steps", steps[::-1])
+    samples = agent_samples(*tables, images, encoder, S.policy)
+    assert [(s.trajectory_id, s.step) for s in samples] == sorted((r["trajectory_id"], r["step"]) for r in steps)
+    asked = {(e.input_ids.tobytes(), e.pixel_values.tobytes()) for e in (encoder.encode(c) for c, _ in policy.asked)}
+    assert {(s.context.input_ids.tobytes(), s.context.pixel_values.tobytes()) for s in samples} == asked
+    for sample in samples:
+        assert sample.response == tuple(map(ord, RIGHT))  # as sampled, not re-tokenised
+        assert sample.logprobs == (-0.5,) * len(RIGHT)
+        assert (sample.domain, sample.weight) == ("games", 1.0)
+
+
+async def test_broken_steps_are_for_rl_alone(encoder):
+    first = set()
+
+    def answer(context, sampling):
+        texts = [part for part in context[-1].parts if isinstance(part, str)]
+        seen = (str(texts), len(context))
+        return LEFT if seen in first or first.add(seen) else "nothing"
+
+    trajectories, steps, images, _ = await rolled_out(answer)
+    broken = [s for s in steps if s.get("parse_error")]
+    assert broken
+    every = agent_samples(trajectories, steps, images, encoder, S.policy, parse_errors=True)
+    sound = agent_samples(trajectories, steps, images, encoder, S.policy)
+    assert len(every) == len(steps)
+    assert len(sound) == len(steps) - len(broken)
+    # The broken step stays in the history of those after it.
+    assert {s.context.input_ids.tobytes() for s in sound} <= {s.context.input_ids.tobytes() for s in every}
+
+
+async def test_human_steps_are_encoded_from_their_text(encoder):
+    trajectories, steps, images, _ = await rolled_out(lambda context, sampling: LEFT)
+    human = [{**s, "token_ids": None, "logprobs": None, "author": "human"} for s in steps]
+    names = {t["trajectory_id"]: 0.25 for t in trajectories[:1]}
+    samples = agent_samples(trajectories, human, images, encoder, S.policy, weights=names)
+    assert {s.response for s in samples} == {tuple(encoder.encode_text(LEFT))}
+    assert samples[0].response[-1] == encoder.end_id
+    assert all(s.logprobs is None for s in samples)
+    assert {s.weight for s in samples} == {0.25, 1.0}
+
+
+async def test_missing_screen_is_named(encoder):
+    trajectories, steps, _, _ = await rolled_out(lambda context, sampling: LEFT)
+    with pytest.raises(DataError, match=f"screen {steps[0]['image_sha256'][:12]} is missing"):
+        agent_samples(trajectories[:1], steps[:1], {}, encoder, S.policy)
+
+
+def test_general_samples(encoder):
+    images = {"a": screen("left"), "b": screen("right")}
+    rows = [
+        {"sample_id": f"g{n}", "kind": "where", "image_sha256": name, "instruction": "Which side?", "response": name}
+        for n, name in ((2, "b"), (1, "a"))
+    ]
+    samples = general_samples(from_rows("general", rows), images, encoder, S.policy)
+    assert [s.trajectory_id for s in samples] == ["g1", "g2"]
+    assert [s.response for s in samples] == [tuple(encoder.encode_text(text)) for text in "ab"]
+    assert {s.domain for s in samples} == {"general"}
+
+
+def plain(kind: str, n: int) -> list[Sample]:
+    return [Sample(None, (1,), None, f"{kind}{i}", 0, kind) for i in range(n)]
+
+
+@settings(deadline=None)
+@given(
+    agent=st.integers(1, 30), general=st.integers(1, 30), n=st.integers(1, 100), fraction=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_mix_holds_its_proportion_and_goes_through_each_source_in_rounds(agent, general, n, fraction, seed):
+    chosen = mix(plain("agent", agent), plain("general", general), fraction, n, seed)
+    assert chosen == mix(plain("agent", agent), plain("general", general), fraction, n, seed)
+    counts = Counter(sample.domain for sample in chosen)
+    assert (counts["agent"], len(chosen)) == (round(n * fraction), n)
+    for kind, size in (("agent", agent), ("general", general)):
+        times = Counter(s.trajectory_id for s in chosen if s.domain == kind)
+        most, least = max(times.values(), default=0), min(times.values(), default=0) if len(times) == size else 0
+        assert most - least <= 1
+
+
+def test_mix_of_one_source_is_filled_by_it_and_said(caplog):
+    assert {s.domain for s in mix([], plain("general", 3), 0.8, 10, 0)} == {"general"}
+    assert "the mix asks for 8 agent samples and there are none" in caplog.text
+    assert len(mix(plain("agent", 3), [], 0.8, 10, 0)) == 10
+    assert mix([], [], 0.5, 10, 0) == []
+
+
+@pytest.mark.parametrize(("agents", "n"), [(10, 25), (1000, 50), (0, 50)])
+def test_mixture_sees_agent_samples_epochs_times(agents, n):
+    block = Supervised(epochs=2, agent_fraction=0.8, max_samples=50)
+    got = mixture(plain("agent", agents), plain("general", 40), block, 0)
+    assert len(got) == n
+    if n == 25:
+        assert set(Counter(s.trajectory_id for s in got if s.domain == "agent").values()) == {2}
+    assert np.isclose(sum(s.domain == "agent" for s in got), 0.8 * n if agents else 0)

@@ -1,0 +1,142 @@
+"""CT and SFT: they learn, they resume to the same weights, they refuse what cannot be trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from lamps import LEFT, RIGHT, screen, settings, small_model
+from safetensors.torch import load_file
+
+from flywheel.agent.prompt import build_context
+from flywheel.errors import TrainingError
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import digest, load_model
+from flywheel.settings import Supervised
+from flywheel.training.forward import batch_of, response_logprobs
+from flywheel.training.samples import Sample
+from flywheel.training.supervised import plan, schedule, supervised_loss, train_supervised
+
+S = settings()
+BLOCK = Supervised(lr=3e-3, batch=4, save_every=2)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, project):
+    return small_model(tmp_path_factory.mktemp("model") / "base", project)
+
+
+@pytest.fixture(scope="module")
+def samples(base) -> list[Sample]:
+    encoder = Encoder.from_folder(base)
+    made = []
+    for i in range(24):
+        side, text = (("left", LEFT), ("right", RIGHT))[i % 2]
+        context = encoder.encode(build_context("Click the lamp.", (), screen(side, i // 8), S.policy))
+        made.append(Sample(context, tuple(encoder.encode_text(text)), None, f"t{i:02d}", 0, "games"))
+    return made
+
+
+def train(base, folder, samples, **more):
+    arguments = {"settings": BLOCK, "seed": 5, "state_folder": folder / "state"} | more
+    return train_supervised(base, folder / "out", samples, **arguments)
+
+
+def test_learns_and_reports(base, samples, tmp_path):
+    seen = []
+    losses = train(base, tmp_path, samples * 3, on_metric=seen.append)
+    assert losses == [metric["loss"] for metric in seen]
+    assert len(losses) == 18
+    assert losses[-1] < 0.5 * losses[0]
+    assert seen[-1]["probability"] > seen[0]["probability"]
+    model = load_model(tmp_path / "out")
+    assert digest(tmp_path / "out") != digest(base)
+    with torch.no_grad():
+        batch = batch_of([s.context for s in samples], [s.response for s in samples])
+        logprobs, _ = response_logprobs(model, batch)
+    assert float(-logprobs[batch.mask].mean()) < 0.5 * losses[0]
+
+
+def test_killed_run_ends_with_the_same_weights(base, samples, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(metric):
+        if metric["step"] == 5:
+            raise Killed
+
+    whole = train(base, tmp_path / "whole", samples)
+    with pytest.raises(Killed):
+        train(base, tmp_path / "killed", samples, on_metric=kill)
+    assert not (tmp_path / "killed" / "out").exists()
+    steps = []
+    again = train(base, tmp_path / "killed", samples, on_metric=lambda metric: steps.append(metric["step"]))
+    assert steps == [5, 6]  # it went on from the state of step 4
+    assert again == whole
+    one, two = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_state_of_another_run_is_not_taken_up(base, samples, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(metric):
+        if metric["step"] == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(base, tmp_path, samples, on_metric=kill)
+    steps = []
+    train(base, tmp_path, samples, seed=6, on_metric=lambda metric: steps.append(metric["step"]))
+    assert steps[0] == 1
+
+
+def test_no_samples_is_an_error(base, tmp_path):
+    with pytest.raises(TrainingError, match="no samples"):
+        train(base, tmp_path, [])
+
+
+def test_loss_that_is_not_finite_stops_and_leaves_no_model(base, samples, tmp_path):
+    broken = [replace(s, weight=float("nan")) for s in samples]
+    with pytest.raises(TrainingError, match="the loss is nan at step 1"):
+        train(base, tmp_path, broken)
+    assert not (tmp_path / "out").exists()
+
+
+def test_plan_uses_each_sample_once_in_batches_of_like_length(samples):
+    mixed = [replace(s, response=s.response * (1 + i % 3)) for i, s in enumerate(samples)]
+    batches = plan(mixed, 4, seed=1)
+    assert Counter(i for batch in batches for i in batch) == Counter(range(24))
+    assert all(len({len(mixed[i]) for i in batch}) == 1 for batch in batches)
+    assert batches == plan(mixed, 4, seed=1) != plan(mixed, 4, seed=2)
+
+
+def test_schedule_warms_up_and_decays_to_a_tenth():
+    block = Supervised(lr=1.0, warmup=0.1)
+    rates = [schedule(step, 100, block) for step in range(100)]
+    assert rates[:3] == pytest.approx([0.1, 0.2, 0.3])
+    assert max(rates) == rates[10] == 1.0
+    assert rates[-1] == pytest.approx(0.1, abs=0.01)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+def test_loss_is_the_weighted_mean_over_response_tokens():
+    logprobs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]])
+    mask = torch.tensor([[True, True], [True, False]])
+    # Weights 1 and 1/2: (1 + 2 + 4/2) / (2 + 1/2)
+    assert float(supervised_loss(logprobs, mask, torch.tensor([1.0, 0.5]), 2.5)) == 2.0
+
+
+def test_padding_and_company_do_not_change_a_sequence(base, samples):
+    """What the loss sees of a sample is the same alone and in a batch with longer ones."""
+    model = load_model(base)
+    longer = replace(samples[1], response=samples[1].response * 2)
+    with torch.no_grad():
+        alone, _ = response_logprobs(model, batch_of([samples[0].context], [samples[0].response]))
+        both, _ = response_logprobs(
+            model, batch_of([longer.context, samples[0].context], [longer.response, samples[0].response])
+        )
+    torch.testing.assert_close(both[1, : alone.shape[1]], alone[0], rtol=1e-4, atol=1e-5)

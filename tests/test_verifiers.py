@@ -1,0 +1,78 @@
+"""Verifiers: known answers, bounds, and clear errors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.errors import BadInput, DataError
+from flywheel.reward.verifiers import VERIFIERS, score
+from flywheel.sandbox.env import Task
+
+
+def task(verifier: str, **params) -> Task:
+    return Task("k", "sites", "shop", "t", 1, 0, "Do it.", params, 3, "train", verifier, 1.0, "c")
+
+
+SETTINGS = task("settings_changed", start={"wifi": False, "sound": True, "name": ""}, goal={"wifi": True})
+CART = task("shop_cart", cart=["red mug"], goal={"red mug": 1, "blue hat": 1})
+ORDER = task("shop_ordered", goal={"red mug": 1}, person="anna")
+
+
+@pytest.mark.parametrize(
+    ("of", "state", "expected"),
+    [
+        (task("tiles_cleared", tiles=[0] * 6), {"triples": 1}, 0.5),
+        (task("tiles_cleared", tiles=[0] * 6), {"triples": 2}, 1.0),
+        (task("shapes_placed", pieces=[0, 0]), {"pieces": [{"placed": True}, {"placed": False}]}, 0.5),
+        (task("merge_reached", target=16), {"board": [[2, 16], [0, 0]]}, 1.0),
+        (task("merge_reached", target=16), {"board": [[2, 8], [8, 0]]}, 0.0),
+        (SETTINGS, {"values": {"wifi": True, "sound": True, "name": ""}}, 1.0),
+        (SETTINGS, {"values": {"wifi": False, "sound": True, "name": ""}}, 0.0),
+        (SETTINGS, {"values": {"wifi": True, "sound": False, "name": ""}}, 0.5),  # one right, one not asked for
+        (SETTINGS, {"values": {"wifi": True, "sound": False, "name": "x"}}, 1 / 3),
+        (CART, {"cart": {"red mug": 1, "blue hat": 1}}, 1.0),
+        (CART, {"cart": {"red mug": 1}}, 0.0),
+        (CART, {"cart": {"red mug": 1, "blue hat": 2}}, 0.0),  # the wrong number
+        (CART, {"cart": {"blue hat": 1}}, 0.5),  # something else was taken out
+        (task("shop_cart", cart=["red mug", "blue hat"], goal={"blue hat": 1}), {"cart": {"blue hat": 1}}, 1.0),
+        (task("shop_opened", item="red mug"), {"page": "item/red-mug"}, 1.0),
+        (task("shop_opened", item="red mug"), {"page": "item/red-hat"}, 0.0),
+        (task("shop_searched", word="mug"), {"query": " Mug "}, 1.0),
+        (task("shop_searched", word="mug"), {"query": "mugs"}, 0.0),
+        (ORDER, {"orders": [{"name": "Anna", "items": {"red mug": 1}}]}, 1.0),
+        (ORDER, {"orders": [{"name": "tom", "items": {"red mug": 1}}]}, 0.5),
+        (ORDER, {"orders": [{"name": "anna", "items": {"red mug": 2}}]}, 0.0),
+        (ORDER, {"orders": []}, 0.0),
+        (ORDER, {"orders": [{"name": "anna", "items": {"red mug": 1}}] * 2}, 0.0),  # bought twice
+    ],
+)
+def test_known_answers(of, state, expected):
+    assert score(of, state) == pytest.approx(expected)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["wifi", "sound", "name", "camera"]), st.sampled_from([True, False, "", "anna"]))
+)
+def test_settings_score_is_one_exactly_where_all_is_as_asked(values):
+    value = score(SETTINGS, {"values": values})
+    target = {**SETTINGS.params["start"], **SETTINGS.params["goal"]}
+    assert 0 <= value <= 1
+    as_asked = all(values.get(key) == target.get(key) for key in {*values, *target})
+    assert (value == 1) == as_asked
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+@pytest.mark.parametrize("state", [{}, {"cart": 3, "board": [], "pieces": [1], "orders": 7, "values": None}])
+def test_a_state_that_lacks_what_is_read_is_a_data_error(name, state):
+    params = {"tiles": [0, 0, 0], "pieces": [0], "target": 4, "start": {}, "goal": {"a": 1}, "cart": ["b"], "item": "a"}
+    with pytest.raises(DataError, match=name):
+        score(task(name, word="w", person="p", **params), state)
+
+
+def test_an_unknown_verifier_is_named():
+    with pytest.raises(BadInput, match="'nobody'"):
+        score(dataclasses.replace(ORDER, verifier="nobody"), {})
