@@ -16,6 +16,9 @@ from flywheel.progress import report
 from flywheel.stages.base import Context
 
 
+_POLL_S = 2
+
+
 class PromotionReview(RunInput):
     """What the reviewer fills in."""
 
@@ -35,7 +38,9 @@ def ask_reviewer(ctx: Context) -> None:
     report(ctx.stage, "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review`")
     form = PromotionReview.with_initial_data(description=review.case(ctx.ws, ctx.iteration))
     try:
-        answer = pause_flow_run(wait_for_input=form, timeout=int(rule.review_timeout_s), key="promotion")
+        answer = pause_flow_run(
+            wait_for_input=form, timeout=int(rule.review_timeout_s), poll_interval=_POLL_S, key="promotion"
+        )
     except FlowPauseTimeout:
         raise FlywheelError(
             f"no reviewer answered in {rule.review_timeout_s:g} s", where="promotion.review_timeout_s",

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from flows.server import prefect_server
 from flywheel import preflight, stages
 from flywheel.errors import BadInput, FlywheelError
-from flywheel.policy.model import digest
 from flywheel.progress import report
 from flywheel.report import page
 from flywheel.settings import Settings
@@ -44,6 +45,8 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
             return Outcome(done_before=tuple(wanted))
         preflight.check(ws, settings)
         versioning.prepare(ws)
+        from flywheel.policy.model import digest  # brings torch: not needed to say that nothing is to do
+
         manifest.genesis(ws, digest(ws.resolve(settings.policy.base)), settings.policy.base)
         write_json(_target(ws), {"first": todo[0], "last": todo[-1]})
         with prefect_server(ws) as url:
@@ -52,10 +55,16 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
 
             history.mark_killed_runs()
             report("prefect", f"runs are shown at {url} while this runs, later with `flywheel ui`")
-            for k in todo:
-                begin(ws, settings, k)
-                turn(str(ws.root), k)
-                _close(ws, settings, k, history.runs_of(k))
+            try:
+                for k in todo:
+                    begin(ws, settings, k)
+                    turn(str(ws.root), k)
+                    _close(ws, settings, k, history.runs_of(k))
+            except httpx.TransportError as error:
+                raise FlywheelError(
+                    f"Prefect's server stopped answering: {error}", where=ws.prefect_home / "server.log",
+                    fix="type the same command: what was finished is kept",
+                ) from error  # fmt: skip
         _target(ws).unlink()
         return Outcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
 
@@ -118,7 +127,7 @@ def _interrupted(ws: Workspace) -> list[int]:
 def _complete(ws: Workspace, iteration: int) -> bool:
     if iteration > last_iteration(ws):
         return False
-    return all(versioning.is_done(ws, name, iteration) for name in (*stages.order(ws, iteration), "runs"))
+    return not versioning.unfinished(ws, (*stages.order(ws, iteration), "runs"), iteration)
 
 
 @contextlib.contextmanager

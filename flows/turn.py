@@ -11,7 +11,7 @@ from flywheel.progress import report
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import versioning
 from flywheel.workspace import Workspace, label
-from tasks.stages import do_shard, finish_stage, record_version
+from tasks.stages import do_shard, finish_stage, publish_report, record_version
 
 
 @flow(name="turn", flow_run_name="iteration {iteration:03d}")
@@ -27,6 +27,7 @@ def turn(workspace: str, iteration: int) -> None:
             continue
         run = stage.with_options(name=name, flow_run_name=f"{label(iteration)} {name}")
         run(workspace, iteration, name)
+    publish_report(Context.open(ws, iteration, "report", run_id=flow_run.id or ""))
 
 
 @flow

@@ -14,12 +14,12 @@ from flywheel.workspace import Workspace
 
 
 def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM. The report's port is the next free one."""
+    """Serve until Ctrl-C or SIGTERM. The report is on the port after Prefect's."""
     page.build(ws)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     handler = functools.partial(_Quiet, directory=str(ws.report))
-    with prefect_server(ws, port) as url, http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as files:
+    with prefect_server(ws, port) as url, http.server.ThreadingHTTPServer(("127.0.0.1", port + 1), handler) as files:
         threading.Thread(target=files.serve_forever, daemon=True).start()
         say(f"Prefect:  {url}")
         say(f"Report:   http://127.0.0.1:{files.server_port}/{ws.report_page.name}")

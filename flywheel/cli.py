@@ -33,11 +33,6 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             _stderr().print("[yellow]stopped[/yellow]; what was finished is kept: type the same command to go on")
             sys.exit(130)
-        except OSError as error:
-            if error.errno == 28:  # no space left on device
-                _stderr().print("[red]flywheel:[/red] the disk is full; what was finished is kept; free some space")
-                sys.exit(1)
-            raise
 
 
 def _stderr() -> Console:
@@ -82,10 +77,10 @@ def run(workspace: Path | None, iterations: int | None, iteration: int | None, a
 def _next_steps(ws: Workspace, report: Path) -> str:
     where = "" if ws.root == Path.cwd() else f" -w {ws.root}"
     return (
-        f"Next:  [bold]flywheel ui{where}[/bold]                                   Prefect's pages and the report\n"
-        f'       [bold]flywheel query{where} "select * from iterations"[/bold]    the figures, in SQL\n'
-        f"       [bold]flywheel run{where}[/bold]                                  go on with the next iteration\n"
-        f"The report: {report}"
+        f'Next: [bold]flywheel query{where} "select * from iterations"[/bold]  (the figures, in SQL)\n'
+        f"      [bold]flywheel ui{where}[/bold]   (Prefect's pages and the report)\n"
+        f"      [bold]flywheel run{where}[/bold]  (go on with the next iteration)\n"
+        f"Report: {report}"
     )
 
 

@@ -117,11 +117,12 @@ class Rl(_Block):
     steps: int = Field(6, ge=0)  # PPO steps for each domain
     tasks_per_step: int = Field(8, ge=1)
     samples: int = Field(4, ge=1)  # episodes a task
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(1, ge=1)  # passes of the policy over a step's samples
+    critic_epochs: int = Field(4, ge=1)  # passes of the value model, which is small
     minibatch: int = Field(32, ge=1)  # samples a gradient step
     micro_batch: int = Field(32, ge=1)  # samples a forward pass; changes memory, not the result
     actor_lr: float = Field(1e-4, gt=0)
-    critic_lr: float = Field(3e-4, gt=0)
+    critic_lr: float = Field(1e-3, gt=0)
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)
     gamma: float = Field(1.0, gt=0, le=1)
@@ -129,8 +130,8 @@ class Rl(_Block):
     alpha: float = Field(1.5, gt=0)  # lambda_policy = max(0, 1 - 1/(alpha l)); 0.05 in the report
     normalise: bool = True  # advantages of a step to mean 0 and deviation 1, over all its tokens
     bootstrap: bool = True  # a trajectory cut off by a limit ends in the value of its last screen, not in 0
-    value_pretraining_steps: int = Field(20, ge=0)  # gradient steps, at most
-    value_pretraining_tasks: int = Field(12, ge=2)  # a quarter of them is held out to see when to stop
+    value_pretraining_steps: int = Field(100, ge=0)  # gradient steps, at most
+    value_pretraining_tasks: int = Field(8, ge=2)  # a quarter of the episodes is held out: when to stop
     positive_nll: float = Field(0.1, ge=0)  # mu of VAPO's positive-example term
     format_penalty: float = Field(0.1, ge=0)  # taken from the reward for each step that does not parse
     length_buffer: int = Field(8, ge=0)  # tokens below max_new_tokens where the length penalty begins

@@ -8,6 +8,10 @@ from flywheel.stages.base import Context, StageResult
 from flywheel.workspace import label
 
 
+REPORT_PORT = 4201
+REPORT_URL = f"http://127.0.0.1:{REPORT_PORT}/index.html"
+
+
 def _key(ctx: Context, name: str) -> str:
     return f"{ctx.stage}-{name}".lower()
 
@@ -32,9 +36,12 @@ def show(ctx: Context, outcome: StageResult) -> None:
     create_markdown_artifact(key=_key(ctx, "summary"), markdown="\n".join(lines))
 
 
-def link_report(path, url: str) -> None:
-    """A link from the turn's page to the report."""
-    create_link_artifact(key="report", link=url, link_text="report of the flywheel", description=str(path))
+def link_report(ctx: Context) -> None:
+    """A link from the turn's page to the report, where `flywheel ui` serves it."""
+    create_link_artifact(
+        key="report", link=REPORT_URL, link_text="The report of the flywheel",
+        description=f"{ctx.ws.report_page}; `flywheel ui` serves it at {REPORT_URL}",
+    )  # fmt: skip
 
 
 def _round(value):

@@ -14,6 +14,7 @@ from prefect.context import TaskRunContext
 
 from flywheel import stages
 from flywheel.errors import BadInput, ContractBroken, DiskFull, EnvError, PolicyError
+from flywheel.report import page
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import versioning
 from tasks import artifacts
@@ -57,3 +58,10 @@ def record_version(ctx: Context) -> None:
     """`dvc commit` of the stage's outputs; then what was staged for it is cleared."""
     versioning.commit(ctx.ws, ctx.stage, ctx.iteration)
     stages.clear_staging(stages.get(ctx.stage), ctx)
+
+
+@task(task_run_name="report", cache_policy=NO_CACHE)
+def publish_report(ctx: Context) -> None:
+    """Write the report's page and link it from the run."""
+    page.build(ctx.ws)
+    artifacts.link_report(ctx)

@@ -75,9 +75,7 @@ class LampEnv:
         state = {"hit": self.hit, "clicks": self.clicks}
         screenshot = screen(side, self.clicks)
         truncated = not terminated and self.clicks >= self.task.max_steps
-        return StepResult(
-            Observation(screenshot, SIZE, SIZE), float(self.hit), terminated, truncated, {"state": state}
-        )
+        return StepResult(Observation(screenshot, SIZE, SIZE), float(self.hit), terminated, truncated, {"state": state})
 
     async def checkpoint(self) -> bytes:
         return bytes([self.clicks, self.hit])

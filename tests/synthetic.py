@@ -169,7 +169,11 @@ def _ingest(ws: Workspace, k: int) -> None:
             for row in rows[:2] for n in range(3)
         ],
     )  # fmt: skip
-    figures = [metrics.row("word_error_rate", 0.14), metrics.row("alignment_accuracy", 0.92, n=6)]
+    figures = [
+        metrics.row("word_error_rate", 0.14),
+        metrics.row("alignment_accuracy", 0.92, n=6),
+        metrics.share("steps_with_a_thought", 6, 6),
+    ]
     _metrics(ws, k, "ingest", figures, 22)
 
 

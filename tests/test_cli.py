@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +19,7 @@ from flywheel.workspace import Workspace
 
 def flywheel(*arguments, cwd=None):
     """Run the command in this process; returns (exit code, output of both streams)."""
-    before = os.getcwd()
+    before = Path.cwd()
     try:
         if cwd:
             os.chdir(cwd)
@@ -179,8 +180,8 @@ def test_doctor_tells_programs_what_is_missing(workspace):
 def test_a_full_disk_is_named():
     with (
         pytest.raises(DiskFull, match="the disk is full; what was finished is kept"),
-        partitions.disk_full_is_named("/dev/full"),
-        open("/dev/full", "w") as full,
+        partitions.disk_full_is_named(Path("/dev/full")),
+        Path("/dev/full").open("w") as full,
     ):
         full.write("x" * 100_000)
 

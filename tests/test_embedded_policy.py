@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import digest, load_model, new_model, save_checkpoint
 from flywheel.policy.protocol import Image, Message, Sampling
+from flywheel.policy.sampling import draw
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.settings import Policy
 from flywheel.synthesis import words
@@ -84,40 +86,39 @@ async def test_greedy_takes_the_likeliest_token_and_another_seed_another(policy,
     assert len(drawn) == 4
 
 
-async def test_draws_follow_the_models_distribution(policy, folders):
-    """First tokens of 800 seeds against the model's probabilities: every count within 5 standard deviations."""
-    model, encoder = load_model(folders[0]), Encoder.from_folder(folders[0])
-    with torch.no_grad():
-        logits = model(**collate([encoder.encode(CONTEXTS[0])], "left")).logits[0, -1]
-    expected = (logits / 0.3).softmax(-1).numpy()
-    n = 800
-    asked = [policy.complete(CONTEXTS[0], Sampling(seed=s, temperature=0.3, max_new_tokens=1)) for s in range(n)]
-    tokens = [done.token_ids[0] for done in await asyncio.gather(*asked)]
-    counts = np.bincount(tokens, minlength=len(expected))
-    likely = expected > 0.01
-    assert likely.sum() >= 3
-    deviation = np.abs(counts - n * expected)[likely] / np.sqrt(n * expected * (1 - expected))[likely]
-    assert deviation.max() < 5
+def test_draws_follow_the_tempered_distribution():
+    """20,000 draws against known probabilities: every count within 5 standard deviations."""
+    logits, n = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5]), 20_000
+    generator, sampling = torch.Generator().manual_seed(0), Sampling(temperature=0.7)
+    counts = np.bincount([int(draw(logits, sampling, generator)) for _ in range(n)], minlength=5)
+    expected = (logits / 0.7).softmax(-1).numpy()
+    assert (np.abs(counts - n * expected) / np.sqrt(n * expected * (1 - expected))).max() < 5
 
 
 async def test_the_end_token_ends_a_response(folders, tmp_path):
+    """On a model that finds every token equally likely, what is drawn is known: the largest of its seed's numbers."""
     model, encoder = new_model(0), Encoder.from_folder(folders[0])
-    with torch.no_grad():  # a norm of all ones and an embedding of the end token along it: nothing else is likely
+    with torch.no_grad():
         model.model.language_model.norm.weight.zero_()
-        model.model.language_model.embed_tokens.weight[encoder.end_id] = 0.0
     save_checkpoint(model, encoder, tmp_path / "flat")
+    size = model.config.text_config.vocab_size
+
+    def drawn(seed: int) -> tuple[int, ...]:
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(int(torch.rand(size, generator=generator).argmax()) for _ in range(4))
+
+    seed = next(seed for seed in itertools.count() if encoder.end_id in drawn(seed)[1:])
+    expected = drawn(seed)[: drawn(seed).index(encoder.end_id) + 1]
     policy = EmbeddedPolicy(tmp_path / "flat", SETTINGS)
-    done = await policy.complete(CONTEXTS[0], Sampling(temperature=0, max_new_tokens=9))
-    assert not done.finished  # every logit is 0: the likeliest token is the first, never the end
-    assert len(done.token_ids) == 9
-    ends = await asyncio.gather(*[policy.complete(CONTEXTS[0], Sampling(seed=s, max_new_tokens=500)) for s in range(8)])
+    ended, cut = await asyncio.gather(
+        policy.complete(CONTEXTS[0], Sampling(seed=seed, max_new_tokens=9)),
+        policy.complete(CONTEXTS[0], Sampling(seed=seed, max_new_tokens=len(expected) - 1)),
+    )
     await policy.close()
-    for done in ends:
-        assert done.finished == (done.token_ids[-1] == encoder.end_id)
-        assert encoder.end_id not in done.token_ids[:-1]
-        assert done.logprobs == pytest.approx([-np.log(1536)] * len(done.token_ids), abs=1e-3)
-        assert "<|im_end|>" not in done.text
-    assert any(done.finished for done in ends)
+    assert (ended.token_ids, ended.finished) == (expected, True)
+    assert (cut.token_ids, cut.finished) == (expected[:-1], False)
+    assert ended.text == cut.text == encoder.decode(expected[:-1])
+    assert ended.logprobs == pytest.approx([-np.log(size)] * len(expected), abs=1e-4)
 
 
 async def test_a_broken_request_fails_alone(policy):

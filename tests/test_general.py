@@ -63,7 +63,8 @@ def test_every_skill_is_there():
     actions = {type(parse(q.response, 100).action) for q in questions}
     assert {Click, Drag, Hotkey, Type, Finished} <= actions
     assert {q.skill for q in questions} == {
-        "describe", "read", "ask", "shape", "block", "button", "toggle", "done", "field", "type", "drag", "number", "key",
+        "describe", "read", "ask", "shape", "block", "button", "toggle", "done", "field", "type", "drag", "number",
+        "key",
         "steps",
     }  # fmt: skip
     assert any("\nDone: " in q.instruction for q in questions)
@@ -114,7 +115,7 @@ def test_the_named_colour_is_where_the_answer_points(samples):
             continue
         pixels = np.asarray(Picture.open(io.BytesIO(sample.png)).convert("RGB")).astype(int)
         x, y = int(action.point.x * 224), int(action.point.y * 224)
-        around = pixels[max(0, y - 17) : y + 18, max(0, x - 17) : x + 18].reshape(-1, 3)
+        around = pixels[max(0, y - 20) : y + 21, max(0, x - 20) : x + 21].reshape(-1, 3)
         value = words.COLOURS[name[-2]]
         wanted = np.array([int(value[i : i + 2], 16) for i in (1, 3, 5)])
         assert (np.abs(around - wanted).max(axis=1) <= 14).mean() > 0.2, sample.instruction
@@ -136,6 +137,7 @@ def test_the_curriculum_rises_with_success_alone():
     plan = curriculum.plan(200, random.Random(0))
     assert {level for kind, level in plan if kind == "shapes"} == {1, 2}
     assert {level for kind, level in plan if kind == "rows"} == {1}
+    assert {kind for kind, _ in Curriculum().plan(200, random.Random(0))} == {"shapes", "blocks"}
 
 
 def test_the_interval_is_wilsons():

@@ -180,7 +180,8 @@ def test_what_is_written_is_read_back(action, coordinates):
 
 
 grammar = st.lists(
-    st.sampled_from(["Thought: ", "Action", ":", "：", "click", "type", "(", ")", "'", '"', "\\", "\n", "point=", "content=",
+    st.sampled_from(["Thought: ", "Action", ":", "：", "click", "type", "(", ")", "'", '"', "\\", "\n", "point=",
+                     "content=",
                      "<point>", "</point>", "5", " ", "[1,2", "]", ",", "1e999", "９", "-", "drag", "hotkey(key='"])
 ).map("".join)  # fmt: skip
 

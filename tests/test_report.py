@@ -130,7 +130,7 @@ def test_a_turn_under_way_is_shown_as_far_as_it_is(tmp_path):
     synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
     told = Page(page.build(ws).read_text())
     assert "1 turn of the flywheel" in told.text
-    assert "not conserved" in told.text
+    assert "not conserved" not in told.text, "what is not yet routed is not lost"
     assert summary.summary_table(ws).row_count == 1
 
 
@@ -170,11 +170,11 @@ def test_an_unknown_trajectory_is_bad_input(ws):
 
 
 def test_the_last_screen_has_a_row_an_iteration(ws):
-    console = Console(width=200, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(summary.summary_table(ws))
-    lines = [line for line in console.export_text().splitlines() if re.match(r"│\s+00\d", line)]
+    lines = [line for line in console.export_text().splitlines() if re.match(r"\s+00\d", line)]
     assert len(lines) == 2
-    assert [cell.strip() for cell in lines[0].split("│")[9:12]] == ["0.20 → 0.40", "0.25 → 0.50", "yes"]
+    assert lines[0].split()[8:11] == ["0.20→0.40", "0.25→0.50", "yes"]
 
 
 def row(kind: str | None, action: str = "", **points: float) -> dict:

@@ -7,6 +7,7 @@ import hashlib
 import json
 
 import pytest
+from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
 
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import EnvError, PolicyError, PolicyTimeout
@@ -14,7 +15,6 @@ from flywheel.policy.protocol import Image
 from flywheel.rollout.episode import run_episode
 from flywheel.rollout.pool import rollout
 from flywheel.store.partitions import from_rows
-from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
 
 S = settings()
 ARGUMENTS = {"iteration": 3, "settings": S, "temperature": 1.0}

@@ -140,3 +140,14 @@ def test_padding_and_company_do_not_change_a_sequence(base, samples):
             model, batch_of([longer.context, samples[0].context], [longer.response, samples[0].response])
         )
     torch.testing.assert_close(both[1, : alone.shape[1]], alone[0], rtol=1e-4, atol=1e-5)
+
+
+def test_sampled_image_token_does_not_break_the_batch(base, samples):
+    """A raw model may sample it; its log-probability is the one under the same prompt."""
+    image = int(samples[0].context.input_ids[samples[0].context.mm_token_type_ids == 1][0])
+    model = load_model(base)
+    with torch.no_grad():
+        odd, _ = response_logprobs(model, batch_of([samples[0].context], [(image, 20, 21)]))
+        alone, _ = response_logprobs(model, batch_of([samples[0].context], [(image,)]))
+    assert torch.isfinite(odd).all()
+    assert float(odd[0, 0]) == pytest.approx(float(alone[0, 0]), abs=1e-5)

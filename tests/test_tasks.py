@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from flywheel.errors import BadInput
 from flywheel.reward.verifiers import VERIFIERS
-from flywheel.settings import Settings, parse
+from flywheel.settings import Settings, Synthesis, parse
 from flywheel.store.partitions import from_rows
 from flywheel.synthesis.tasks import content, from_row, make_task, make_tasks, to_row
 from flywheel.worlds import catalogue
+
+FORTY = Synthesis(train_tasks=40, eval_tasks=40, levels=[1, 2])
 
 
 def test_the_same_settings_give_the_same_tasks():
@@ -22,10 +24,10 @@ def test_the_same_settings_give_the_same_tasks():
     assert make_tasks(Settings(), 0, "eval") == make_tasks(Settings(), 9, "eval")
 
 
-@hypothesis_settings(max_examples=10, deadline=None)
+@hypothesis_settings(max_examples=5, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 50))
 def test_no_train_task_is_an_eval_task_and_iterations_differ(seed, iteration):
-    settings = Settings(seed=seed)
+    settings = Settings(seed=seed, synthesis=FORTY)
     held_out = make_tasks(settings, iteration, "eval")
     train = make_tasks(settings, iteration, "train")
     later = make_tasks(settings, iteration + 1, "train")
@@ -37,7 +39,7 @@ def test_no_train_task_is_an_eval_task_and_iterations_differ(seed, iteration):
 
 
 def test_tasks_spread_evenly():
-    tasks = make_tasks(Settings(), 0, "train")
+    tasks = make_tasks(Settings(synthesis=FORTY), 0, "train")
     assert Counter(task.domain for task in tasks) == {"games": 20, "sites": 20}
     worlds = Counter(task.world for task in tasks)
     assert worlds["shop"] == worlds["settings"] == 10

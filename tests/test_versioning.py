@@ -9,17 +9,25 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ruamel.yaml import YAML
 
 from flywheel.errors import BadInput, DataError
 from flywheel.settings import Settings
 from flywheel.store import manifest, versioning
 from flywheel.store.partitions import write_text
-from flywheel.workspace import Workspace
+from flywheel.workspace import Workspace, label
+
+
+def outputs(ws: Workspace, stage: str, iteration: int) -> list[Path]:
+    """What dvc.yaml says that the stage writes."""
+    outs = yaml.safe_load(versioning.dvc_yaml())["stages"][stage]["do"]["outs"]
+    names = (next(iter(out)) if isinstance(out, dict) else out for out in outs)
+    return [ws.root / name.replace("${key}", label(iteration)) for name in names]
 
 
 def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None:
     """A stage of the least work: every output that dvc.yaml names, with a text that tells it apart."""
-    for path in versioning.outputs(ws, stage, iteration):
+    for path in outputs(ws, stage, iteration):
         if path.suffix == ".json":
             write_text(path, f'{{"iteration": {iteration}, "sessions": [], "text": "{text}"}}')
         else:
@@ -78,11 +86,11 @@ def test_a_fresh_workspace_is_clean(ws):
 
 def test_each_stage_is_clean_once_it_is_recorded(ws, settings):
     versioning.add_iteration(ws, 1, settings)
-    for stage in versioning.stages():
-        assert not versioning.is_done(ws, stage, 1)
-        run_stage(ws, stage, 1)
-        versioning.commit(ws, stage, 1)
-        assert versioning.is_done(ws, stage, 1)
+    left = list(versioning.stages())
+    while left:
+        assert versioning.unfinished(ws, versioning.stages(), 1) == left
+        run_stage(ws, left[0], 1)
+        versioning.commit(ws, left.pop(0), 1)
     assert versioning.status(ws) == {}
 
 
@@ -119,6 +127,36 @@ def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
     assert versioning.status(done) == {}
     after = yaml.safe_load((done.root / "dvc.lock").read_text())["stages"]
     assert {name: stage for name, stage in after.items() if name.endswith("@001")} == before
+
+
+def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
+    one = frozen(settings, synthesis={"domains": {"games": ["tiles"]}}, merge={"weights": {"games": 1.0}})
+    versioning.add_iteration(ws, 1, one)
+    for stage in versioning.stages():
+        if stage != "rl-sites":
+            run_stage(ws, stage, 1)
+            versioning.commit(ws, stage, 1)
+    assert versioning.status(ws) == {}
+    with pytest.raises(BadInput, match="no iteration 1"):
+        versioning.is_done(ws, "rl-sites", 1)
+    versioning.add_iteration(ws, 2, settings)
+    assert {"rl-games@002", "rl-sites@002"} <= set(versioning.status(ws))
+
+
+def test_numbers_stay_text_in_the_index(ws, settings):
+    for k in range(1, 12):
+        versioning.add_iteration(ws, k, settings)
+        assert not versioning.is_done(ws, "ct", k)
+    assert versioning.iterations(ws) == list(range(1, 12))
+
+
+def test_the_lock_is_what_dvc_itself_writes(done):
+    yaml = YAML(typ="safe")
+    ours = yaml.load((done.root / "dvc.lock").read_text())
+    dvc = Path(sys.executable).with_name("dvc")
+    (done.root / "dvc.lock").unlink()
+    subprocess.run([dvc, "commit", "--quiet", "--force"], cwd=done.root, check=True, timeout=120)
+    assert yaml.load((done.root / "dvc.lock").read_text()) == ours
 
 
 def test_an_edit_of_the_parameters_changes_no_past_iteration(done, settings):

@@ -41,8 +41,8 @@ _ALIASES = {
     "text": "content", "url": "content", "direction": "direction",
 }  # fmt: skip
 _NAMES = (
-    "click", "left_single", "left_double", "right_single", "drag", "select", "hotkey", "type", "scroll", "wait", "finished",
-    "call_user", "navigate", "navigate_back", "press", "release",
+    "click", "left_single", "left_double", "right_single", "drag", "select", "hotkey", "type", "scroll", "wait",
+    "finished", "call_user", "navigate", "navigate_back", "press", "release",
 )  # fmt: skip
 _POINTED = {"click": Click, "left_single": Click, "left_double": LeftDouble, "right_single": RightSingle}
 
@@ -134,9 +134,9 @@ def _value(text: str, at: int) -> tuple[_Value, int]:
     if at < len(text) and text[at] in "'\"":
         end = _closing(text, at)
         return _Value(_unescape(text[at + 1 : end]), at + 1), end + 1
-    bare = re.compile(
-        r"<\|box_start\|>[^<]*<\|box_end\|>|<(\w+)>[^<]*</\1>|[\[(][^\])]*[\])]|[^\s,)'\"]+"
-    ).match(text, at)
+    bare = re.compile(r"<\|box_start\|>[^<]*<\|box_end\|>|<(\w+)>[^<]*</\1>|[\[(][^\])]*[\])]|[^\s,)'\"]+").match(
+        text, at
+    )
     if bare is None:
         raise _Fault("a value was expected", at)
     return _Value(bare[0], at), bare.end()

@@ -140,9 +140,7 @@ class EmbeddedPolicy:
             try:
                 encoded = self._encoder.encode(request.context)
                 if len(encoded) + request.sampling.max_new_tokens > self._limit:
-                    raise PolicyError(
-                        f"a prompt of {len(encoded)} tokens does not fit", where="embedded policy"
-                    )
+                    raise PolicyError(f"a prompt of {len(encoded)} tokens does not fit", where="embedded policy")
                 wanted.append((request, encoded))
             except FlywheelError as error:
                 request.answer.set_exception(error)
@@ -157,9 +155,7 @@ class EmbeddedPolicy:
         except Exception as error:
             log.exception("a batch of %d failed", len(wanted))
             for request, _ in wanted:
-                request.answer.set_exception(
-                    PolicyError(f"the model failed: {error}", where="embedded policy")
-                )
+                request.answer.set_exception(PolicyError(f"the model failed: {error}", where="embedded policy"))
             return
         for (request, encoded), sample in zip(wanted, samples, strict=True):
             request.answer.set_result(self._completion(encoded, sample))

@@ -76,17 +76,13 @@ class Encoder:
         folder = Path(folder)
         for name in ("tokenizer.json", "preprocessor_config.json"):
             if not (folder / name).is_file():
-                raise ModelError(
-                    f"the model folder has no {name}", where=folder, fix="copy the whole checkpoint"
-                )
+                raise ModelError(f"the model folder has no {name}", where=folder, fix="copy the whole checkpoint")
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             images = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ModelError(
-                f"the tokeniser cannot be loaded: {reason}", where=folder, fix="copy it again"
-            ) from None
+            raise ModelError(f"the tokeniser cannot be loaded: {reason}", where=folder, fix="copy it again") from None
         return cls(tokenizer, images)
 
     def save(self, folder: Path | str) -> None:
@@ -121,9 +117,7 @@ class Encoder:
             patch = 3 * self.images.temporal_patch_size * self.images.patch_size**2
             return np.zeros((0, patch), dtype=np.float32), np.zeros((0, 3), dtype=np.int64)
         out = self.images(images=list(pictures), return_tensors="np")
-        return np.asarray(out["pixel_values"], dtype=np.float32), np.asarray(
-            out["image_grid_thw"], dtype=np.int64
-        )
+        return np.asarray(out["pixel_values"], dtype=np.float32), np.asarray(out["image_grid_thw"], dtype=np.int64)
 
     def encode_text(self, text: str) -> list[int]:
         """A response: its tokens and the end token."""
@@ -131,9 +125,7 @@ class Encoder:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without the end token and other control tokens."""
-        return self.tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def _open(png: bytes) -> Picture.Image:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 SCREEN = 224  # the tiny model's screen, in pixels: 14 x 14 patches of 16, merged 2 x 2 into 49 tokens
 INITIALIZER_RANGE = 0.08  # at the library's 0.02 a model this small learns no grounding at all
-PATCH_STD = 0.02  # of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions
+PATCH_STD = (
+    0.02  # of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions
+)
 
 
 def tiny_config() -> Qwen3VLConfig:
@@ -89,17 +91,11 @@ def load_model(folder: Path | str) -> PreTrainedModel:
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise ModelError(
-            "not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint"
-        )
+        raise ModelError("not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint")
     if not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            "the model folder has no safetensors file", where=folder, fix="copy the whole checkpoint"
-        )
+        raise ModelError("the model folder has no safetensors file", where=folder, fix="copy the whole checkpoint")
     if not (folder / "tokenizer.json").is_file():
-        raise ModelError(
-            "the model folder has no tokenizer.json", where=folder, fix="copy the whole checkpoint"
-        )
+        raise ModelError("the model folder has no tokenizer.json", where=folder, fix="copy the whole checkpoint")
     try:
         model, info = AutoModelForImageTextToText.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
@@ -109,9 +105,7 @@ def load_model(folder: Path | str) -> PreTrainedModel:
         raise ModelError(f"the model cannot be loaded: {reason}", where=folder, fix="copy it again") from None
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise ModelError(
-            f"the weights lack {missing[0]} ({len(missing)} in all)", where=folder, fix="copy it again"
-        )
+        raise ModelError(f"the weights lack {missing[0]} ({len(missing)} in all)", where=folder, fix="copy it again")
     return model.eval()
 
 
@@ -147,9 +141,7 @@ def digest(folder: Path | str) -> str:
     """Name of the weights in `folder`: the first 16 hex digits of the SHA-256 over its safetensors files."""
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
-        raise ModelError(
-            "the model folder has no safetensors file", where=folder, fix="copy the whole checkpoint"
-        )
+        raise ModelError("the model folder has no safetensors file", where=folder, fix="copy the whole checkpoint")
     sha = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:

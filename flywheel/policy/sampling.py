@@ -49,10 +49,7 @@ def generate(
         logits = output.logits[:, -1].float()
         natural = logits.log_softmax(dim=-1)
         chosen = torch.stack(
-            [
-                _draw(row, samplings[number], generators[number])
-                for row, number in zip(logits, active, strict=True)
-            ]
+            [draw(row, samplings[number], generators[number]) for row, number in zip(logits, active, strict=True)]
         )
         values = natural.gather(1, chosen[:, None])[:, 0].tolist()
         going = []
@@ -80,8 +77,8 @@ def generate(
     return [Sampled(tuple(ids), tuple(values)) for ids, values in zip(tokens, logprobs, strict=True)]
 
 
-def _draw(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> torch.Tensor:
-    """logits: [vocabulary] -> a token, []."""
+def draw(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> torch.Tensor:
+    """A token: logits [vocabulary] -> []."""
     if sampling.temperature == 0:
         return logits.argmax()
     uniform = torch.rand(logits.shape, generator=generator).clamp_min(1e-20)

@@ -54,9 +54,7 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=[
-            token for token in SPECIAL if token not in ("<|im_end|>", "<|endoftext|>")
-        ],
+        additional_special_tokens=[token for token in SPECIAL if token not in ("<|im_end|>", "<|endoftext|>")],
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )

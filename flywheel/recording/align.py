@@ -46,10 +46,10 @@ class Alignment:
 
 
 LEAD_S = 0.6  # people act about so long after they have said what they will do
-TOLERANCE_S = 1.2  # spread of that lead
-WORDS_WEIGHT = 4.0  # what a full match of words is worth, in units of TOLERANCE_S
+TOLERANCE_S = 0.8  # spread of that lead
+WORDS_WEIGHT = 3.0  # what a full match of words is worth, in units of TOLERANCE_S
 FAR = 4.0  # a distance in units of TOLERANCE_S beyond which further distance counts a quarter
-SYNC_TOLERANCE_S = 1.0  # error of the sync mark at which it costs as much as one utterance TOLERANCE_S away
+SYNC_TOLERANCE_S = 0.7  # error of the sync mark at which it costs as much as one utterance TOLERANCE_S away
 _SIMILAR = 0.72
 
 

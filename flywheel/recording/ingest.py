@@ -3,61 +3,34 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent import actions as act
-from flywheel.agent.actions import Action
-from flywheel.agent.parser import serialise
-from flywheel.agent.prompt import response_text
-from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.recording.align import Acted, Alignment, Spoken, align, words_of
 from flywheel.recording.audio import RATE
-from flywheel.recording.curate import Curation, curate, fingerprint
-from flywheel.recording.recognizer import Recognizer, Utterance, open_recognizer, transcribe
+from flywheel.recording.curate import Curation
+from flywheel.recording.recognizer import Recognizer, open_recognizer
 from flywheel.recording.refine import Heard, Refiner, open_refiner
-from flywheel.recording.session import Session, load_meta, load_session
+from flywheel.recording.rows import IngestedSession, corrupt_rows, review_row, session_rows
+from flywheel.recording.session import Session, load_session
+from flywheel.recording.utterances import Utterance, joined, transcribe
 from flywheel.settings import Settings
 from flywheel.settings import parse as parse_settings
-from flywheel.synthesis.tasks import to_row
 from flywheel.worlds import catalogue
 
 log = logging.getLogger(__name__)
-Row = Mapping[str, Any]
-UNKNOWN_TASK = "unknown"  # of a recording whose session.json cannot be read
 _GRACE_S = 60.0  # beyond recording.timeout_s, for what is not recognition; then a worker is ended
 
 
 class WorkerDied(FlywheelError):
     """A process that ingests recordings was killed, or hung and ended itself."""
-
-
-@dataclass(frozen=True)
-class IngestedSession:
-    """One recording as rows of the tables named. A corrupt one has a trajectory (status invalid) and little else.
-
-    review_rows: what curation found, one row of `reviews` (kind curation, reviewer rules).
-    """
-
-    session: str
-    trajectory_row: Row
-    task_row: Row | None = None
-    step_rows: tuple[Row, ...] = ()
-    thought_rows: tuple[Row, ...] = ()
-    event_rows: tuple[Row, ...] = ()
-    image_rows: tuple[Row, ...] = field(default=(), repr=False)
-    review_rows: tuple[Row, ...] = ()
-    fingerprint: str = ""
 
 
 def new_sessions(folder: Path, already: set[str], limit: int) -> list[Path]:
@@ -79,7 +52,8 @@ def ingest_sessions(
     """
     workers = min(settings.recording.processes, len(folders))
     if workers <= 1:
-        ingested = [ingest_session(f, _Tools.open(settings), settings, iteration) for f in folders]
+        tools = _Tools.open(settings)
+        ingested = [ingest_session(f, tools.recognizer, settings, iteration, tools.refiner) for f in folders]
         return mark_duplicates(ingested, seen or {})
     # Spawned, not forked: the caller may have threads (Prefect's do), and a fork of those can hang.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (settings.model_dump(mode="json"),))
@@ -151,13 +125,12 @@ def ingest_session(
         session = load_session(folder)
     except DataError as error:
         log.warning("recording %s is not used: %s", folder.name, error)
-        return _corrupt(folder, error, iteration)
-    utterances = transcribe(recognizer, session.samples, RATE, settings.recording.timeout_s)
-    heard = [_heard(session, utterance) for utterance in utterances]
+        return corrupt_rows(folder, error, iteration)
+    utterances = joined(transcribe(recognizer, session.samples, RATE, settings.recording.timeout_s))
     refiner = refiner or open_refiner(settings)
-    texts = [refiner.refine(one) for one in heard]
+    texts = [refiner.refine(heard(session, utterance)) for utterance in utterances]
     alignment = align_session(session, utterances, texts)
-    return _rows(session, utterances, texts, alignment, recognizer.name, refiner.name, settings, iteration)
+    return session_rows(session, utterances, texts, alignment, recognizer.name, refiner.name, settings, iteration)
 
 
 def align_session(session: Session, utterances: Sequence[Utterance], texts: Sequence[str]) -> Alignment:
@@ -181,7 +154,8 @@ def _action_words(session: Session, events: Iterable[int]) -> tuple[str, ...]:
 _MUTE = {"drop", "stop", "enter", "key", "double", "right_single"}
 
 
-def _heard(session: Session, utterance: Utterance) -> Heard:
+def heard(session: Session, utterance: Utterance) -> Heard:
+    """What the refiner is told."""
     words = tuple(word.word for word in utterance.words)
     return Heard(words, tuple(w.confidence for w in utterance.words), session.task.instruction, vocabulary(session))
 
@@ -200,157 +174,6 @@ _INTERFACE = (
 )  # fmt: skip
 
 
-def _rows(
-    session: Session,
-    utterances: Sequence[Utterance],
-    texts: Sequence[str],
-    alignment: Alignment,
-    recognizer: str,
-    refined_by: str,
-    settings: Settings,
-    iteration: int,
-) -> IngestedSession:
-    identity = _identity(session.task.task_id, session.meta.session, iteration)
-    steps = _steps(session, identity, _thoughts_of(session, texts, alignment), settings.policy.coordinates)
-    outcome = session.meta.outcome
-    trajectory = _trajectory(session.task.task_id, session.meta.session, iteration) | {
-        "domain": session.task.domain, "world": session.task.world, "level": session.task.level,
-        "instruction": session.task.instruction, "steps": len(steps), "reward": outcome.reward,
-        "status": "completed" if outcome.terminated else "truncated",
-        "final_state": json.dumps(outcome.state, sort_keys=True, ensure_ascii=False),
-        "started_at": session.meta.started_at, "ended_at": _at(session, session.meta.seconds),
-    }  # fmt: skip
-    images = {s.sha256: s for s in session.screens.values()}
-    found = curate(trajectory, steps, list(images), settings.policy.coordinates, session.task.max_steps)
-    if not found.accepted:
-        trajectory |= {"status": "invalid", "error": "; ".join(found.faults)}
-    task = to_row(session.task)
-    return IngestedSession(
-        session=session.meta.session,
-        trajectory_row=trajectory,
-        task_row=task,
-        step_rows=tuple(steps),
-        thought_rows=tuple(_thoughts(identity, utterances, texts, alignment, recognizer, refined_by)),
-        event_rows=tuple(_events(session, identity)),
-        image_rows=tuple(
-            {name: value for name, value in vars(screen).items() if name not in ("time_s", "url")}
-            for screen in images.values()
-        ),
-        review_rows=(_review(identity, found),),
-        fingerprint=fingerprint(task, steps),
-    )
-
-
-def _identity(task_id: str, session: str, iteration: int) -> str:
-    return trajectory_id(iteration, task_id, 0, f"human-{session}")
-
-
-def _trajectory(task_id: str, session: str, iteration: int) -> dict[str, Any]:
-    return {
-        "trajectory_id": _identity(task_id, session, iteration), "task_id": task_id, "source": "recording",
-        "author": "human", "sample": 0, "policy_version": "human",
-    }  # fmt: skip
-
-
-def _corrupt(folder: Path, error: DataError, iteration: int) -> IngestedSession:
-    """What can be said of a session that cannot be read; its task, where session.json is whole."""
-    task = None
-    with suppress(DataError):
-        task = load_meta(folder)[1]
-    # The reason is kept for years: a path of this machine in it would mean nothing then.
-    reason = _without_path(str(error), folder)
-    trajectory = _trajectory(task.task_id if task else UNKNOWN_TASK, folder.name, iteration)
-    trajectory |= {"status": "invalid", "error": reason, "steps": 0}
-    if task:
-        trajectory |= {
-            "domain": task.domain, "world": task.world, "level": task.level, "instruction": task.instruction,
-        }  # fmt: skip
-    review = _review(trajectory["trajectory_id"], Curation((reason,)))
-    return IngestedSession(folder.name, trajectory, to_row(task) if task else None, review_rows=(review,))
-
-
-def _without_path(text: str, folder: Path) -> str:
-    """Paths below the session's folder as they are from the recordings folder."""
-    return text.replace(f"{folder}", folder.name)
-
-
-def _thoughts_of(session: Session, texts: Sequence[str], alignment: Alignment) -> list[str]:
-    """The thought of each action: what was said about it, in order, each sentence once."""
-    thoughts: list[list[str]] = [[] for _ in session.actions]
-    for text, step in zip(texts, alignment.steps, strict=True):
-        if text and text not in thoughts[step]:
-            thoughts[step].append(text)
-    return [" ".join(sentences) for sentences in thoughts]
-
-
-def _steps(session: Session, identity: str, thoughts: Sequence[str], coordinates: int) -> list[dict[str, Any]]:
-    rows = []
-    last = len(session.actions) - 1
-    outcome = session.meta.outcome
-    for number, (recorded, thought) in enumerate(zip(session.actions, thoughts, strict=True)):
-        screen = session.screens[recorded.screen]
-        written = serialise(recorded.action, coordinates)
-        ended = session.actions[number + 1].time_s if number < last else session.meta.seconds
-        rows.append(
-            {
-                "trajectory_id": identity, "step": number, "author": "human", "thought": thought,
-                "action_type": written.partition("(")[0], "action": written,
-                "raw_text": response_text(thought, written), **_points(recorded.action),
-                "weight_version": "human", "image_sha256": screen.sha256, "url": screen.url,
-                "reward": outcome.reward if number == last else 0.0,
-                "terminated": number == last and outcome.terminated,
-                "truncated": number == last and not outcome.terminated,
-                "started_at": _at(session, recorded.time_s), "ended_at": _at(session, ended),
-            }
-        )  # fmt: skip
-    return rows
-
-
-def _points(action: Action) -> dict[str, float]:
-    if isinstance(action, act.Drag):
-        start, end = action.start_point, action.end_point
-        return {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
-    point = getattr(action, "point", None)
-    return {"x": point.x, "y": point.y} if point else {}
-
-
-def _thoughts(
-    identity: str,
-    utterances: Sequence[Utterance],
-    texts: Sequence[str],
-    alignment: Alignment,
-    recognizer: str,
-    refined_by: str,
-) -> Iterable[dict[str, Any]]:
-    """Rows of `thoughts`, their times on the screen's clock."""
-    offset = alignment.offset_s
-    for number, (utterance, text) in enumerate(zip(utterances, texts, strict=True)):
-        words = [replace(w, start_s=w.start_s + offset, end_s=w.end_s + offset) for w in utterance.words]
-        yield {
-            "trajectory_id": identity, "utterance": number, "start_s": utterance.start_s + offset,
-            "end_s": utterance.end_s + offset, "asr_text": utterance.text, "text": text,
-            "words": [asdict(word) for word in words], "step": alignment.steps[number],
-            "alignment_score": alignment.scores[number], "recognizer": recognizer, "refined_by": refined_by,
-        }  # fmt: skip
-
-
-def _events(session: Session, identity: str) -> Iterable[dict[str, Any]]:
-    step_of = {index: step for step, one in enumerate(session.actions) for index in one.events}
-    for number, event in enumerate(session.events):
-        yield {
-            "trajectory_id": identity, "event": number, "time_s": event.time_s, "kind": event.kind, "x": event.x,
-            "y": event.y, "key": event.key or None, "text": event.text or None, "step": step_of[number],
-        }  # fmt: skip
-
-
-def _review(identity: str, found: Curation) -> dict[str, Any]:
-    return {
-        "subject": identity, "kind": "curation", "reviewer": "rules",
-        "decision": "accept" if found.accepted else "reject", "comment": "; ".join((*found.faults, *found.remarks)),
-        "at": datetime.now(UTC),
-    }  # fmt: skip
-
-
 def mark_duplicates(ingested: Iterable[IngestedSession], seen: Mapping[str, str]) -> list[IngestedSession]:
     """Recordings of the same task with the same actions as an earlier one become invalid; the first one stands."""
     known, marked = dict(seen), []
@@ -359,13 +182,9 @@ def mark_duplicates(ingested: Iterable[IngestedSession], seen: Mapping[str, str]
         if usable and one.fingerprint in known:
             reason = f"duplicate of {known[one.fingerprint]}"
             trajectory = {**one.trajectory_row, "status": "invalid", "error": reason}
-            review = _review(trajectory["trajectory_id"], Curation((reason,)))
+            review = review_row(trajectory["trajectory_id"], Curation((reason,)))
             one = replace(one, trajectory_row=trajectory, review_rows=(review,))
         elif usable:
             known[one.fingerprint] = one.session
         marked.append(one)
     return marked
-
-
-def _at(session: Session, seconds: float) -> datetime:
-    return session.meta.started_at + timedelta(seconds=seconds)

@@ -79,7 +79,8 @@ def recorded_tasks(count: int, settings: Settings) -> list[Task]:
     seed, turn = SEEDS, 0
     while len(tasks) < count:
         world = catalogue.get(names[turn % len(names)])
-        slots = [(t, n) for n in settings.synthesis.levels for t, s in world.templates.items() if n in s.max_steps]
+        slots = [(t, n) for t, s in world.templates.items() for n in settings.synthesis.levels if n in s.max_steps]
+        slots = random.Random(world.name).sample(slots, len(slots))
         template, level = slots[turn // len(names) % len(slots)]
         task, seed = make_task(world, template, level, seed, "train"), seed + 1
         if content(task) not in held_out:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from flywheel.errors import BadInput, FlywheelError
-from flywheel.recording.audio import segments
 from flywheel.settings import Recording
 
 
@@ -31,19 +30,6 @@ class Word:
 class Transcript:
     """words: in the order of their times; empty where nothing was understood."""
 
-    words: tuple[Word, ...]
-
-    @property
-    def text(self) -> str:
-        return " ".join(word.word for word in self.words)
-
-
-@dataclass(frozen=True)
-class Utterance:
-    """A stretch of speech between pauses. Times, also those of the words, are seconds on the audio's clock."""
-
-    start_s: float
-    end_s: float
     words: tuple[Word, ...]
 
     @property
@@ -83,22 +69,6 @@ def check_audio(samples: np.ndarray, rate: int) -> None:
         raise BadInput(f"a recognizer needs 16,000 samples a second, not {rate}", fix="use audio.resample")
     if samples.ndim != 1 or samples.dtype != np.float32:
         raise BadInput(f"a recognizer needs float32 mono, not {samples.dtype} of shape {samples.shape}")
-
-
-def transcribe(recognizer: Recognizer, samples: np.ndarray, rate: int, timeout_s: float) -> list[Utterance]:
-    """Cut the audio into utterances and recognize each; those in which no word was found are left out.
-
-    Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
-    """
-    deadline = time.monotonic() + timeout_s
-    utterances = []
-    for start, end in segments(samples, rate):
-        piece = samples[round(start * rate) : round(end * rate)]
-        words = recognizer.recognize(piece, rate, deadline - time.monotonic()).words
-        if words:
-            shifted = tuple(replace(w, start_s=w.start_s + start, end_s=w.end_s + start) for w in words)
-            utterances.append(Utterance(start, end, shifted))
-    return utterances
 
 
 def check_deadline(deadline: float, name: str) -> None:

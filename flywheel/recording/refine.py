@@ -9,6 +9,18 @@ from difflib import SequenceMatcher
 from typing import Protocol
 
 from flywheel.recording.language_model import LanguageModel, OpenAIModel
+from flywheel.recording.wording import (
+    CLOSINGS,
+    FILLERS,
+    KEPT,
+    LEADS,
+    LEFT_OVER,
+    OPENERS,
+    REACH,
+    REPAIRS,
+    VERBS,
+    WEAK_REPAIRS,
+)
 from flywheel.settings import Settings
 
 
@@ -76,49 +88,12 @@ class RuleRefiner:
 
     def refine(self, heard: Heard) -> str:
         words = _mend(heard)
-        words = _drop(words, _FILLERS)
+        words = _drop(words, FILLERS)
         words = _repair(words)
         words = _repetitions(words)
         words = _trim(words)
-        return _sentence(words)
+        return "" if tuple(words) in CLOSINGS else _sentence(words)
 
-
-# Phrases that mean nothing wherever they stand; the longest first.
-_FILLERS = sorted(
-    (
-        tuple(phrase.split())
-        for phrase in (
-            "um", "uh", "er", "erm", "hmm", "mm", "ah", "eh", "huh", "let me see", "let's see", "let us see",
-            "you know", "kind of", "sort of", "let me think", "where is it", "oh",
-        )
-    ),
-    key=len, reverse=True,
-)  # fmt: skip
-# What stands only at the beginning of a thought, or is left over at its end.
-_OPENERS = {"okay", "ok", "well", "so", "and", "right", "alright", "yes", "yeah", "but"}
-_LEFT_OVER = {"the", "a", "an", "and", "to", "of", "so", "but", "or", "then", "okay"}
-
-# Words by which a speaker takes something back. "no" and "wait" alone are ordinary words too, so they count only
-# where what follows begins again with a word said just before.
-_REPAIRS = sorted(
-    (
-        tuple(phrase.split())
-        for phrase in (
-            "no wait", "no no", "no sorry", "wait no", "sorry", "i mean", "no i mean", "scratch that", "or rather",
-            "oh no", "actually no", "no actually",
-        )
-    ),
-    key=len, reverse=True,
-)  # fmt: skip
-_WEAK_REPAIRS = {"no", "wait", "actually", "rather"}
-_REACH = 8  # words back to which a speaker goes when beginning again
-
-_VERBS = {
-    "click", "press", "pick", "take", "open", "close", "drag", "drop", "move", "type", "enter", "write", "scroll",
-    "turn", "switch", "select", "choose", "search", "add", "remove", "put", "buy", "go", "merge", "slide", "hit",
-    "set", "save", "push", "tap", "look", "find", "need", "want", "see",
-}  # fmt: skip
-_LEADS = {"now", "then", "first", "next", "finally", "again", "here"}
 
 _SIMILAR = 0.72  # least similarity of a misheard word to the one meant
 _SURE = 0.9  # a word heard with this confidence is left alone
@@ -130,18 +105,13 @@ def _mend(heard: Heard) -> list[str]:
     mended = []
     for word, confidence in zip(heard.words, heard.confidence, strict=True):
         word = word.lower()
-        if word in heard.vocabulary or confidence >= _SURE or len(word) < 3 or word in _KEPT:
+        if word in heard.vocabulary or confidence >= _SURE or len(word) < 3 or word in KEPT:
             mended.append(word)
             continue
         close = [(similarity(word, other), other) for other in known if other[0] == word[0]]
         best = max(close, default=(0.0, word))
         mended.append(best[1] if best[0] >= _SIMILAR else word)
     return mended
-
-
-_KEPT = _OPENERS | _VERBS | _LEADS | {word for phrase in (*_FILLERS, *_REPAIRS) for word in phrase} | {
-    "the", "and", "this", "that", "with", "for", "its", "it's", "not", "one", "too", "two",
-}  # fmt: skip
 
 
 def similarity(one: str, other: str) -> float:
@@ -169,8 +139,8 @@ def _repair(words: list[str]) -> list[str]:
     at = 0
     while at < len(words):
         rest = words[at:]
-        size = next((len(p) for p in _REPAIRS if tuple(rest[: len(p)]) == p), 0)
-        weak = not size and rest[0] in _WEAK_REPAIRS
+        size = next((len(p) for p in REPAIRS if tuple(rest[: len(p)]) == p), 0)
+        weak = not size and rest[0] in WEAK_REPAIRS
         if not size and not weak:
             done.append(words[at])
             at += 1
@@ -192,7 +162,7 @@ def _begun_again(done: list[str], rest: list[str]) -> int | None:
     if not rest:
         return None
     nearest = max((i for i, word in enumerate(done) if word == rest[0]), default=None)
-    return nearest if nearest is not None and len(done) - nearest <= _REACH else None
+    return nearest if nearest is not None and len(done) - nearest <= REACH else None
 
 
 def _repetitions(words: list[str]) -> list[str]:
@@ -209,9 +179,9 @@ def _repetitions(words: list[str]) -> list[str]:
 
 def _trim(words: list[str]) -> list[str]:
     start, end = 0, len(words)
-    while start < end and words[start] in _OPENERS:
+    while start < end and words[start] in OPENERS:
         start += 1
-    while start < end and words[end - 1] in _LEFT_OVER:
+    while start < end and words[end - 1] in LEFT_OVER:
         end -= 1
     return words[start:end]
 
@@ -223,8 +193,8 @@ def _sentence(words: list[str]) -> str:
     """First person, a capital, a full stop."""
     if not words:
         return ""
-    lead = 1 if words[0] in _LEADS and len(words) > 1 else 0
-    if words[lead] in _VERBS:
+    lead = 1 if words[0] in LEADS and len(words) > 1 else 0
+    if words[lead] in VERBS:
         words = [*words[:lead], "i", *words[lead:]]
     words = [_FIRST_PERSON.sub(r"I\1", word) for word in words]
     text = " ".join(words)

@@ -19,7 +19,10 @@ STAGES = (
     "ingest", "synthesize", "rollout", "score", "route", "ct", "sft", "rl-games", "rl-sites", "merge", "evaluate",
     "promote", "runs",
 )  # fmt: skip
-_CURVES = ("loss", "reward", "success", "entropy", "value_loss", "explained_variance", "response_tokens", "mismatch")
+_CURVES = (
+    "loss", "reward", "success", "entropy", "value_loss", "explained_variance", "response_length", "rounds",
+    "mismatch",
+)  # fmt: skip
 _STEPS_SHOWN = 8
 
 
@@ -186,6 +189,7 @@ def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | N
     for row in table:
         row["word_error_rate"] = figures.get((row["iteration"], "word_error_rate"))
         row["accuracy"] = figures.get((row["iteration"], "alignment_accuracy"))
+        row["thoughtful"] = figures.get((row["iteration"], "steps_with_a_thought"))
     example = catalog.rows(
         connection,
         """SELECT h.*, t.instruction

@@ -29,6 +29,7 @@ from flywheel.worlds.server import WorldServer
 
 log = logging.getLogger(__name__)
 _CLOCK = (Path(__file__).parent / "clock.js").read_text(encoding="utf-8")
+_CRASHED = "the page crashed"
 # What a navigation does to a call that was under way in the page it left.
 _LEFT = ("Execution context was destroyed", "Cannot find context", "Inspected target navigated", "frame was detached")
 
@@ -38,7 +39,7 @@ class BrowserEnv:
 
     def __init__(self, page: Page, cdp: CDPSession, server: WorldServer, settings: Sandbox) -> None:
         self._page, self._cdp, self._server, self._settings = page, cdp, server, settings
-        self._hands = Hands(page, settings.width, settings.height)
+        self._hands = Hands(page, settings.width, settings.height, lambda: self._look(0))
         self._task: Task | None = None
         self._url = ""
         self._script = ""
@@ -46,6 +47,7 @@ class BrowserEnv:
         self._actions: list[Action] = []
         self._state: Mapping[str, Any] = {}
         self._over = True
+        self._running: asyncio.Task | None = None
         self.broken = False
 
     # -- the contract ---------------------------------------------------------------------------------------------
@@ -101,6 +103,12 @@ class BrowserEnv:
         self._forget()
         self._over = True
 
+    def crash(self) -> None:
+        """The page's renderer died: no call to it will answer, so the one under way ends now."""
+        self.broken = True
+        if self._running is not None:
+            self._running.cancel(_CRASHED)
+
     # -- inside ---------------------------------------------------------------------------------------------------
     def _forget(self) -> None:
         if self._url:
@@ -149,8 +157,15 @@ class BrowserEnv:
         if self.broken:
             raise EnvError("the page is broken", where=self._where(), fix="lease another environment")
         try:
+            self._running = asyncio.current_task()
             async with asyncio.timeout(self._settings.timeout_s):
                 yield
+        except asyncio.CancelledError as error:
+            self.broken = True
+            if error.args != (_CRASHED,):
+                raise
+            self._running.uncancel()
+            raise EnvError(f"the page crashed in a {what}", where=self._where(task)) from None
         except TimeoutError:
             self.broken = True
             raise EnvTimeout(
@@ -163,6 +178,8 @@ class BrowserEnv:
         except BaseException:
             self.broken = True
             raise
+        finally:
+            self._running = None
 
     def _where(self, task: Task | None = None) -> str:
         task = task or self._task

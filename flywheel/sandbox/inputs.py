@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Awaitable, Callable
 from urllib.parse import urljoin
 
 from playwright.async_api import Page
@@ -32,10 +33,10 @@ def key_name(key: str) -> str | None:
 
 
 class Hands:
-    """Mouse and keyboard of one page. width, height: the viewport in pixels."""
+    """Mouse and keyboard of one page. width, height: the viewport in pixels. settle: waits for what was begun."""
 
-    def __init__(self, page: Page, width: int, height: int) -> None:
-        self._page, self._width, self._height = page, width, height
+    def __init__(self, page: Page, width: int, height: int, settle: Callable[[], Awaitable[object]]) -> None:
+        self._page, self._width, self._height, self._settle = page, width, height, settle
         self._held: set[str] = set()
 
     async def release_all(self) -> None:
@@ -52,7 +53,7 @@ class Hands:
             case act.Click(point):
                 await self._page.mouse.click(*self._pixel(point))
             case act.LeftDouble(point):
-                await self._page.mouse.dblclick(*self._pixel(point))
+                await self._double(self._pixel(point))
             case act.RightSingle(point):
                 await self._page.mouse.click(*self._pixel(point), button="right")
             case act.Drag(start, end):
@@ -68,17 +69,32 @@ class Hands:
             case act.Press(key) | act.Release(key):
                 return await self._hold(key, down=isinstance(action, act.Press))
             case act.Navigate(content):
-                target = urljoin(base, content.strip())
-                if not target.startswith(base):
-                    return "the address is outside this world"
-                await self._page.goto(target, wait_until="commit")
+                return await self._navigate(content, base)
             case act.NavigateBack():
                 if await self._page.go_back(wait_until="commit") is None:
                     return "there is no page to go back to"
         return ""
 
+    async def _navigate(self, content: str, base: str) -> str:
+        try:
+            target = urljoin(base, content.strip())
+        except ValueError:
+            return "that is not an address"
+        if not target.startswith(base):
+            return "the address is outside this world"
+        await self._page.goto(target, wait_until="commit")
+        return ""
+
     def _pixel(self, point: Point) -> tuple[float, float]:
         return point.x * self._width, point.y * self._height
+
+    async def _double(self, at: tuple[float, float]) -> None:
+        """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
+        mouse = self._page.mouse
+        await mouse.click(*at)
+        await self._settle()
+        await mouse.down(click_count=2)
+        await mouse.up(click_count=2)
 
     async def _drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         mouse = self._page.mouse
@@ -101,7 +117,8 @@ class Hands:
     async def _type(self, content: str) -> str:
         if len(content) > _MAX_TEXT:
             return f"the text is longer than {_MAX_TEXT} characters"
-        text = content.rstrip("\n")
+        # A model's text may hold lone surrogates, which no message can carry.
+        text = content.rstrip("\n").encode("utf-8", "replace").decode()
         if text:
             await self._page.keyboard.insert_text(text)
         if content.endswith("\n"):

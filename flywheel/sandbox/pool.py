@@ -25,6 +25,7 @@ _CLOSE_S = 5.0
 _LEASE_WAIT_S = 600.0
 _FLAGS = (
     "--disable-gpu", "--hide-scrollbars", "--disable-lcd-text", "--font-render-hinting=none", "--no-sandbox",
+    "--disable-partial-raster",  # else edges depend by a shade on what was drawn there before
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # pages reach no other machine
 )  # fmt: skip
 
@@ -115,10 +116,9 @@ class _Slot:
         self._context: BrowserContext | None = None
         self._env: BrowserEnv | None = None
         self._page: Page | None = None
-        self._dead = False
 
     async def open(self) -> BrowserEnv:
-        if self._env is None or self._dead or self._page.is_closed():
+        if self._env is None or self._env.broken or self._page.is_closed():
             await self.discard()
             try:
                 async with asyncio.timeout(_START_S):
@@ -131,7 +131,6 @@ class _Slot:
         return self._env
 
     async def _fresh(self, browser: Browser) -> BrowserEnv:
-        self._dead = False
         self._context = await browser.new_context(
             viewport={"width": self._settings.width, "height": self._settings.height}, accept_downloads=False,
             service_workers="block", locale="en-US", timezone_id="UTC", reduced_motion="reduce",
@@ -139,13 +138,11 @@ class _Slot:
         self._page = page = await self._context.new_page()
         self._context.on("page", lambda popup: asyncio.ensure_future(_quietly(popup.close())))
         page.on("dialog", lambda dialog: asyncio.ensure_future(_quietly(dialog.dismiss())))
-        page.on("crash", lambda _: self._die())
         cdp = await self._context.new_cdp_session(page)
         await cdp.send("Page.enable")  # without it, scripts for new documents are not run
-        return BrowserEnv(page, cdp, self._server, self._settings)
-
-    def _die(self) -> None:
-        self._dead = True
+        env = BrowserEnv(page, cdp, self._server, self._settings)
+        page.on("crash", lambda _: env.crash())
+        return env
 
     async def discard(self) -> None:
         """Throw page and context away. A hung page can hold its context for long: then the browser goes too."""

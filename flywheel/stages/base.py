@@ -21,7 +21,7 @@ from flywheel import progress
 from flywheel.errors import BadInput
 from flywheel.settings import Settings
 from flywheel.settings import load as load_settings
-from flywheel.store.partitions import Manifest, write, write_json
+from flywheel.store.partitions import Manifest, disk_full_is_named, write, write_json
 from flywheel.workspace import Workspace, label
 
 
@@ -99,9 +99,10 @@ def do_shard(stage: Stage, ctx: Context, shard: str) -> tuple[Path, Any, bool]:
     marker = folder / "result.json"
     if marker.is_file():
         return folder, json.loads(marker.read_text(encoding="utf-8"))["result"], True
-    folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    result = stage.work(ctx, shard, folder)
+    with disk_full_is_named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        result = stage.work(ctx, shard, folder)
     write_json(marker, {"result": result, "seconds": round(time.monotonic() - started, 3)})
     return folder, result, False
 

@@ -28,6 +28,8 @@ VOCABULARY: dict[str, Name] = {
     # every stage
     "seconds": Name("s", "duration of the stage"),
     # ingest
+    "utterances": Name("utterances", "spoken thoughts recognised"),
+    "steps_with_a_thought": Name("fraction", "of the steps of recordings that a thought was aligned with", "higher"),
     "sessions": Name("sessions", "recorded sessions taken in"),
     "word_error_rate": Name("fraction", "of the recogniser against the script of the session", "lower"),
     "alignment_accuracy": Name("fraction", "of utterances aligned with the right step", "higher"),
@@ -60,8 +62,10 @@ VOCABULARY: dict[str, Name] = {
     "clip_fraction": Name("fraction", "tokens whose ratio was clipped"),
     "mismatch": Name("nats", "mean |log-probability recomputed - sampled|", "lower"),
     "grad_norm": Name("", "before clipping"),
-    "response_tokens": Name("tokens", "mean tokens a step"),
-    "episode_steps": Name("steps", "mean steps an episode"),
+    "kl": Name("nats", "mean divergence of the policy from the one that sampled"),
+    "response_length": Name("tokens", "mean tokens a step"),
+    "rounds": Name("steps", "mean steps an episode"),
+    "horizon": Name("tokens", "mean effective horizon of the policy's advantage, 1 / (1 - lambda)"),
     # evaluate, promote
     "success_before": Name("fraction", "held-out tasks solved by the predecessor", "higher"),
     "success_after": Name("fraction", "held-out tasks solved by the merged model", "higher"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping
@@ -109,7 +108,7 @@ def write(
                 parts.append(Part(final, chunk.num_rows, sha256_file(path)))
             if folder.exists():
                 shutil.rmtree(folder)
-            os.replace(temporary, folder)
+            temporary.replace(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return Manifest(table, tuple(parts))
@@ -172,7 +171,7 @@ def write_text(path: Path, text: str) -> None:
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
         try:
             temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
+            temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -187,12 +186,19 @@ class disk_full_is_named:
         return None
 
     def __exit__(self, kind, error, trace) -> None:
-        full = isinstance(error, OSError) and (
-            error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        )
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        # Some libraries raise errors of their own for it (torch.save a RuntimeError).
+        full = full or (isinstance(error, Exception) and _free_bytes(self.where) < _FULL_BYTES)
         if full:
             raise DiskFull(
-                "the disk is full; what was finished is kept",
-                where=self.where,
-                fix="free some space and run again",
+                "the disk is full; what was finished is kept", where=self.where, fix="free some space and run again"
             ) from error
+
+
+_FULL_BYTES = 2**20
+
+
+def _free_bytes(path: Path) -> int:
+    """Free bytes where `path` lies or would lie."""
+    there = next(folder for folder in (path, *path.resolve().parents) if folder.exists())
+    return shutil.disk_usage(there).free

@@ -15,9 +15,9 @@ from flywheel.synthesis.scenes import SIDE, Scene
 
 COLUMNS = 8  # scenes across a sheet
 
-_STYLE = f"""<style>
+_STYLE = f"""<!doctype html><style>
 * {{ box-sizing: border-box; margin: 0; }}
-body {{ width: {COLUMNS * SIDE}px; display: grid; grid-template-columns: repeat({COLUMNS}, {SIDE}px); }}
+body {{ width: {COLUMNS * SIDE}px; display: grid; grid: auto-flow {SIDE}px / repeat({COLUMNS}, {SIDE}px); }}
 section {{ position: relative; width: {SIDE}px; height: {SIDE}px; overflow: hidden; color: #1b1f27; }}
 section * {{ position: absolute; }}
 section div {{ display: flex; align-items: center; justify-content: center; white-space: nowrap; }}

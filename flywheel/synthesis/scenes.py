@@ -58,10 +58,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Scene:
+    """shown: what can be seen, by name, and where."""
+
     kind: str
     level: int
     html: str
     questions: tuple[Question, ...]
+    shown: tuple[tuple[str, Box], ...]
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ class _Item:
 
 def draw(kind: str, level: int, rng: random.Random, coordinates: int) -> Scene:
     """A scene of `kind` (a key of KINDS); levels 1 to LEVELS hold more, and more alike, elements."""
-    scene_html, questions = KINDS[kind](level, rng, coordinates)
-    return Scene(kind, level, scene_html, tuple(questions))
+    scene_html, questions, items = KINDS[kind](level, rng, coordinates)
+    return Scene(kind, level, scene_html, tuple(questions), tuple((item.name, item.box) for item in items))
 
 
 # Pieces of HTML.
@@ -100,8 +103,9 @@ def _path(name: str) -> str:
 
 
 def _svg(name: str, box: Box, fill: str, extra: str = "") -> str:
+    place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px"
     return (
-        f'<svg viewBox="0 0 24 24" style="left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px">'
+        f'<svg viewBox="0 0 24 24" style="{place}">'
         f'<path d="{_path(name)}" fill="{fill}" fill-rule="evenodd" {extra}/></svg>'
     )
 
@@ -236,10 +240,12 @@ def _about(rng: random.Random, skill: str, items: list[_Item], coordinates: int,
     return questions
 
 
-# Kinds of scenes: (level, rng, coordinates) -> HTML and questions.
+# Kinds of scenes: (level, rng, coordinates) -> HTML, questions, and what is shown.
+
+_Drawn = tuple[str, list[Question], list[_Item]]
 
 
-def _shapes(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Question]]:
+def _shapes(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     count = _count(level, rng)
     largest = 64 if count <= 4 else 40
     sizes = [(side := rng.uniform(24, largest), side) for _ in range(count)]
@@ -249,10 +255,10 @@ def _shapes(level: int, rng: random.Random, coordinates: int) -> tuple[str, list
     for (colour, shape), box in zip(pairs, boxes, strict=False):
         body += _svg(shape, box, _colour(colour, rng), 'stroke="#1b1f27" stroke-width="1"')
         items.append(_Item(f"{colour} {shape}", box, (shape,)))
-    return _page(rng, body), _about(rng, "shape", items, coordinates)
+    return _page(rng, body), _about(rng, "shape", items, coordinates), items
 
 
-def _blocks(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Question]]:
+def _blocks(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     """Coloured blocks with an icon: in a grid or scattered, with or without a label below."""
     count = _count(level, rng)
     nouns = rng.choice((words.SYMBOLS, _things()))
@@ -285,7 +291,7 @@ def _blocks(level: int, rng: random.Random, coordinates: int) -> tuple[str, list
         if labelled:
             body += _div(Box(box.x - 12, box.y + box.h + 1, box.w + 24, 17), "", noun)
         items.append(_Item(f"{colour} {noun}", box, (noun, f"{colour} {called}")))
-    return _page(rng, body), _about(rng, "block", items, coordinates)
+    return _page(rng, body), _about(rng, "block", items, coordinates), items
 
 
 @cache
@@ -293,7 +299,7 @@ def _things() -> tuple[str, ...]:
     return tuple(name for name in _icons() if name not in words.SYMBOLS)
 
 
-def _buttons(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Question]]:
+def _buttons(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     count = min(_count(level, rng), 8)
     pool = {1: words.BUTTONS[:12], 2: words.BUTTONS[:24]}.get(level, (*words.BUTTONS, *words.THINGS, *words.PEOPLE))
     labels = rng.sample(pool, count)
@@ -312,10 +318,10 @@ def _buttons(level: int, rng: random.Random, coordinates: int) -> tuple[str, lis
     questions = _about(rng, "button", items, coordinates)
     for item in rng.sample(items, min(2, len(items))):
         questions.append(_click(rng, "button", f"{item.name} button", item.box, coordinates))
-    return page, questions
+    return page, questions, items
 
 
-def _rows(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Question]]:
+def _rows(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     count = min(_count(level, rng), 6)
     single = tuple(word for word in words.SETTINGS if " " not in word)
     labels = rng.sample(single[:10] if level == 1 else words.SETTINGS, count)
@@ -324,7 +330,7 @@ def _rows(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Q
     right = rng.random() < 0.85
     accent = rng.choice(("green", "blue", "purple", "orange"))
     with_icon = rng.random() < 0.6
-    body, items, states = "", [], []
+    body, items, states, seen = "", [], [], []
     for number, label in enumerate(labels):
         y = top + number * height
         on = rng.random() < 0.5
@@ -341,6 +347,7 @@ def _rows(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Q
         body += _div(Box(toggle.x + (20 if on else 2), toggle.y + 2, 16, 16), "background:#fff;border-radius:8px")
         items.append(_Item(label, toggle))
         states.append(on)
+        seen += [_Item(label, Box(x, y, 120, height - 3)), _Item("on" if on else "off", toggle)]
     questions = [
         Question("describe", "Describe the screen.", "; ".join(
             f"{item.name} {'on' if on else 'off'} {_spot(item.box.centre, coordinates)}"
@@ -356,10 +363,10 @@ def _rows(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Q
             action = _act(f"I turn {way} {item.name}.", Click(item.box.centre), coordinates)
             questions.append(Question("toggle", f"Turn {way} {item.name}.", action, (item.box,)))
         questions.append(Question("ask", f"Is {item.name} on or off?", "on" if on else "off"))
-    return _page(rng, body), questions
+    return _page(rng, body), questions, seen
 
 
-def _form(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Question]]:
+def _form(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     """A field, empty or filled, with or without focus, and a button beside or below it."""
     label = rng.choice(("search", "name", "search", "page", "item"))
     button = rng.choice(("go", "search", "ok", "send", "save"))
@@ -389,10 +396,10 @@ def _form(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Q
         questions.append(
             Question("field", said, _act(f"I click the {label} field.", Click(field.centre), coordinates), (field,))
         )
-    return _page(rng, body), questions
+    return _page(rng, body), questions, [*items, *([_Item(value, field)] if value else [])]
 
 
-def _outlines(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Question]]:
+def _outlines(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     """Coloured pieces, and a dashed outline of each one's shape elsewhere."""
     count = min(level, 3)
     side = rng.uniform(36, 56)
@@ -412,10 +419,10 @@ def _outlines(level: int, rng: random.Random, coordinates: int) -> tuple[str, li
         action = _act(f"I drag the {piece.name} to its outline.", drag, coordinates)
         verb = rng.choice(("Drag", "Move", "Put"))
         questions.append(Question("drag", f"{verb} the {piece.name} into {where}.", action, (start, end)))
-    return _page(rng, body), [*questions, *_about(rng, "shape", pieces, coordinates, clicks=2)]
+    return _page(rng, body), [*questions, *_about(rng, "shape", pieces, coordinates, clicks=2)], pieces
 
 
-def _numbers(level: int, rng: random.Random, coordinates: int) -> tuple[str, list[Question]]:
+def _numbers(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     """Number tiles in a grid; keys are pressed as named."""
     side = {1: 2, 2: 3}.get(level, 4)
     cell = rng.uniform(34, 200 / side)
@@ -441,11 +448,10 @@ def _numbers(level: int, rng: random.Random, coordinates: int) -> tuple[str, lis
     for key in rng.sample(words.KEYS, 2):
         said = rng.choice((f"Press the {key} arrow key.", f"Press {key}.", f"Move {key}."))
         questions.append(Question("key", said, _act(f"I press {key}.", Hotkey((key,)), coordinates)))
-    return _page(rng, body), questions
+    return _page(rng, body), questions, items
 
 
-_Draw = Callable[[int, random.Random, int], tuple[str, list[Question]]]
-KINDS: dict[str, _Draw] = {
+KINDS: dict[str, Callable[[int, random.Random, int], _Drawn]] = {
     "shapes": _shapes, "blocks": _blocks, "buttons": _buttons, "rows": _rows, "form": _form, "outlines": _outlines,
     "numbers": _numbers,
 }  # fmt: skip

@@ -1,4 +1,9 @@
-"""From episodes to PPO's training samples: shaped rewards, values, GAE per trajectory, and only then the cut."""
+"""From episodes to PPO's training samples: shaped rewards, values, GAE per trajectory, and only then the cut.
+
+One forward pass of the policy as it is gives both the hidden states that V reads and the old log-probabilities. They
+are computed again, though the rollout recorded them, in batches that do not depend on how requests met in the
+rollout: so a run can be repeated exactly.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from flywheel.evaluation.evaluate import grade
 from flywheel.policy.encoding import Encoded, Encoder
@@ -14,8 +22,9 @@ from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import step_context
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl, Settings
-from flywheel.training.forward import batch_of, by_length
+from flywheel.training.forward import batch_of, by_length, response_hidden
 from flywheel.training.gae import estimate
+from flywheel.training.ppo import token_logprobs
 from flywheel.training.samples import Sample, agent_samples
 from flywheel.training.value import ValueModel
 
@@ -37,12 +46,15 @@ class Experience:
 
 @dataclass(frozen=True)
 class Turn:
-    """One training sample: a step with the advantages and value targets of its tokens, [response]."""
+    """One training sample: a step with the advantages, value targets, values and log-probabilities (under the policy
+    that sampled) of its tokens, [response], and the hidden states that V reads, [response, width]."""
 
     sample: Sample
     advantages: np.ndarray
     returns: np.ndarray
     values: np.ndarray
+    old_logprobs: np.ndarray
+    hidden: Tensor
     success: bool
 
 
@@ -82,49 +94,58 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
 
 
 def turns(
-    batch: Sequence[Experience], value: ValueModel, rl: Rl, *, bootstrap: bool = True
+    batch: Sequence[Experience], policy: PreTrainedModel, value: ValueModel, rl: Rl, *, bootstrap: bool = True
 ) -> tuple[list[Turn], float]:
     """Values, decoupled length-adaptive GAE over each whole trajectory, then one turn a step; and the mean horizon.
 
     bootstrap: false for Monte Carlo returns of value pretraining, where V has no meaning yet.
     """
-    per_step = _values(value, [s for e in batch for s in e.samples], rl.micro_batch)
-    beyond = [e.beyond for e in batch if e.beyond is not None] if bootstrap else []
-    ends = iter(_first_values(value, beyond, rl.micro_batch))
-    result, horizons, at = [], [], 0
+    read = iter(_read(policy, [s for e in batch for s in e.samples], rl.micro_batch))
+    result, horizons = [], []
+    ends = _values_beyond(policy, value, batch, rl.micro_batch) if bootstrap else {}
     for experience in batch:
-        lengths = [len(sample.response) for sample in experience.samples]
-        values = np.concatenate(per_step[at : at + len(lengths)])
-        at += len(lengths)
+        hidden, logprobs = zip(*(next(read) for _ in experience.samples), strict=True)
+        values = value.evaluate(torch.cat(hidden)).double().numpy()
+        last = np.cumsum([len(part) for part in hidden])
         rewards = np.zeros_like(values)
-        rewards[np.cumsum(lengths) - 1] = experience.rewards
+        rewards[last - 1] = experience.rewards
         got = estimate(
             rewards, values, np.ones(len(values), dtype=bool), gamma=rl.gamma, lambda_critic=rl.lambda_critic,
-            alpha=rl.alpha, bootstrap=next(ends) if bootstrap and experience.beyond is not None else 0.0,
+            alpha=rl.alpha, bootstrap=ends.get(experience.trajectory_id, 0.0),
         )  # fmt: skip
         horizons.append(got.horizon)
-        cuts = np.cumsum(lengths)[:-1]
-        pieces = zip(*(np.split(part, cuts) for part in (got.advantages, got.returns, values)), strict=True)
-        result += [Turn(s, *piece, experience.success) for s, piece in zip(experience.samples, pieces, strict=True)]
+        pieces = zip(*(np.split(part, last[:-1]) for part in (got.advantages, got.returns, values)), strict=True)
+        result += [
+            Turn(sample, *piece, old, states, experience.success)
+            for sample, piece, old, states in zip(experience.samples, pieces, logprobs, hidden, strict=True)
+        ]
     return result, float(np.mean(horizons))
 
 
-def _values(value: ValueModel, samples: Sequence[Sample], size: int) -> list[np.ndarray]:
-    """V at each response token of each sample."""
-    result: list[np.ndarray] = [np.zeros(0)] * len(samples)
+@torch.no_grad()
+def _read(policy: PreTrainedModel, samples: Sequence[Sample], size: int) -> list[tuple[Tensor, np.ndarray]]:
+    """Of each sample the hidden states [response, width] and log-probabilities [response] of its response."""
+    result: list = [None] * len(samples)
     for rows in by_length([len(sample) for sample in samples], size):
         batch = batch_of([samples[i].context for i in rows], [samples[i].response for i in rows])
-        for i, row in zip(rows, value.evaluate(batch).double().numpy(), strict=True):
-            result[i] = row[: len(samples[i].response)]
+        hidden = response_hidden(policy.base_model, batch)
+        logprobs, _ = token_logprobs(policy.get_output_embeddings()(hidden), batch.ids)
+        for place, i in enumerate(rows):
+            n = len(samples[i].response)
+            result[i] = (hidden[place, :n].clone(), logprobs[place, :n].numpy().copy())
     return result
 
 
-def _first_values(value: ValueModel, contexts: Sequence[Encoded], size: int) -> list[float]:
-    """V of the state at the end of each context, before any response."""
-    result = [0.0] * len(contexts)
-    for rows in by_length([len(context) for context in contexts], size):
+@torch.no_grad()
+def _values_beyond(
+    policy: PreTrainedModel, value: ValueModel, batch: Sequence[Experience], size: int
+) -> dict[str, float]:
+    """V of the state that a cut-off trajectory would have gone on from, by trajectory_id."""
+    cut = [(e.trajectory_id, e.beyond) for e in batch if e.beyond is not None]
+    result = {}
+    for rows in by_length([len(context) for _, context in cut], size):
         # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
-        batch = batch_of([contexts[i] for i in rows], [(0,)] * len(rows))
-        for i, row in zip(rows, value.evaluate(batch)[:, 0].tolist(), strict=True):
-            result[i] = row
+        padded = batch_of([cut[i][1] for i in rows], [(0,)] * len(rows))
+        found = value(response_hidden(policy.base_model, padded))[:, 0].tolist()
+        result |= {cut[i][0]: v for i, v in zip(rows, found, strict=True)}
     return result

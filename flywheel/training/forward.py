@@ -40,8 +40,19 @@ def batch_of(prompts: Sequence[Encoded], responses: Sequence[Sequence[int]]) -> 
         ids[row, :n], mask[row, :n] = response, True
         positions[row, :n] = np.arange(len(prompt) - 1, len(prompt) - 1 + n)
     # The last response token predicts nothing that is trained on: leave it out.
-    items = [prompt.extended(response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
+    items = [_extended(prompt, response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
     return Batch(collate(items, "right"), *(torch.from_numpy(part) for part in (ids, mask, positions)))
+
+
+def _extended(prompt: Encoded, response: Sequence[int]) -> Encoded:
+    """A model at the start of its training may sample the image token, for which there is no image: what follows it
+    is conditioned on the token before it instead, while its own log-probability is still the one that is computed."""
+    images = prompt.input_ids[prompt.mm_token_type_ids == 1]
+    kept: list[int] = []
+    for token in response:
+        is_image = len(images) > 0 and token == images[0]
+        kept.append((kept[-1] if kept else int(prompt.input_ids[-1])) if is_image else token)
+    return prompt.extended(kept)
 
 
 def response_hidden(trunk: nn.Module, batch: Batch) -> Tensor:

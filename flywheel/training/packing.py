@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from flywheel.policy.encoding import Encoder
+from flywheel.synthesis.scenes import Box
 
 IGNORED = -100
 
@@ -28,6 +29,39 @@ class Packed:
     inputs: dict[str, torch.Tensor]
     labels: torch.Tensor
     question: torch.Tensor
+
+
+def name_cells(
+    encoder: Encoder, shown: Sequence[Sequence[tuple[str, Box]]], side: int, cells: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each image token shows, in words: the thing that covers most of its cell, or "empty".
+
+    shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each
+    [screens x cells x cells, words], rows of weights summing to 1.
+    """
+    width = side / cells
+    spelt: dict[str, list[int]] = {}
+    rows: list[list[int]] = []
+    for things in shown:
+        names = [["empty", 0.15 * width * width] for _ in range(cells * cells)]
+        for name, box in things:
+            for row in range(max(0, int(box.y // width)), min(cells, int((box.y + box.h) // width) + 1)):
+                for column in range(max(0, int(box.x // width)), min(cells, int((box.x + box.w) // width) + 1)):
+                    across = min(box.x + box.w, (column + 1) * width) - max(box.x, column * width)
+                    down = min(box.y + box.h, (row + 1) * width) - max(box.y, row * width)
+                    if across * down >= names[row * cells + column][1]:
+                        names[row * cells + column] = [name, across * down]
+        for name, _ in names:
+            if name not in spelt:
+                spelt[name] = encoder.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
+            rows.append(spelt[name])
+    longest = max(len(row) for row in rows)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+    weights = torch.zeros(len(rows), longest)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = torch.tensor(row)
+        weights[number, : len(row)] = 1 / len(row)
+    return ids, weights
 
 
 class Packer:

@@ -12,12 +12,15 @@ import json
 import logging
 import math
 import multiprocessing
+import os
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +43,19 @@ from flywheel.sandbox import chromium
 from flywheel.synthesis import scenes, words
 from flywheel.synthesis.general import encode_png
 from flywheel.synthesis.render import Renderer
-from flywheel.training.packing import IGNORED, Packed, Packer
+from flywheel.training.packing import IGNORED, Packed, Packer, name_cells
 
 log = logging.getLogger(__name__)
 
 CHUNK = 256  # scenes drawn at once
-BATCH = 16  # screens a step
+BATCH = 8  # screens a step
 QUESTIONS = 7  # at most, of one screen
 RATE = 1e-3
 WARMUP = 200
-DECAY = 0.999  # of the average over the weights
-RAISE_AT = 0.8  # success at which a kind's level is raised
+NAMING = 0.5  # weight of naming what each image token shows
+DECAY = 0.998  # of the average over the weights
+FIRST = ("shapes", "blocks")  # the kinds of scenes that training begins with
+RAISE_AT = 0.7  # success at which a kind's level is raised
 WINDOW = 300  # questions that this success is measured on
 
 
@@ -73,33 +78,48 @@ class Curriculum:
             recent.clear()
 
     def plan(self, count: int, rng: random.Random) -> list[tuple[str, int]]:
-        """Kinds and levels of the next scenes: more than half at the present level, the rest below it."""
+        """Kinds and levels of the next scenes: more than half at the present level, the rest below it.
+
+        The other kinds wait until single shapes are seen: pointing is learnt once, and soonest on the plainest screens.
+        """
+        kinds = list(scenes.KINDS) if self.levels[FIRST[0]] > 1 else list(FIRST)
         drawn = []
         for _ in range(count):
-            kind = rng.choice(list(scenes.KINDS))
+            kind = rng.choice(kinds)
             top = self.levels[kind]
             drawn.append((kind, top if rng.random() < 0.6 else rng.randint(1, top)))
         return drawn
+
+
+def _end_with_parent() -> None:
+    """In the drawing process: a killed parent must not leave it, and its browser, behind."""
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@cache
+def _browser() -> Renderer:
+    """In the drawing process: one browser for all chunks."""
+    return Renderer(str(chromium.find(config.Sandbox()))).__enter__()
 
 
 def _render(plan: Sequence[tuple[str, int]], seed: str, coordinates: int) -> tuple[np.ndarray, list[scenes.Scene]]:
     """In the drawing process."""
     rng = random.Random(seed)
     drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan]
-    global _renderer
-    if _renderer is None:
-        _renderer = Renderer(str(chromium.find(config.Sandbox()))).__enter__()
-    return _renderer.draw(drawn), drawn
-
-
-_renderer: Renderer | None = None
+    return _browser().draw(drawn), drawn
 
 
 def _chunks(
     curriculum: Curriculum, seed: int, first: int, coordinates: int
 ) -> Iterator[tuple[int, np.ndarray, list[scenes.Scene]]]:
     """Chunks of scenes, the next ones being drawn in another process meanwhile."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_parent) as pool:
         waiting: deque[Future[Any]] = deque()
         for number in range(first, 2**31):
             while len(waiting) < 2:
@@ -119,13 +139,14 @@ def pretrain(
     seconds: float = math.inf,
     report_every: int = 50,
     evaluate_every: int = 1000,
+    held_out: int = 24,
     policy: config.Policy | None = None,
 ) -> Path:
     """Train and return the checkpoint `out`/base (bfloat16 on disk), written at each evaluation and at the end.
 
     Resumable: `out`/state.pt holds weights, optimiser and counters. `out`/log.jsonl takes a line each
-    `report_every` steps and each evaluation. `start`: a checkpoint to go on from with a fresh optimiser.
-    Stops after `steps` steps or `seconds`. Raises TrainingError for a loss that is not finite.
+    `report_every` steps and each evaluation (on `held_out` scenes a kind). `start`: a checkpoint to go on from with
+    a fresh optimiser. Stops after `steps` steps or `seconds`. Raises TrainingError for a loss that is not finite.
     """
     policy = policy or config.Policy()
     out.mkdir(parents=True, exist_ok=True)
@@ -144,7 +165,7 @@ def pretrain(
         step, chunk, curriculum.levels = state["step"], state["chunk"], state["levels"]
     packer = Packer(encoder, SCREEN)
     started = last = time.monotonic()
-    losses: list[float] = []
+    losses: list[tuple[float, float]] = []
     seen = asked = 0
 
     def keep() -> None:
@@ -169,22 +190,24 @@ def pretrain(
             packed = packer.pack(pixels[rows], [[(q.instruction, q.response) for q in asked] for asked in chosen])
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (step + 1) / WARMUP)
-            loss, predicted = _loss(model, packed)
+            cells = name_cells(encoder, [drawn[row].shown for row in rows], SCREEN, SCREEN // 32)
+            loss, naming, predicted = _loss(model, packed, cells)
             if not math.isfinite(loss.item()):
                 raise TrainingError("the loss is not finite", where=f"pretraining, step {step}")
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            (loss + NAMING * naming).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             _follow(average, model, min(DECAY, (step + 1) / (step + 10)))
             _mark(curriculum, encoder, packed, predicted, [drawn[row] for row in rows], chosen, policy.coordinates)
             step += 1
             seen, asked = seen + len(rows), asked + sum(len(some) for some in chosen)
-            losses.append(loss.item())
+            losses.append((loss.item(), naming.item()))
             if step % report_every == 0:
                 now = time.monotonic()
                 _write(out, {
-                    "step": step, "loss": round(float(np.mean(losses)), 4), "scenes_s": round(seen / (now - last), 1),
+                    "step": step, "loss": round(float(np.mean(losses, axis=0)[0]), 4),
+                    "naming": round(float(np.mean(losses, axis=0)[1]), 4), "scenes_s": round(seen / (now - last), 1),
                     "questions_s": round(asked / (now - last), 1), "seconds": round(now - started),
                     "levels": curriculum.levels,
                     "recent": {kind: round(float(np.mean(r)), 2) for kind, r in curriculum.recent.items() if r},
@@ -193,7 +216,7 @@ def pretrain(
             ended = step >= steps or time.monotonic() - started > seconds
             if step % evaluate_every == 0 or ended:
                 keep()
-                result = evaluate(average, encoder, policy, seed=seed)
+                result = evaluate(average, encoder, policy, seed=seed, scenes_a_kind=held_out)
                 _write(out, {"step": step, "evaluation": result})
                 last = time.monotonic()
             if ended:
@@ -216,14 +239,26 @@ def _attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, 
 AttentionInterface.register("sdpa_float32", _attention)
 
 
-def _loss(model: torch.nn.Module, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean cross-entropy over the response tokens, and the tokens predicted at them."""
+def _loss(
+    model: torch.nn.Module, packed: Packed, cells: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean cross-entropy over the response tokens; over the words for each image token; the tokens predicted.
+
+    The second is what makes a small model see early: each image token, as it enters the language model, must name
+    what it shows in the language model's own (tied) word space, where the words of an instruction can find it.
+    """
+    inputs = dict(packed.inputs)
+    core = model.model
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(**packed.inputs, use_cache=False)[0]
+        images = core.get_image_features(inputs.pop("pixel_values"), inputs["image_grid_thw"])
+        hidden = core(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
         where = packed.labels[:, 1:] != IGNORED
         logits = model.lm_head(hidden[:, :-1][where])
+        named = model.lm_head(core.language_model.norm(torch.cat(list(images.pooler_output))))
     target = packed.labels[:, 1:][where]
-    return torch.nn.functional.cross_entropy(logits.float(), target), logits.detach().argmax(-1)
+    words_, weights = cells
+    naming = -(named.float().log_softmax(-1).gather(1, words_) * weights).sum(1).mean()
+    return torch.nn.functional.cross_entropy(logits.float(), target), naming, logits.detach().argmax(-1)
 
 
 @torch.no_grad()
@@ -242,7 +277,7 @@ def _mark(
 ) -> None:
     """Note success with the true tokens before each (a free by-product of the training step)."""
     where = packed.labels[:, 1:] != IGNORED
-    row_of, position = where.nonzero(as_tuple=True)
+    row_of = where.nonzero()[:, 0]
     question_of = packed.question[:, 1:][where]
     for row, scene in enumerate(drawn):
         mine = row_of == row

@@ -26,8 +26,8 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
 from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.pool import Sandbox, rollout
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.sandbox.env import Task
+from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings
 from flywheel.training.experience import Experience, experiences
 from flywheel.training.experience import turns as estimate_turns
@@ -57,7 +57,8 @@ def train_rl(
 
     Returns one dict of metrics a PPO step, each also given to `on_metric` as it comes: step, reward, success, entropy,
     kl, clip_fraction, mismatch, value_loss, explained_variance, response_length, rounds (steps an episode), horizon,
-    episodes, crashed, rollout_s, update_s. Raises TrainingError where there are no tasks, no episode could be used, a
+    episodes, crashed, rollout_s, update_s (a figure without a meaning is left out); before them one of step 0 with what
+    value pretraining reached. Raises TrainingError where there are no tasks, no episode could be used, a
     loss is not finite, or rollout and training disagree. Must not be called from a running event loop.
     """
     tasks = sorted((task for task in tasks if task.domain == domain), key=lambda task: task.task_id)
@@ -111,7 +112,8 @@ class _Run:
             figures = await asyncio.to_thread(
                 pretrain_value, self.learner, batch, self.rl, self._seed("value pretraining")
             )
-            log.info("rl %s: value pretraining %s", self.domain, figures)
+            found = {f"value_pretraining_{name}": value for name, value in vars(figures).items()}
+            self.metrics.append(_finite({"step": 0, "episodes": len(batch), **found}))
         self.done = 0
         self._save()
 
@@ -122,10 +124,8 @@ class _Run:
         collected = time.monotonic()
         figures = await asyncio.to_thread(self._update, batch)  # the event loop keeps serving the sandbox
         self.done += 1
-        metric = {
-            "step": self.done, **_figures(batch, episodes), **figures,
-            "rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3),
-        }  # fmt: skip
+        seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
+        metric = _finite({"step": self.done, **_figures(batch, episodes), **figures, **seconds})
         self.metrics.append(metric)
         self._save()
         if self.done < self.rl.steps:
@@ -145,7 +145,7 @@ class _Run:
         return batch, episodes
 
     def _update(self, batch: Sequence[Experience]) -> dict[str, float]:
-        turns, horizon = estimate_turns(batch, self.learner.value, self.rl)
+        turns, horizon = estimate_turns(batch, self.learner.policy, self.learner.value, self.rl)
         figures = ppo_update(self.learner, turns, self.rl, self._seed("minibatches", self.done))
         return figures | {"horizon": horizon}
 
@@ -194,6 +194,11 @@ class _Run:
         used = [digest(sft_folder), self.domain, self.iteration, self.settings.seed, [t.task_id for t in self.tasks]]
         blocks = [getattr(self.settings, name).model_dump() for name in ("rl", "policy", "sandbox")]
         return hashlib.sha256(json.dumps([used, blocks], sort_keys=True).encode()).hexdigest()
+
+
+def _finite(metric: dict[str, Any]) -> dict[str, Any]:
+    """Without what has no meaning, such as the explained variance of returns that are all the same."""
+    return {name: value for name, value in metric.items() if np.isfinite(value)}
 
 
 def _figures(batch: Sequence[Experience], episodes: Sequence[Episode]) -> dict[str, float]:

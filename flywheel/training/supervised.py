@@ -39,7 +39,8 @@ def train_supervised(
     """Train the checkpoint on the samples and write the result to `out_folder`; returns the loss of each step.
 
     A killed run that is called again with the same arguments goes on from the state in `state_folder` and ends with
-    the same weights; the state is left for the caller to delete. Raises TrainingError where there are no samples or the loss is not finite.
+    the same weights; the state is left for the caller to delete. Raises TrainingError where there are no samples or
+    the loss is not finite.
     """
     if not samples:
         raise TrainingError("there are no samples to train on", where=out_folder.name, fix="collect trajectories first")

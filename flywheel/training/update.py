@@ -50,67 +50,48 @@ def normalised(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> dict[str, float]:
-    """rl.epochs passes over the turns; returns token-level means of the metrics.
+    """rl.epochs passes of the policy and rl.critic_epochs of the value model over the turns; returns token-level means.
 
-    The old policy's log-probabilities are computed again before the first step, in batches that do not depend on how
-    requests met in the rollout, so a run can be repeated exactly. They must be those recorded: raises TrainingError
-    where they differ by more than rl.max_mismatch on average (rollout and training disagree on the prompts, the tokens
-    or the weights).
+    The log-probabilities computed by training must be those that the rollout recorded: raises TrainingError where they
+    differ by more than rl.max_mismatch on average (they disagree on the prompts, the tokens or the weights).
     """
-    explained = explained_variance(*(np.concatenate([getattr(t, n) for t in turns]) for n in ("values", "returns")))
-    old = old_logprobs(learner.policy, turns, rl.micro_batch)
-    sampled = np.concatenate([turn.sample.logprobs for turn in turns])
-    mismatch = float(np.abs(np.concatenate(old) - sampled).mean())
+    values, returns, old = (_all(turns, name) for name in ("values", "returns", "old_logprobs"))
+    mismatch = float(np.abs(old - np.concatenate([turn.sample.logprobs for turn in turns])).mean())
     if not mismatch <= rl.max_mismatch:
         raise TrainingError(
             f"recomputed log-probabilities differ from the sampled ones by {mismatch:.4f} on average",
             where="rl.max_mismatch", fix="rollout and training must use the same prompts and weights",
         )  # fmt: skip
     trained = normalised(turns) if rl.normalise else list(turns)
-    total, value_sum = PolicyTerms(), 0.0
-    for part in _minibatches(len(trained), rl, seed):
-        chosen = [trained[i] for i in part]
-        tokens = sum(len(turn.returns) for turn in chosen)
-        total += _policy_step(learner, chosen, [old[i] for i in part], rl, tokens)
-        value_sum += value_update(learner, chosen, rl) * tokens
+    rng, total = np.random.default_rng(seed), PolicyTerms()
+    for part in _minibatches(len(trained), rl.epochs, rl.minibatch, rng):
+        total += _policy_step(learner, [trained[i] for i in part], rl)
+    value_losses = [
+        value_update(learner, [turns[i] for i in part], rl)
+        for part in _minibatches(len(turns), rl.critic_epochs, rl.minibatch, rng)
+    ]
     means = total.means()
     return {
         "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"],
-        "clip_fraction": means["clipped"], "mismatch": mismatch, "value_loss": value_sum / total.tokens,
-        "explained_variance": explained,
+        "clip_fraction": means["clipped"], "mismatch": mismatch, "value_loss": float(np.mean(value_losses)),
+        "explained_variance": explained_variance(values, returns),
     }  # fmt: skip
 
 
-@torch.no_grad()
-def old_logprobs(policy: PreTrainedModel, turns: Sequence[Turn], size: int) -> list[np.ndarray]:
-    """Log-probability of each response token under the policy as it is, one array a turn."""
-    result: list[np.ndarray] = [np.zeros(0)] * len(turns)
-    for rows in by_length([len(turn.sample) for turn in turns], size):
-        logprobs, _ = response_logprobs(policy, _batch([turns[i] for i in rows]))
-        for i, row in zip(rows, logprobs.numpy(), strict=True):
-            result[i] = row[: len(turns[i].sample.response)]
-    return result
-
-
 def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
-    """One gradient step of the value model alone; returns its loss."""
-    tokens = sum(len(turn.returns) for turn in turns)
+    """One gradient step of the value model; returns its loss."""
+    returns = torch.from_numpy(_all(turns, "returns")).float()
+    values = learner.value(torch.cat([turn.hidden for turn in turns]))
+    loss = value_loss(values, returns, torch.ones(len(returns), dtype=torch.bool), tokens=len(returns))
     learner.critic.zero_grad(set_to_none=True)
-    total = 0.0
-    for rows in by_length([len(turn.sample) for turn in turns], rl.micro_batch):
-        part = [turns[i] for i in rows]
-        batch, returns = _batch(part), _padded([t.returns for t in part])
-        loss = value_loss(learner.value(batch), returns, batch.mask, tokens=tokens)
-        loss.backward()
-        total += float(loss.detach())
-    _step(learner.critic, learner.value, rl.max_grad_norm, total)
-    return total
+    loss.backward()
+    _step(learner.critic, learner.value, rl.max_grad_norm, float(loss.detach()))
+    return float(loss.detach())
 
 
-def _policy_step(
-    learner: Learner, turns: Sequence[Turn], old: Sequence[np.ndarray], rl: Rl, tokens: int
-) -> PolicyTerms:
-    """One gradient step of the policy; tokens: trainable ones of the minibatch."""
+def _policy_step(learner: Learner, turns: Sequence[Turn], rl: Rl) -> PolicyTerms:
+    """One gradient step of the policy."""
+    tokens = sum(len(turn.returns) for turn in turns)
     positive_tokens = sum(len(turn.returns) for turn in turns if turn.success)
     learner.actor.zero_grad(set_to_none=True)
     terms, loss_sum = PolicyTerms(), 0.0
@@ -119,7 +100,7 @@ def _policy_step(
         batch = _batch(part)
         logprobs, entropy = response_logprobs(learner.policy, batch)
         loss, got = policy_loss(
-            logprobs, _padded([old[i] for i in rows]), _padded([t.advantages for t in part]), batch.mask,
+            logprobs, _padded([t.old_logprobs for t in part]), _padded([t.advantages for t in part]), batch.mask,
             eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens, entropy=entropy,
         )  # fmt: skip
         if rl.positive_nll:
@@ -140,12 +121,15 @@ def _step(optimizer: torch.optim.Optimizer, model: torch.nn.Module, max_norm: fl
     optimizer.step()
 
 
-def _minibatches(n: int, rl: Rl, seed: int) -> Iterator[list[int]]:
-    rng = np.random.default_rng(seed)
-    for _ in range(rl.epochs):
+def _minibatches(n: int, epochs: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
+    for _ in range(epochs):
         order = rng.permutation(n).tolist()
-        for start in range(0, n, rl.minibatch):
-            yield order[start : start + rl.minibatch]
+        for start in range(0, n, size):
+            yield order[start : start + size]
+
+
+def _all(turns: Sequence[Turn], name: str) -> np.ndarray:
+    return np.concatenate([getattr(turn, name) for turn in turns])
 
 
 def _batch(turns: Sequence[Turn]) -> Batch:

@@ -1,36 +1,37 @@
-"""The value model: a scalar head on a copy of the policy's trunk (VC-PPO, VAPO), so that the two do not disturb
-each other's features."""
+"""The value model: a small head on the hidden states of the policy's trunk, which it reads and does not train.
+
+VC-PPO and VAPO train a copy of the whole policy. Measured on the embedded model (96 episodes, value pretraining): the
+head explained 0.05 of the held-out variance after 5 s of processor time, features included, the copy 0.01 after 35 s;
+and the same forward pass gives the old policy's log-probabilities.
+"""
 
 from __future__ import annotations
-
-import copy
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from flywheel.training.forward import Batch, response_hidden
-
 
 class ValueModel(nn.Module):
     """V of the state before each response token: what the rewards from there on are expected to sum to.
 
-    Begins as a copy of the policy's trunk with a head of zeros, so its first value is 0 everywhere.
+    Its last layer begins as zeros, so the first value is 0 everywhere.
     """
 
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
-        self.trunk = copy.deepcopy(policy.base_model)
-        self.norm = nn.LayerNorm(policy.get_output_embeddings().in_features, elementwise_affine=False)
-        self.head = nn.Linear(policy.get_output_embeddings().in_features, 1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        width = policy.get_output_embeddings().in_features
+        self.head = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1)
+        )  # fmt: skip
+        nn.init.zeros_(self.head[-1].weight)
+        nn.init.zeros_(self.head[-1].bias)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Values [batch, longest response]."""
-        return self.head(self.norm(response_hidden(self.trunk, batch))).squeeze(-1)
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden: [..., width], from which a response token is predicted. Returns values [...]."""
+        return self.head(hidden).squeeze(-1)
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> Tensor:
+    def evaluate(self, hidden: Tensor) -> Tensor:
         """Values without gradient."""
-        return self(batch)
+        return self(hidden)

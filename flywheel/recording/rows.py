@@ -1,0 +1,200 @@
+"""An ingested recording as rows of the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from flywheel.agent import actions as act
+from flywheel.agent.actions import Action
+from flywheel.agent.parser import serialise
+from flywheel.agent.prompt import response_text
+from flywheel.agent.trajectory import trajectory_id
+from flywheel.errors import DataError
+from flywheel.recording.align import Alignment
+from flywheel.recording.curate import Curation, curate, fingerprint
+from flywheel.recording.session import Session, load_meta
+from flywheel.recording.utterances import Utterance
+from flywheel.settings import Settings
+from flywheel.synthesis.tasks import to_row
+
+Row = Mapping[str, Any]
+UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot be read
+
+
+@dataclass(frozen=True)
+class IngestedSession:
+    """One recording as rows of the tables named. A corrupt one has a trajectory (status invalid) and little else.
+
+    review_rows: what curation found, one row of `reviews` (kind curation, reviewer rules).
+    """
+
+    session: str
+    trajectory_row: Row
+    task_row: Row | None = None
+    step_rows: tuple[Row, ...] = ()
+    thought_rows: tuple[Row, ...] = ()
+    event_rows: tuple[Row, ...] = ()
+    image_rows: tuple[Row, ...] = field(default=(), repr=False)
+    review_rows: tuple[Row, ...] = ()
+    fingerprint: str = ""
+
+
+def session_rows(
+    session: Session,
+    utterances: Sequence[Utterance],
+    texts: Sequence[str],
+    alignment: Alignment,
+    recognizer: str,
+    refined_by: str,
+    settings: Settings,
+    iteration: int,
+) -> IngestedSession:
+    identity = _identity(session.task.task_id, session.meta.session, iteration)
+    steps = _steps(session, identity, _thoughts_of(session, texts, alignment), settings.policy.coordinates)
+    outcome = session.meta.outcome
+    trajectory = _trajectory(session.task.task_id, session.meta.session, iteration) | {
+        "domain": session.task.domain, "world": session.task.world, "level": session.task.level,
+        "instruction": session.task.instruction, "steps": len(steps), "reward": outcome.reward,
+        "status": "completed" if outcome.terminated else "truncated",
+        "final_state": json.dumps(outcome.state, sort_keys=True, ensure_ascii=False),
+        "started_at": session.meta.started_at, "ended_at": _at(session, session.meta.seconds),
+    }  # fmt: skip
+    images = {s.sha256: s for s in session.screens.values()}
+    found = curate(trajectory, steps, list(images), settings.policy.coordinates, session.task.max_steps)
+    if not found.accepted:
+        trajectory |= {"status": "invalid", "error": "; ".join(found.faults)}
+    task = to_row(session.task)
+    return IngestedSession(
+        session=session.meta.session,
+        trajectory_row=trajectory,
+        task_row=task,
+        step_rows=tuple(steps),
+        thought_rows=tuple(_thoughts(identity, utterances, texts, alignment, recognizer, refined_by)),
+        event_rows=tuple(_events(session, identity)),
+        image_rows=tuple(
+            {name: value for name, value in vars(screen).items() if name not in ("time_s", "url")}
+            for screen in images.values()
+        ),
+        review_rows=(review_row(identity, found),),
+        fingerprint=fingerprint(task, steps),
+    )
+
+
+def _identity(task_id: str, session: str, iteration: int) -> str:
+    return trajectory_id(iteration, task_id, 0, f"human-{session}")
+
+
+def _trajectory(task_id: str, session: str, iteration: int) -> dict[str, Any]:
+    return {
+        "trajectory_id": _identity(task_id, session, iteration), "task_id": task_id, "source": "recording",
+        "author": "human", "sample": 0, "policy_version": "human",
+    }  # fmt: skip
+
+
+def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
+    """What can be said of a session that cannot be read; its task, where session.json is whole."""
+    task = None
+    with suppress(DataError):
+        task = load_meta(folder)[1]
+    # The reason is kept for years: a path of this machine in it would mean nothing then.
+    reason = _without_path(str(error), folder)
+    trajectory = _trajectory(task.task_id if task else UNKNOWN, folder.name, iteration)
+    trajectory |= {"domain": UNKNOWN, "status": "invalid", "error": reason, "steps": 0}
+    if task:
+        trajectory |= {
+            "domain": task.domain, "world": task.world, "level": task.level, "instruction": task.instruction,
+        }  # fmt: skip
+    review = review_row(trajectory["trajectory_id"], Curation((reason,)))
+    return IngestedSession(folder.name, trajectory, to_row(task) if task else None, review_rows=(review,))
+
+
+def _without_path(text: str, folder: Path) -> str:
+    """Paths below the session's folder as they are from the recordings folder."""
+    return text.replace(f"{folder}", folder.name)
+
+
+def _thoughts_of(session: Session, texts: Sequence[str], alignment: Alignment) -> list[str]:
+    """The thought of each action: what was said about it, in order, each sentence once."""
+    thoughts: list[list[str]] = [[] for _ in session.actions]
+    for text, step in zip(texts, alignment.steps, strict=True):
+        if text and text not in thoughts[step]:
+            thoughts[step].append(text)
+    return [" ".join(sentences) for sentences in thoughts]
+
+
+def _steps(session: Session, identity: str, thoughts: Sequence[str], coordinates: int) -> list[dict[str, Any]]:
+    rows = []
+    last = len(session.actions) - 1
+    outcome = session.meta.outcome
+    for number, (recorded, thought) in enumerate(zip(session.actions, thoughts, strict=True)):
+        screen = session.screens[recorded.screen]
+        written = serialise(recorded.action, coordinates)
+        ended = session.actions[number + 1].time_s if number < last else session.meta.seconds
+        rows.append(
+            {
+                "trajectory_id": identity, "step": number, "author": "human", "thought": thought,
+                "action_type": written.partition("(")[0], "action": written,
+                "raw_text": response_text(thought, written), **_points(recorded.action),
+                "weight_version": "human", "image_sha256": screen.sha256, "url": screen.url,
+                "reward": outcome.reward if number == last else 0.0,
+                "terminated": number == last and outcome.terminated,
+                "truncated": number == last and not outcome.terminated,
+                "started_at": _at(session, recorded.time_s), "ended_at": _at(session, ended),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _points(action: Action) -> dict[str, float]:
+    if isinstance(action, act.Drag):
+        start, end = action.start_point, action.end_point
+        return {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
+    point = getattr(action, "point", None)
+    return {"x": point.x, "y": point.y} if point else {}
+
+
+def _thoughts(
+    identity: str,
+    utterances: Sequence[Utterance],
+    texts: Sequence[str],
+    alignment: Alignment,
+    recognizer: str,
+    refined_by: str,
+) -> Iterable[dict[str, Any]]:
+    """Rows of `thoughts`, their times on the screen's clock."""
+    offset = alignment.offset_s
+    for number, (utterance, text) in enumerate(zip(utterances, texts, strict=True)):
+        words = [replace(w, start_s=w.start_s + offset, end_s=w.end_s + offset) for w in utterance.words]
+        yield {
+            "trajectory_id": identity, "utterance": number, "start_s": utterance.start_s + offset,
+            "end_s": utterance.end_s + offset, "asr_text": utterance.text, "text": text,
+            "words": [asdict(word) for word in words], "step": alignment.steps[number],
+            "alignment_score": alignment.scores[number], "recognizer": recognizer, "refined_by": refined_by,
+        }  # fmt: skip
+
+
+def _events(session: Session, identity: str) -> Iterable[dict[str, Any]]:
+    step_of = {index: step for step, one in enumerate(session.actions) for index in one.events}
+    for number, event in enumerate(session.events):
+        yield {
+            "trajectory_id": identity, "event": number, "time_s": event.time_s, "kind": event.kind, "x": event.x,
+            "y": event.y, "key": event.key or None, "text": event.text or None, "step": step_of[number],
+        }  # fmt: skip
+
+
+def review_row(identity: str, found: Curation) -> dict[str, Any]:
+    return {
+        "subject": identity, "kind": "curation", "reviewer": "rules",
+        "decision": "accept" if found.accepted else "reject", "comment": "; ".join((*found.faults, *found.remarks)),
+        "at": datetime.now(UTC),
+    }  # fmt: skip
+
+
+def _at(session: Session, seconds: float) -> datetime:
+    return session.meta.started_at + timedelta(seconds=seconds)

@@ -1,0 +1,36 @@
+"""Shared by the tests of the browser environment."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from playwright.async_api import Error as PlaywrightError
+
+from flywheel.agent.actions import Click, Point
+from flywheel.synthesis.tasks import make_task
+from flywheel.worlds import catalogue
+
+
+def task_of(world: str, template: str, level: int = 1, seed: int = 4):
+    return make_task(catalogue.get(world), template, level, seed, "train")
+
+
+def click_on(result, name):
+    """A click in the middle of a named element."""
+    element = next(e for e in result.info["state"]["elements"] if e["name"] == name)
+    return Click(Point(element["x"] + element["w"] / 2, element["y"] + element["h"] / 2))
+
+
+async def script(env, expression: str):
+    """What a JavaScript expression gives in the page."""
+    answer = await env._cdp.send(
+        "Runtime.evaluate", {"expression": expression, "returnByValue": True, "awaitPromise": True}
+    )
+    assert "exceptionDetails" not in answer, answer
+    return answer["result"].get("value")
+
+
+async def swallow(sending) -> None:
+    """Await a call that never comes back, because of what it does to its page."""
+    with suppress(PlaywrightError):
+        await sending

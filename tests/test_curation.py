@@ -1,0 +1,114 @@
+"""Curation: what takes a recording out, what is only remarked on."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from flywheel.agent.actions import Click
+from flywheel.errors import EnvError
+from flywheel.recording.curate import curate, fingerprint, replay
+from flywheel.sandbox.env import Observation, StepResult, Task
+
+TRAJECTORY = {"status": "completed"}
+
+
+def steps(*screens: str, action: str = "click(point='<point>10 20</point>')", thought: str = "I click."):
+    return [
+        {
+            "step": number, "raw_text": f"Thought: {thought}\nAction: {action}", "action": action, "thought": thought,
+            "image_sha256": screen, "terminated": number == len(screens) - 1,
+        }
+        for number, screen in enumerate(screens)
+    ]  # fmt: skip
+
+
+def check(rows, images="abcdef", status="completed", max_steps=8):
+    return curate({"status": status}, rows, list(images), 100, max_steps)
+
+
+def test_a_clean_recording_is_accepted_without_remarks():
+    found = check(steps("a", "b", "c"))
+    assert (found.accepted, found.remarks) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ([], "no actions"),
+        (steps("a", "z"), "step 1 has no screen"),
+        (steps("a", action="wink()"), "step 0 is no action"),
+        (steps("a", "b")[1:], "step 0 is missing"),
+        ([*steps("a"), *steps("a", "b")[1:]], "step 0 ended the task, yet actions follow"),
+        (steps("a", "a", "a", "b"), "noise"),
+    ],
+)
+def test_faults(rows, fault):
+    found = check(rows)
+    if fault == "noise":  # two of four steps is not more than half
+        assert found.accepted
+        found = check(steps("a", "a", "a"))
+    assert not found.accepted
+    assert any(text.startswith(fault) for text in found.faults)
+
+
+def test_remarks_are_for_the_reviewer():
+    rows = steps("a", "a", "b", "c")
+    rows[3]["thought"] = ""
+    found = check(rows, status="truncated", max_steps=3)
+    assert found.accepted
+    assert found.remarks == (
+        "the annotator did not reach an end", "4 steps, where the task allows the agent 3",
+        "steps that changed nothing: 0", "1 of 4 steps have no thought",
+    )  # fmt: skip
+
+
+def test_a_fingerprint_is_of_the_content_not_of_the_words():
+    task = {"world": "shop", "template": "open", "params": "{}"}
+    same = fingerprint(task, steps("a", thought="I open it."))
+    assert same == fingerprint({**task, "task_id": "k1"}, steps("b"))
+    assert same != fingerprint({**task, "params": '{"item": 1}'}, steps("a"))
+    assert same != fingerprint(task, steps("a", "b"))
+
+
+class FakeEnv:
+    """Screens 0, 1, 2, ...; ends after `length` steps; `broken`: the step at which it crashes."""
+
+    def __init__(self, length: int, broken: int = -1) -> None:
+        self.length, self.broken, self.at = length, broken, 0
+
+    async def reset(self, task, seed):
+        self.at = 0
+        return self._result()
+
+    async def step(self, action):
+        assert isinstance(action, Click)
+        if self.at == self.broken:
+            raise EnvError("the page crashed")
+        self.at += 1
+        return self._result()
+
+    def _result(self):
+        return StepResult(Observation(b"%d" % self.at, 8, 8), terminated=self.at >= self.length)
+
+
+def sha(number: int) -> str:
+    return hashlib.sha256(b"%d" % number).hexdigest()
+
+
+TASK = Task("k", "games", "tiles", "clear", 1, 3, "", {}, 8, "train", "", 1.0, "")
+
+
+@pytest.mark.parametrize(
+    ("env", "screens", "found"),
+    [
+        (FakeEnv(2), [0, 1], []),
+        (FakeEnv(2), [0, 5], ["the screen before step 1 differs"]),
+        (FakeEnv(1), [0, 1], ["the task ends before step 1"]),
+        (FakeEnv(3), [0, 1], ["the end differs"]),
+        (FakeEnv(2, broken=1), [0, 1], ["the environment failed: the page crashed"]),
+    ],
+)
+async def test_replay_says_where_an_environment_departs_from_the_recording(env, screens, found):
+    assert await replay(env, TASK, steps(*map(sha, screens)), 100) == found

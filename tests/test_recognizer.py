@@ -1,0 +1,160 @@
+"""The recognizer contract: one suite for every back-end, and what each must do besides."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from flywheel.errors import BadInput
+from flywheel.recording.audio import RATE, read, segments
+from flywheel.recording.measure import edits
+from flywheel.recording.pocketsphinx import PocketSphinx
+from flywheel.recording.recognizer import RecognitionTimeout, Word, open_recognizer
+from flywheel.recording.utterances import Utterance, joined, transcribe
+from flywheel.recording.whisper import Whisper
+from flywheel.settings import Recording
+
+SESSION = "000-tiles-anna"
+
+
+@pytest.fixture(scope="session")
+def speech(project):
+    """A shipped session's audio."""
+    return read(project / "recordings" / SESSION / "speech.opus")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A Whisper checkpoint in its own format, small, with random weights: the same path as a real one."""
+    import torch
+    from whisper.model import ModelDimensions
+    from whisper.model import Whisper as Model
+
+    torch.manual_seed(0)
+    dims = ModelDimensions(
+        n_mels=80, n_audio_ctx=1500, n_audio_state=32, n_audio_head=2, n_audio_layer=1, n_vocab=51864,
+        n_text_ctx=64, n_text_state=32, n_text_head=2, n_text_layer=2,
+    )  # fmt: skip
+    model = Model(dims)
+    with torch.no_grad():
+        model.decoder.positional_embedding.normal_(0, 0.1)
+    path = tmp_path_factory.mktemp("whisper") / "tiny-random.pt"
+    torch.save({"dims": asdict(dims), "model_state_dict": model.state_dict()}, path)
+    return path
+
+
+@pytest.fixture(scope="session", params=["pocketsphinx", "whisper"])
+def recognizer(request):
+    if request.param == "pocketsphinx":
+        return open_recognizer(Recording())
+    path = request.getfixturevalue("checkpoint")
+    return open_recognizer(Recording(recognizer="whisper", whisper_model=str(path)))
+
+
+class TestConformance:
+    def test_words_have_times_within_the_audio_that_do_not_decrease(self, recognizer, speech):
+        start, end = segments(speech)[0]
+        piece = speech[round(start * RATE) : round(end * RATE)]
+        transcript = recognizer.recognize(piece, RATE)
+        at = 0.0
+        for word in transcript.words:
+            assert at <= word.start_s <= word.end_s <= len(piece) / RATE
+            assert 0 <= word.confidence <= 1
+            assert word.word == word.word.lower()
+            assert word.word
+            assert " " not in word.word
+            at = word.start_s
+        assert transcript.text == " ".join(word.word for word in transcript.words)
+
+    def test_the_same_audio_gives_the_same_words_whatever_came_before(self, recognizer, speech):
+        pieces = [speech[round(a * RATE) : round(b * RATE)] for a, b in segments(speech)[:2]]
+        first = recognizer.recognize(pieces[0], RATE)
+        recognizer.recognize(pieces[1] * np.float32(0.3), RATE)
+        assert recognizer.recognize(pieces[0], RATE) == first
+
+    def test_no_samples_have_no_words(self, recognizer):
+        assert recognizer.recognize(np.zeros(0, np.float32), RATE).words == ()
+
+    def test_other_audio_is_refused(self, recognizer):
+        with pytest.raises(BadInput, match="16,000"):
+            recognizer.recognize(np.zeros(100, np.float32), 8_000)
+        with pytest.raises(BadInput, match="float32 mono"):
+            recognizer.recognize(np.zeros((100, 2), np.float32), RATE)
+        with pytest.raises(BadInput, match="float32 mono"):
+            recognizer.recognize(np.zeros(100), RATE)
+
+    def test_a_deadline_that_has_passed_is_named(self, recognizer, speech):
+        with pytest.raises(RecognitionTimeout, match="not recognize the speech in time"):
+            recognizer.recognize(speech[:RATE], RATE, deadline_s=0.0)
+
+    def test_it_works_after_a_deadline_was_missed(self, recognizer, speech):
+        with pytest.raises(RecognitionTimeout):
+            recognizer.recognize(speech[:RATE], RATE, deadline_s=-1.0)
+        assert recognizer.recognize(np.zeros(RATE, np.float32), RATE) is not None
+
+    def test_its_name_says_which_it_is(self, recognizer):
+        assert recognizer.name.startswith(("pocketsphinx-", "whisper-"))
+
+
+def test_pocketsphinx_hears_what_was_said(speech):
+    utterances = transcribe(PocketSphinx(), speech, RATE, 60.0)
+    said = "so take the green leaf i click the black no wait the green tile take the green leaf okay done".split()
+    assert edits(said, [word.word for one in utterances for word in one.words]) <= 2
+
+
+def test_what_is_no_whisper_checkpoint_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="no such Whisper checkpoint"):
+        Whisper(tmp_path / "none.pt")
+    (tmp_path / "bad.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(BadInput, match="not a Whisper checkpoint"):
+        Whisper(tmp_path / "bad.pt")
+
+
+class Fake:
+    """Hears one word in each second utterance, in the middle of it."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, float]] = []
+
+    def recognize(self, samples, rate, deadline_s=60.0):
+        from flywheel.recording.recognizer import Transcript
+
+        self.calls.append((len(samples), deadline_s))
+        length = len(samples) / rate
+        words = (Word("yes", length / 2, length, 1.0),) if len(self.calls) % 2 else ()
+        return Transcript(words)
+
+
+def test_transcribing_shifts_the_times_and_leaves_out_what_was_not_understood(speech):
+    spans = segments(speech)
+    fake = Fake()
+    utterances = transcribe(fake, speech, RATE, 60.0)
+    assert [(one.start_s, one.end_s) for one in utterances] == spans[::2]
+    for one, (start, end) in zip(utterances, spans[::2], strict=True):
+        assert one.words[0].start_s == pytest.approx((start + end) / 2, abs=1e-3)
+    deadlines = [left for _, left in fake.calls]
+    assert deadlines == sorted(deadlines, reverse=True)
+    assert deadlines[0] <= 60.0
+
+
+def utterance(text: str, start: float, end: float) -> Utterance:
+    return Utterance(start, end, tuple(Word(word, start, end, 1.0) for word in text.split()))
+
+
+def test_a_sentence_that_a_pause_has_cut_is_put_together():
+    parts = [utterance("i click the", 0, 1), utterance("um purple tile", 1.7, 2.5), utterance("take it", 3.2, 4)]
+    assert [one.text for one in joined(parts)] == ["i click the um purple tile", "take it"]
+    assert (joined(parts)[0].start_s, joined(parts)[0].end_s) == (0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "gap"),
+    [("i click the", "purple tile", 2.0), ("i click the", "i press left", 0.7), ("i click the tile", "the red one", 0.7)],
+)
+def test_other_utterances_stay_apart(first, second, gap):
+    parts = [utterance(first, 0, 1), utterance(second, 1 + gap, 2 + gap)]
+    assert joined(parts) == parts

@@ -1,0 +1,58 @@
+"""Events and actions: what a person's input amounts to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.agent import actions as act
+from flywheel.errors import BadInput
+from flywheel.recording.actions import Event, to_actions, to_events
+
+fractions = st.floats(0, 1, exclude_max=True)
+points = st.builds(act.Point, fractions, fractions)
+words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=8)
+actions = st.one_of(
+    st.builds(act.Click, points), st.builds(act.LeftDouble, points), st.builds(act.RightSingle, points),
+    st.builds(act.Drag, points, points), st.builds(act.Type, words), st.builds(lambda text: act.Type(text + "\n"), words),
+    st.builds(act.Hotkey, st.lists(words.map(str.lower), min_size=1, max_size=3).map(tuple)),
+    st.builds(act.Scroll, points, st.sampled_from(("up", "down", "left", "right"))), st.builds(act.Press, words),
+    st.builds(act.Release, words), st.builds(act.Navigate, words), st.just(act.NavigateBack()),
+    st.builds(act.Finished, words),
+)  # fmt: skip
+
+
+@given(st.lists(actions, max_size=6))
+def test_events_of_actions_amount_to_the_same_actions(chosen):
+    events = [event for at, action in enumerate(chosen) for event in to_events(action, 10.0 * at, at)]
+    recorded = to_actions(events)
+    assert [one.action for one in recorded] == chosen
+    assert [one.screen for one in recorded] == list(range(len(chosen)))
+    # Each event belongs to one action, in order.
+    assert [event for one in recorded for event in one.events] == list(range(len(events)))
+
+
+def test_enter_right_after_typing_submits_but_not_on_a_new_screen():
+    typed, enter = Event(1.0, "type", text="tom", screen=0), Event(1.5, "key", key="Enter")
+    assert [one.action for one in to_actions([typed, enter])] == [act.Type("tom\n")]
+    later = Event(1.5, "key", key="Enter", screen=1)
+    assert [one.action for one in to_actions([typed, later])] == [act.Type("tom"), act.Hotkey(("enter",))]
+
+
+@pytest.mark.parametrize(
+    ("events", "what"),
+    [
+        ([Event(0, "drop", 0.1, 0.1)], "a drop without a drag"),
+        ([Event(0, "drag", 0.1, 0.1, screen=0)], "a drag without its drop"),
+        ([Event(0, "click", 1.0, 0.5, screen=0)], "not on the screen"),
+        ([Event(0, "click", screen=0)], "not on the screen"),
+        ([Event(0, "key", key="a b c d", screen=0)], "one to three keys"),
+        ([Event(0, "scroll", 0.5, 0.5, text="sideways", screen=0)], "no scroll direction"),
+        ([Event(0, "wink", screen=0)], "no event is of kind 'wink'"),
+    ],
+)
+def test_events_that_are_no_action_are_refused_by_number(events, what):
+    with pytest.raises(BadInput, match=what) as caught:
+        to_actions(events)
+    assert caught.value.where == "event 0"

@@ -1,0 +1,205 @@
+"""Ingest: shipped sessions become rows of the tables; a damaged one is quarantined with its reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from flywheel.agent.actions import ParseError
+from flywheel.agent.parser import parse
+from flywheel.agent.trajectory import trajectory_id
+from flywheel.errors import BadInput, DataError
+from flywheel.recording.ingest import ingest_session, ingest_sessions, mark_duplicates, new_sessions
+from flywheel.recording.recognizer import Transcript, Word
+from flywheel.recording.session import load_session
+from flywheel.reward import verifiers
+from flywheel.settings import Recording, Settings
+from flywheel.store import partitions
+from flywheel.synthesis.tasks import content, from_row, make_tasks
+
+SETTINGS = Settings()
+TABLES = {
+    "trajectories": "trajectory_row", "steps": "step_rows", "thoughts": "thought_rows", "events": "event_rows",
+    "images": "image_rows", "reviews": "review_rows", "tasks": "task_row",
+}  # fmt: skip
+
+
+class FixedRecognizer:
+    """Hears `take the tile` in everything: fast, and the same on every machine."""
+
+    name = "fixed"
+
+    def recognize(self, samples, rate, deadline_s=60.0):
+        third = len(samples) / rate / 3
+        said = enumerate(("take", "the", "tile"))
+        return Transcript(tuple(Word(word, i * third, (i + 1) * third, 0.9) for i, word in said))
+
+
+@pytest.fixture(scope="session")
+def recordings(project):
+    return project / "recordings"
+
+
+@pytest.fixture
+def session(recordings, tmp_path):
+    """A copy of a shipped session, to be damaged."""
+    return shutil.copytree(recordings / "000-tiles-anna", tmp_path / "000-tiles-anna")
+
+
+def test_the_shipped_sessions_hold_no_evaluation_task(recordings):
+    held_out = {content(task) for task in make_tasks(SETTINGS, 0, "eval")}
+    worlds, levels = set(), set()
+    for folder in new_sessions(recordings, set(), 100):
+        loaded = load_session(folder)
+        assert loaded.meta.session == folder.name
+        assert content(loaded.task) not in held_out
+        assert verifiers.score(loaded.task, loaded.meta.outcome.state) == loaded.meta.outcome.reward == 1.0
+        worlds.add(loaded.task.world)
+        levels.add(loaded.meta.level)
+    assert worlds == {world for names in SETTINGS.synthesis.domains.values() for world in names}
+    assert levels == {"expert", "novice"}
+
+
+def test_a_session_becomes_rows_of_every_table(recordings, ws):
+    one = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 3)
+    trajectory, steps = one.trajectory_row, one.step_rows
+    assert trajectory["trajectory_id"] == trajectory_id(3, one.task_row["task_id"], 0, "human-000-tiles-anna")
+    assert (trajectory["status"], trajectory["source"], trajectory["author"]) == ("completed", "recording", "human")
+    assert (trajectory["policy_version"], trajectory["steps"], trajectory["reward"]) == ("human", len(steps), 1.0)
+    assert verifiers.score(from_row(one.task_row), json.loads(trajectory["final_state"])) == 1.0
+    for step in steps:
+        parsed = parse(step["raw_text"], SETTINGS.policy.coordinates)
+        assert not isinstance(parsed.action, ParseError)
+        assert parsed.thought == step["thought"]
+        assert step["raw_text"].endswith(f"\nAction: {step['action']}")
+        assert step.get("token_ids") is None
+    assert [step["terminated"] for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert {step["image_sha256"] for step in steps} == {image["sha256"] for image in one.image_rows}
+    # Every utterance belongs to a step, and a step's thought is made of its utterances.
+    for thought in one.thought_rows:
+        assert thought["text"] == "I take the tile."
+        assert thought["text"] in steps[thought["step"]]["thought"]
+        assert (thought["recognizer"], thought["refined_by"]) == ("fixed", "rules")
+    silent = set(range(len(steps))) - {thought["step"] for thought in one.thought_rows}
+    assert all((steps[k]["thought"] == "") == (k in silent) for k in range(len(steps)))
+    for table, name in TABLES.items():
+        rows = getattr(one, name)
+        rows = rows if isinstance(rows, tuple) else (rows,)
+        assert partitions.write(ws, table, 3, "ingest", rows).rows == len(rows) > 0
+
+
+def _cut(path, keep=0.5):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+
+
+DAMAGE = {
+    "no audio": lambda f: (f / "speech.opus").unlink(),
+    "audio cannot be read": lambda f: (f / "speech.opus").write_bytes(b"noise"),
+    "no events": lambda f: (f / "events.jsonl").unlink(),
+    "has no events": lambda f: (f / "events.jsonl").write_text(""),
+    "not an event": lambda f: (f / "events.jsonl").write_text('{"time_s": 1'),
+    "not in order": lambda f: (f / "events.jsonl").write_text(
+        '{"time_s": 2, "kind": "back", "screen": 0}\n{"time_s": 1, "kind": "back", "screen": 0}\n'
+    ),
+    "screen before event 0 is missing": lambda f: (f / "events.jsonl").write_text(
+        '{"time_s": 2, "kind": "back", "screen": 99}\n'
+    ),
+    "no event is of kind": lambda f: (f / "events.jsonl").write_text('{"time_s": 2, "kind": "wink", "screen": 0}\n'),
+    "no screens": lambda f: (f / "screens.parquet").unlink(),
+    "not a whole Parquet file": lambda f: _cut(f / "screens.parquet"),
+    "screen 0 is damaged": lambda f: _damage_screen(f / "screens.parquet"),
+    "no session.json": lambda f: (f / "session.json").unlink(),
+    "session.json does not hold": lambda f: _cut(f / "session.json"),
+    "annotator: Field required": lambda f: _edit(f / "session.json", lambda raw: raw.pop("annotator")),
+    "not a row of the table tasks": lambda f: _edit(f / "session.json", lambda raw: raw["task"].pop("world")),
+}
+
+
+def _edit(path, change):
+    raw = json.loads(path.read_text())
+    change(raw)
+    path.write_text(json.dumps(raw))
+
+
+def _damage_screen(path):
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[0]["bytes"] = rows[0]["bytes"][:-1] + b"?"
+    pq.write_table(type(table).from_pylist(rows, schema=table.schema), path)
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_named_and_quarantined(session, what, ws):
+    DAMAGE[what](session)
+    with pytest.raises(DataError, match=what) as caught:
+        load_session(session)
+    assert str(session) in caught.value.where
+    one = ingest_session(session, FixedRecognizer(), SETTINGS, 1)
+    assert one.trajectory_row["status"] == "invalid"
+    assert what in one.trajectory_row["error"]
+    # The reason stays in the data: no path of this machine in it.
+    assert str(session.parent) not in one.trajectory_row["error"]
+    assert one.step_rows == ()
+    assert (one.review_rows[0]["decision"], one.review_rows[0]["subject"]) == (
+        "reject", one.trajectory_row["trajectory_id"],
+    )  # fmt: skip
+    assert partitions.write(ws, "trajectories", 1, "ingest", [one.trajectory_row]).rows == 1
+    known = "session.json" not in what and "annotator" not in what and "tasks" not in what
+    assert (one.task_row is not None) == known
+
+
+def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recordings, tmp_path):
+    names = ["001-shop-ben", "002-shapes-carl", "008-shapes-dana"]
+    folders = [shutil.copytree(recordings / name, tmp_path / name) for name in names]
+    _cut(folders[1] / "screens.parquet")
+    together = ingest_sessions(folders, SETTINGS, 1)
+    alone = ingest_sessions(folders, Settings(recording=Recording(processes=1)), 1)
+    assert [one.session for one in together] == names
+    assert [one.trajectory_row["status"] for one in together] == ["completed", "invalid", "completed"]
+
+    def stable(one):
+        return one.trajectory_row, one.step_rows, one.thought_rows, one.event_rows
+
+    assert [stable(one) for one in together] == [stable(one) for one in alone]
+
+
+def test_a_missing_model_is_the_users_error_in_worker_processes_too(recordings, tmp_path):
+    settings = Settings(recording=Recording(recognizer="whisper", whisper_model=str(tmp_path / "none.pt")))
+    with pytest.raises(BadInput, match="no such Whisper checkpoint"):
+        ingest_sessions(new_sessions(recordings, set(), 2), settings, 1)
+
+
+def test_duplicates_are_of_earlier_ones_and_the_first_stands(recordings):
+    one = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 1)
+    first, second = mark_duplicates([one, one], {})
+    assert first == one
+    assert (second.trajectory_row["status"], second.trajectory_row["error"]) == (
+        "invalid", "duplicate of 000-tiles-anna",
+    )  # fmt: skip
+    (again,) = mark_duplicates([one], {one.fingerprint: "an-earlier-one"})
+    assert again.trajectory_row["error"] == "duplicate of an-earlier-one"
+    assert again.review_rows[0]["decision"] == "reject"
+
+
+def test_a_recording_without_speech_has_steps_and_no_thoughts(session):
+    import soundfile
+
+    soundfile.write(session / "speech.opus", np.zeros(32_000), 16_000, format="OGG", subtype="OPUS")
+    one = ingest_session(session, FixedRecognizer(), SETTINGS, 1)
+    assert one.trajectory_row["status"] == "completed"
+    assert one.thought_rows == ()
+    assert {step["thought"] for step in one.step_rows} == {""}
+
+
+def test_new_sessions_come_by_name_and_once(recordings, tmp_path):
+    for name in ("b", "a", "c", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "truth.json").write_text("{}")
+    assert [path.name for path in new_sessions(tmp_path, {"a"}, 5)] == ["b", "c"]
+    assert [path.name for path in new_sessions(tmp_path, set(), 2)] == ["a", "b"]
+    with pytest.raises(BadInput, match="no recordings folder"):
+        new_sessions(tmp_path / "none", set(), 1)

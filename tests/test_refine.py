@@ -1,0 +1,194 @@
+"""Refinement: known sentences by the rules, properties, and a language model that fails in every way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.errors import BadInput
+from flywheel.recording.language_model import LanguageModelError, LanguageModelTimeout, OpenAIModel
+from flywheel.recording.refine import Heard, ModelRefiner, RuleRefiner, open_refiner
+from flywheel.settings import LanguageModel, Settings
+from flywheel.settings import parse as parse_settings
+
+
+def refine(text: str, vocabulary: str = "", confidence: float = 1.0) -> str:
+    words = tuple(text.split())
+    return RuleRefiner().refine(Heard(words, (confidence,) * len(words), "", frozenset(vocabulary.split())))
+
+
+@pytest.mark.parametrize(
+    ("heard", "thought"),
+    [
+        ("um let me see i click the red tile", "I click the red tile."),
+        ("i click the blue no wait the red tile", "I click the red tile."),
+        ("i pick the green sorry the purple moon", "I pick the purple moon."),
+        ("i click red sorry blue", "I click blue."),
+        ("i open the cart no i open the menu", "I open the menu."),
+        ("i i click i click the the tile", "I click the tile."),
+        ("so take the green leaf", "I take the green leaf."),
+        ("now press left", "Now I press left."),
+        ("i'm done with it and", "I'm done with it."),
+        ("there is no item", "There is no item."),
+        ("i wait for the page", "I wait for the page."),
+        ("i scroll down and i'd look", "I scroll down and I'd look."),
+        ("um uh okay", ""),
+        ("okay done", ""),
+        ("", ""),
+    ],
+)
+def test_rules_by_example(heard, thought):
+    assert refine(heard) == thought
+
+
+def test_misheard_words_are_mended_from_the_screen_where_they_were_doubtful():
+    assert refine("i click the carp", "cart", confidence=0.3) == "I click the cart."
+    assert refine("i click the carp", "cart", confidence=0.99) == "I click the carp."
+    assert refine("i click the carp", "menu", confidence=0.3) == "I click the carp."
+    # A word that the interface itself could mean stands, however doubtful and similar.
+    assert refine("i click the heart", "chart hearty", confidence=0.1) == "I click the heart."
+
+
+words = st.lists(st.sampled_from("i click the red blue tile no wait um sorry okay press left cart it".split()), max_size=14)
+
+
+@given(words)
+def test_a_thought_is_one_sentence_of_words_that_were_said(said):
+    thought = refine(" ".join(said))
+    if thought:
+        assert thought[0].isupper()
+        assert thought.endswith(".")
+        assert set(thought[:-1].lower().split()) <= {*said, "i"}
+        assert not {"um"} & set(thought[:-1].lower().split())
+    assert thought == " ".join(thought.split())
+
+
+@given(words)
+def test_what_is_refined_stays_as_it_is(said):
+    once = refine(" ".join(said))
+    kept = refine(once.rstrip(".").lower())
+    # A second look finds nothing new where no repair marker is left.
+    if not {"no", "wait", "sorry"} & set(once.lower().split()):
+        assert kept == once
+
+
+class Server:
+    """A local endpoint that answers each request with the next of `answers`: (status, body)."""
+
+    def __init__(self, *answers: tuple[int, object]) -> None:
+        self.answers, self.requests = list(answers), []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                outer.requests.append((self.path, json.loads(self.rfile.read(length)), dict(self.headers)))
+                status, body = outer.answers.pop(0)
+                if status == 0:  # hold the answer back until the test is over
+                    outer.over.wait(10)
+                    return
+                data = (body if isinstance(body, str) else json.dumps(body)).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.over = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def settings(self, **more: object) -> LanguageModel:
+        return LanguageModel(endpoint=self.url, model="stub", **{"timeout_s": 10, **more})
+
+
+def said(text: str | None) -> tuple[int, object]:
+    return 200, {"choices": [{"message": {"content": text}}]}
+
+
+def test_a_model_refines_and_signs_with_its_name():
+    with Server(said(" I click\n the red tile. "), said("NONE.")) as server:
+        refiner = ModelRefiner(OpenAIModel(server.settings()))
+        heard = Heard(("um", "red", "tile"), (1, 1, 1), "Clear the tiles.", frozenset({"tile"}))
+        assert refiner.refine(heard) == "I click the red tile."
+        assert refiner.refine(heard) == ""
+        assert refiner.refine(Heard((), ())) == ""
+    assert refiner.name == "stub"
+    assert len(server.requests) == 2
+    path, body, _ = server.requests[0]
+    assert path == "/v1/chat/completions"
+    assert (body["model"], body["temperature"]) == ("stub", 0)
+    assert "Heard: um red tile" in body["messages"][1]["content"]
+    assert "Task: Clear the tiles." in body["messages"][1]["content"]
+
+
+def test_a_busy_server_is_asked_again():
+    with Server((503, "busy"), (429, "slow down"), said("yes")) as server:
+        assert OpenAIModel(server.settings(retries=2)).complete("s", "u") == "yes"
+
+
+def test_a_server_that_stays_broken_is_an_error_and_not_the_rules():
+    with Server((500, "x"), (500, "x")) as server, pytest.raises(LanguageModelError, match="failed 2 times: status 500"):
+        ModelRefiner(OpenAIModel(server.settings(retries=1))).refine(Heard(("hi",), (1.0,)))
+
+
+def test_a_server_that_is_not_there_is_named():
+    with Server() as server:
+        settings = server.settings(retries=0)
+    with pytest.raises(LanguageModelError, match="failed 1 times: ConnectError") as caught:
+        OpenAIModel(settings).complete("s", "u")
+    assert caught.value.where == f"{settings.endpoint}/chat/completions"
+
+
+def test_an_answer_that_does_not_come_is_a_timeout():
+    with Server((0, "")) as server, pytest.raises(LanguageModelTimeout, match="did not answer in 0.2 s"):
+        OpenAIModel(server.settings(timeout_s=0.2)).complete("s", "u")
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        ((401, "no key"), "refused: status 401: no key"),
+        ((200, "<html>"), "not an answer of a chat completion"),
+        ((200, {"choices": []}), "not an answer of a chat completion"),
+        (said(None), "holds no text"),
+    ],
+)
+def test_answers_of_no_use_are_told_apart_and_not_asked_for_again(answer, what):
+    with Server(answer) as server, pytest.raises(LanguageModelError, match=what):
+        OpenAIModel(server.settings()).complete("s", "u")
+    assert len(server.requests) == 1
+
+
+def test_the_key_is_read_from_the_variable_that_is_named(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    with Server(said("a"), said("b")) as server:
+        OpenAIModel(server.settings(key_variable="MY_KEY")).complete("s", "u")
+        OpenAIModel(server.settings(key_variable="NO_SUCH_KEY")).complete("s", "u")
+    assert server.requests[0][2]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in server.requests[1][2]
+
+
+def test_the_settings_choose_the_refiner():
+    assert open_refiner(Settings()).name == "rules"
+    named = Settings(language_model=LanguageModel(endpoint="http://127.0.0.1:1/v1", model="qwen"))
+    assert open_refiner(named).name == "qwen"
+    with pytest.raises(BadInput, match="language_model.model must name a model"):
+        parse_settings({"language_model": {"endpoint": "http://127.0.0.1:1/v1"}}, where="params.yaml")
