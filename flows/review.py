@@ -15,7 +15,6 @@ from flywheel.evaluation import review
 from flywheel.progress import report
 from flywheel.stages.base import Context
 
-
 _POLL_S = 2
 
 

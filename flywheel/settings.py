@@ -91,7 +91,7 @@ class Supervised(_Block):
     """What CT and SFT share."""
 
     epochs: float = Field(2, gt=0)  # times the agent's samples are seen, as far as max_samples allows
-    max_samples: int = Field(1500, ge=1)  # samples seen in one stage, general data included
+    max_samples: int = Field(1000, ge=1)  # samples seen in one stage, general data included
     batch: int = Field(32, ge=1)
     lr: float = Field(3e-4, gt=0)
     agent_fraction: float = Field(0.3, ge=0, le=1)  # of the mix; the rest is general data
@@ -102,6 +102,7 @@ class Supervised(_Block):
 
 
 class Ct(Supervised):
+    max_samples: int = Field(800, ge=1)
     every: int = Field(1, ge=1)  # CT runs in each `every`-th iteration
     rollout_weight: float = Field(0.1, ge=0, le=1)  # in the loss, of the model's own unverified steps; people's: 1
 
@@ -114,7 +115,7 @@ class Sft(Supervised):
 
 class Rl(_Block):
     algorithm: Literal["ppo"] = "ppo"
-    steps: int = Field(6, ge=0)  # PPO steps for each domain
+    steps: int = Field(4, ge=0)  # PPO steps for each domain
     tasks_per_step: int = Field(8, ge=1)
     samples: int = Field(4, ge=1)  # episodes a task
     epochs: int = Field(1, ge=1)  # passes of the policy over a step's samples
@@ -131,7 +132,7 @@ class Rl(_Block):
     normalise: bool = True  # advantages of a step to mean 0 and deviation 1, over all its tokens
     bootstrap: bool = True  # a trajectory cut off by a limit ends in the value of its last screen, not in 0
     value_pretraining_steps: int = Field(100, ge=0)  # gradient steps, at most
-    value_pretraining_tasks: int = Field(8, ge=2)  # a quarter of the episodes is held out: when to stop
+    value_pretraining_tasks: int = Field(6, ge=2)  # a quarter of the episodes is held out: when to stop
     positive_nll: float = Field(0.1, ge=0)  # mu of VAPO's positive-example term
     format_penalty: float = Field(0.1, ge=0)  # taken from the reward for each step that does not parse
     length_buffer: int = Field(8, ge=0)  # tokens below max_new_tokens where the length penalty begins

@@ -7,7 +7,6 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from flywheel.stages.base import Context, StageResult
 from flywheel.workspace import label
 
-
 REPORT_PORT = 4201
 REPORT_URL = f"http://127.0.0.1:{REPORT_PORT}/index.html"
 

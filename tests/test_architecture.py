@@ -1,4 +1,4 @@
-"""Imports run one way: flows -> tasks -> flywheel; inside it the command and the report on top, the schema at the bottom."""
+"""Imports run one way: flows -> tasks -> flywheel; inside it the command and report on top, the schema at the bottom."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ LAYERS = (
     ("cli", "console", "init", "doctor"),
     ("report",),
     ("preflight", "stages"),
-    ("recording", "training", "evaluation", "store", "rollout", "reward", "synthesis", "sandbox", "worlds", "policy", "agent"),
+    (
+        "recording", "training", "evaluation", "store", "rollout", "reward", "synthesis", "sandbox", "worlds", "policy",
+        "agent",
+    ),
     ("workspace", "settings", "progress"),
     ("schema", "errors"),
 )  # fmt: skip

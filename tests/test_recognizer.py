@@ -17,6 +17,7 @@ from flywheel.recording.whisper import Whisper
 from flywheel.settings import Recording
 
 SESSION = "000-tiles-anna"
+SAID = "so take the green leaf i click the black no wait the green tile take the green leaf okay done"
 
 
 @pytest.fixture(scope="session")
@@ -100,8 +101,7 @@ class TestConformance:
 
 def test_pocketsphinx_hears_what_was_said(speech):
     utterances = transcribe(PocketSphinx(), speech, RATE, 60.0)
-    said = "so take the green leaf i click the black no wait the green tile take the green leaf okay done".split()
-    assert edits(said, [word.word for one in utterances for word in one.words]) <= 2
+    assert edits(SAID.split(), [word.word for one in utterances for word in one.words]) <= 2
 
 
 def test_what_is_no_whisper_checkpoint_is_refused(tmp_path):
@@ -153,7 +153,11 @@ def test_a_sentence_that_a_pause_has_cut_is_put_together():
 
 @pytest.mark.parametrize(
     ("first", "second", "gap"),
-    [("i click the", "purple tile", 2.0), ("i click the", "i press left", 0.7), ("i click the tile", "the red one", 0.7)],
+    [
+        ("i click the", "purple tile", 2.0),
+        ("i click the", "i press left", 0.7),
+        ("i click the tile", "the red one", 0.7),
+    ],
 )
 def test_other_utterances_stay_apart(first, second, gap):
     parts = [utterance(first, 0, 1), utterance(second, 1 + gap, 2 + gap)]

@@ -34,7 +34,8 @@ def test_resampling_keeps_a_tone(rate):
 
 
 @given(
-    gaps=st.lists(st.floats(0.8, 2.0), min_size=1, max_size=5), lengths=st.lists(st.floats(0.4, 2.0), min_size=5, max_size=5)
+    gaps=st.lists(st.floats(0.8, 2.0), min_size=1, max_size=5),
+    lengths=st.lists(st.floats(0.4, 2.0), min_size=5, max_size=5),
 )
 def test_each_stretch_between_pauses_is_one_utterance(gaps, lengths):
     spans, at = [], 0.0

@@ -12,11 +12,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.recording.align import Acted, Alignment, Spoken, align, words_of
 from flywheel.recording.audio import RATE
 from flywheel.recording.curate import Curation
-from flywheel.recording.recognizer import Recognizer, open_recognizer
+from flywheel.recording.recognizer import Recognizer, Transcript, open_recognizer
 from flywheel.recording.refine import Heard, Refiner, open_refiner
 from flywheel.recording.rows import IngestedSession, corrupt_rows, review_row, session_rows
 from flywheel.recording.session import Session, load_session
@@ -26,7 +28,7 @@ from flywheel.settings import parse as parse_settings
 from flywheel.worlds import catalogue
 
 log = logging.getLogger(__name__)
-_GRACE_S = 60.0  # beyond recording.timeout_s, for what is not recognition; then a worker is ended
+_GRACE_S = 60.0  # a recognizer that misses its deadline by so much hangs
 
 
 class WorkerDied(FlywheelError):
@@ -105,12 +107,21 @@ def _work(folder: Path, iteration: int) -> IngestedSession:
     if isinstance(_worker, FlywheelError):
         raise _worker
     tools, settings = _worker
-    # A recognizer is native code: one that hangs in it can only be ended from outside Python.
-    faulthandler.dump_traceback_later(settings.recording.timeout_s + _GRACE_S, exit=True)
-    try:
-        return ingest_session(folder, tools.recognizer, settings, iteration, tools.refiner)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    return ingest_session(folder, _Watched(tools.recognizer), settings, iteration, tools.refiner)
+
+
+class _Watched:
+    """A recognizer that ends the process where it hangs: in native code no exception can be raised."""
+
+    def __init__(self, recognizer: Recognizer) -> None:
+        self.name, self._recognizer = recognizer.name, recognizer
+
+    def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
+        faulthandler.dump_traceback_later(max(deadline_s, 0.0) + _GRACE_S, exit=True)
+        try:
+            return self._recognizer.recognize(samples, rate, deadline_s)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def ingest_session(

@@ -12,7 +12,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from flywheel.synthesis.words import BUTTONS, COLOURS, KEYS, SETTINGS, SHAPES, THINGS
+from flywheel.synthesis.words import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 
 SENTENCES = 6000
 DISCOUNT = 0.7  # taken from each n-gram's count for those never seen
@@ -23,9 +23,9 @@ _START, _END = "<s>", "</s>"
 
 _FILLERS = ("um", "uh", "okay", "so", "well", "let me see", "um okay", "hmm", "and", "now", "then", "first", "next")
 _TURNS = ("no wait", "sorry", "no sorry", "i mean", "no", "wait")
-_NAMES = ("anna", "tom", "ben", "mary", "lisa", "kate", "sam", "john", "alice", "bob", "emma", "max")
+_NAMES = (*PEOPLE, "alice", "bob", "emma", "max")
 _SWITCHED = (*SETTINGS, "alerts", "night", "alarm", "wifi", "battery", "mode")
-_MORE_SHAPES = (*SHAPES, "leaf", "bell", "bolt", "drop", "key", "piece", "tile", "outline")
+_MORE_SHAPES = (*SHAPES, *SYMBOLS, "piece", "tile", "outline")
 _PLACES = (
     "cart",
     "checkout",

@@ -90,8 +90,7 @@ class RuleRefiner:
         words = _mend(heard)
         words = _drop(words, FILLERS)
         words = _repair(words)
-        words = _repetitions(words)
-        words = _trim(words)
+        words = _first_person(_trim(_repetitions(words)))
         return "" if tuple(words) in CLOSINGS else _sentence(words)
 
 
@@ -186,16 +185,20 @@ def _trim(words: list[str]) -> list[str]:
     return words[start:end]
 
 
-_FIRST_PERSON = re.compile(r"^i('|$)")
+def _first_person(words: list[str]) -> list[str]:
+    """`click the tile` -> `i click the tile`."""
+    lead = 1 if len(words) > 1 and words[0] in LEADS else 0
+    if len(words) > lead and words[lead] in VERBS:
+        words = [*words[:lead], "i", *words[lead:]]
+    return _repetitions(words)
+
+
+_I = re.compile(r"^i('|$)")
 
 
 def _sentence(words: list[str]) -> str:
-    """First person, a capital, a full stop."""
+    """A capital and a full stop."""
     if not words:
         return ""
-    lead = 1 if words[0] in LEADS and len(words) > 1 else 0
-    if words[lead] in VERBS:
-        words = [*words[:lead], "i", *words[lead:]]
-    words = [_FIRST_PERSON.sub(r"I\1", word) for word in words]
-    text = " ".join(words)
+    text = " ".join(_I.sub(r"I\1", word) for word in words)
     return text[0].upper() + text[1:] + "."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flywheel.synthesis.words import BUTTONS, COLOURS, KEYS, SETTINGS, SHAPES, THINGS
+from flywheel.synthesis.words import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 
 # Phrases that mean nothing wherever they stand; the longest first.
 FILLERS = sorted(
@@ -46,7 +46,7 @@ LEADS = {"now", "then", "first", "next", "finally", "again", "here"}
 
 # Words that are left alone however doubtful: what interfaces are made of, and what the rules below read.
 KEPT = {
-    *COLOURS, *SHAPES, *THINGS, *SETTINGS, *BUTTONS, *KEYS, *OPENERS, *VERBS, *LEADS,
+    *COLOURS, *SHAPES, *SYMBOLS, *THINGS, *SETTINGS, *BUTTONS, *PEOPLE, *KEYS, *OPENERS, *VERBS, *LEADS,
     *(word for phrase in (*FILLERS, *REPAIRS) for word in phrase),
     "the", "and", "this", "that", "with", "for", "its", "it's", "not", "one", "too", "two",
 }  # fmt: skip

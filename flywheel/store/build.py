@@ -38,9 +38,9 @@ def build(ws: Workspace, iteration: int, settings: Settings) -> Built:
     and the iteration's manifest. Raises ContractBroken for a table-level contract, DataError for a damaged
     partition.
     """
-    incoming = pa.concat_tables(
-        [partitions.read(ws, "trajectories", iteration, stage) for stage in _INPUTS]
-    ).sort_by("trajectory_id")
+    incoming = pa.concat_tables([partitions.read(ws, "trajectories", iteration, stage) for stage in _INPUTS]).sort_by(
+        "trajectory_id"
+    )
     scores = partitions.read(ws, "scores", iteration, "score")
     frames = {"trajectories": incoming.to_pandas(), "scores": scores.to_pandas()}
     broken = expectations.validate(ws, iteration, frames)
@@ -56,9 +56,7 @@ def build(ws: Workspace, iteration: int, settings: Settings) -> Built:
     return Built(manifests, *_figures(trajectories, routes))
 
 
-def _figures(
-    trajectories: list[dict], routes: list[dict]
-) -> tuple[tuple[dict, ...], dict[str, int], dict[str, int]]:
+def _figures(trajectories: list[dict], routes: list[dict]) -> tuple[tuple[dict, ...], dict[str, int], dict[str, int]]:
     routed = dict.fromkeys(routing.DESTINATIONS, 0)
     by_domain: dict[tuple[str, str], int] = {}
     reasons: dict[str, int] = {}
@@ -71,7 +69,5 @@ def _figures(
             reason = decision["reason"].split(" (")[0]
             reasons[reason] = reasons.get(reason, 0) + 1
     rows = [metrics.row(f"to_{destination}", count) for destination, count in routed.items()]
-    rows += [
-        metrics.row(f"to_{destination}", n, domain=domain) for (destination, domain), n in by_domain.items()
-    ]
+    rows += [metrics.row(f"to_{destination}", n, domain=domain) for (destination, domain), n in by_domain.items()]
     return tuple(rows), routed, reasons

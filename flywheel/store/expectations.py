@@ -86,9 +86,7 @@ def validate(ws: Workspace, iteration: int, frames: dict[str, pd.DataFrame]) -> 
             for row in result.result.get("unexpected_index_list") or ():
                 broken.setdefault(row["trajectory_id"], f"{table}: {promise}")
             if result.exception_info.get("exception_message"):
-                log.warning(
-                    "expectation %s on %s: %s", promise, table, result.exception_info["exception_message"]
-                )
+                log.warning("expectation %s on %s: %s", promise, table, result.exception_info["exception_message"])
     return broken
 
 

@@ -112,9 +112,7 @@ def read(ws: Workspace, iteration: int) -> Cumulative:
             sessions=tuple(raw["sessions"]),
         )
     except (KeyError, TypeError) as error:
-        raise DataError(
-            f"not a manifest: {error!r}", where=ws.relative(path), fix="restore it from git"
-        ) from None
+        raise DataError(f"not a manifest: {error!r}", where=ws.relative(path), fix="restore it from git") from None
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
@@ -138,9 +136,7 @@ def verify(ws: Workspace, iteration: int) -> None:
         if not path.is_file():
             raise DataError("a file of the manifest is missing", where=shard.path, fix="type `dvc checkout`")
         if sha256_file(path) != shard.sha256:
-            raise DataError(
-                "a file differs from the manifest", where=shard.path, fix="type `dvc checkout --force`"
-            )
+            raise DataError("a file differs from the manifest", where=shard.path, fix="type `dvc checkout --force`")
     while current.iteration > 0:
         before = ws.manifest(current.iteration - 1)
         previous = read(ws, current.iteration - 1)
@@ -163,9 +159,7 @@ def _json(ws: Workspace, path: Path, *, fix: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError("no such file", where=ws.relative(path), fix=fix) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"not valid JSON: {error}", where=ws.relative(path), fix="restore it from git"
-        ) from None
+        raise DataError(f"not valid JSON: {error}", where=ws.relative(path), fix="restore it from git") from None
     if not isinstance(raw, dict):
         raise DataError("not a JSON object", where=ws.relative(path), fix="restore it from git")
     return raw

@@ -108,7 +108,7 @@ def commit(ws: Workspace, stage: str, iteration: int) -> None:
     """
     name = address(stage, iteration)
     with _repo(ws) as repo:
-        recorded = _load(repo, name)
+        (recorded,) = _load(repo, name)
         missing = [str(item) for item in (*recorded.deps, *recorded.outs) if not item.exists]
         if missing:
             raise VersioningError(
@@ -134,9 +134,9 @@ def unfinished(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]
     """Those of the stages that are not done, in their order; one look at DVC for all of them."""
     addresses = {name: address(name, iteration) for name in names}
     with _repo(ws) as repo:
-        recorded = {name: _load(repo, where) for name, where in addresses.items()}
+        recorded = _load(repo, *addresses.values())
         with repo.lock:
-            return [name for name, stage in recorded.items() if _changes(ws, stage)]
+            return [name for name, stage in zip(addresses, recorded, strict=True) if _changes(ws, stage)]
 
 
 def status(ws: Workspace) -> dict[str, dict[str, str]]:
@@ -186,17 +186,20 @@ def _write_lock(ws: Workspace, stage) -> None:
     write_text(path, text.getvalue())
 
 
-def _load(repo, name: str):
+def _load(repo, *names: str) -> list:
+    """DVC's stages of these addresses; dvc.yaml and dvc.lock are read once."""
+    from dvc.dvcfile import load_file
     from dvc.stage.exceptions import StageNotFound
 
+    loader = load_file(repo, str(Path(repo.root_dir) / "dvc.yaml")).stages
     try:
-        return repo.stage.load_one(str(Path(repo.root_dir) / "dvc.yaml"), name)
-    except StageNotFound:
-        iteration = int(name.rsplit("@", 1)[1])
+        return [loader[name] for name in names]
+    except StageNotFound as error:
+        missing = error.name
         raise BadInput(
-            f"there is no iteration {iteration}",
+            f"there is no stage {missing}",
             where="iterations.yaml",
-            fix=f"type `flywheel run --iterations {iteration}`",
+            fix=f"type `flywheel run --iterations {int(missing.rsplit('@', 1)[1])}`",
         ) from None
 
 

@@ -240,6 +240,11 @@ def _about(rng: random.Random, skill: str, items: list[_Item], coordinates: int,
     return questions
 
 
+# The nouns of levels 1 and 2.
+_FIRST_SHAPES = ("square", "circle", "triangle", "cross", "star", "heart")
+_FIRST_ICONS = ("star", "heart", "moon", "leaf", "mug", "hat", "shirt", "book")
+
+
 # Kinds of scenes: (level, rng, coordinates) -> HTML, questions, and what is shown.
 
 _Drawn = tuple[str, list[Question], list[_Item]]
@@ -247,10 +252,11 @@ _Drawn = tuple[str, list[Question], list[_Item]]
 
 def _shapes(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     count = _count(level, rng)
-    largest = 64 if count <= 4 else 40
-    sizes = [(side := rng.uniform(24, largest), side) for _ in range(count)]
+    smallest, largest = (44, 76) if level == 1 else (34, 60) if count <= 4 else (24, 40)
+    sizes = [(side := rng.uniform(smallest, largest), side) for _ in range(count)]
     boxes = _scatter(rng, sizes, _ALL)
-    pairs = _names(rng, len(boxes), level, words.SHAPES + words.SYMBOLS)
+    nouns = _FIRST_SHAPES if level <= 2 else words.SHAPES + words.SYMBOLS
+    pairs = _names(rng, len(boxes), level, nouns)
     body, items = "", []
     for (colour, shape), box in zip(pairs, boxes, strict=False):
         body += _svg(shape, box, _colour(colour, rng), 'stroke="#1b1f27" stroke-width="1"')
@@ -263,7 +269,9 @@ def _blocks(level: int, rng: random.Random, coordinates: int) -> _Drawn:
     count = _count(level, rng)
     nouns = rng.choice((words.SYMBOLS, _things()))
     labelled = nouns is not words.SYMBOLS and rng.random() < 0.7
-    side = rng.uniform(36, 56 if count <= 9 else 46)
+    if level <= 2:
+        nouns = tuple(noun for noun in nouns if noun in _FIRST_ICONS)
+    side = rng.uniform(40, 64) if count <= 4 else rng.uniform(36, 56 if count <= 9 else 46)
     below = 18 if labelled else 0
     if rng.random() < 0.6:
         columns = min(count, rng.choice((2, 3, 3, 4)))

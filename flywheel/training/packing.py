@@ -37,7 +37,8 @@ def name_cells(
     """What each image token shows, in words: the thing that covers most of its cell, or "empty".
 
     shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each
-    [screens x cells x cells, words], rows of weights summing to 1.
+    [screens x cells x cells, words]. The weights sum to 1; most of a screen is empty, so the empty cells have half of
+    it together.
     """
     width = side / cells
     spelt: dict[str, list[int]] = {}
@@ -61,6 +62,9 @@ def name_cells(
     for number, row in enumerate(rows):
         ids[number, : len(row)] = torch.tensor(row)
         weights[number, : len(row)] = 1 / len(row)
+    empty = torch.tensor([row is spelt.get("empty") for row in rows])
+    for group in (empty, ~empty):
+        weights[group] /= max(1, int(group.sum())) * (2 if empty.any() and not empty.all() else 1)
     return ids, weights
 
 

@@ -82,7 +82,7 @@ class Curriculum:
 
         The other kinds wait until single shapes are seen: pointing is learnt once, and soonest on the plainest screens.
         """
-        kinds = list(scenes.KINDS) if self.levels[FIRST[0]] > 1 else list(FIRST)
+        kinds = [*scenes.KINDS, "blocks"] if self.levels[FIRST[0]] > 1 else list(FIRST)
         drawn = []
         for _ in range(count):
             kind = rng.choice(kinds)
@@ -257,7 +257,7 @@ def _loss(
         named = model.lm_head(core.language_model.norm(torch.cat(list(images.pooler_output))))
     target = packed.labels[:, 1:][where]
     words_, weights = cells
-    naming = -(named.float().log_softmax(-1).gather(1, words_) * weights).sum(1).mean()
+    naming = -(named.float().log_softmax(-1).gather(1, words_) * weights).sum()
     return torch.nn.functional.cross_entropy(logits.float(), target), naming, logits.detach().argmax(-1)
 
 
