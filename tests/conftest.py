@@ -11,8 +11,13 @@ os.environ.setdefault("DVC_NO_ANALYTICS", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 import pytest
+from hypothesis import settings
 
 from flywheel.workspace import Workspace
+
+# No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
+settings.register_profile("flywheel", deadline=None)
+settings.load_profile("flywheel")
 
 PROJECT = Path(__file__).resolve().parent.parent
 

@@ -1,4 +1,4 @@
-"""Imports run one way: flows -> tasks -> flywheel; inside it the command and report on top, the schema at the bottom."""
+"""Imports run one way: flows -> tasks -> flywheel; inside it the command on top, the schema at the bottom."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
     assert (loaded.rl.steps, loaded.rl.actor_lr, loaded.seed) == (5, 0.5, 9)
     with pytest.raises(BadInput, match=r"rl\.steps"):
         settings.load(path, {"rl.steps": -1})
+    path.write_text("seed: 3\n")
     with pytest.raises(BadInput, match="seed is not a block"):
-        path.write_text("seed: 3\n")
         settings.load(path, {"seed.x": 1})
 
 

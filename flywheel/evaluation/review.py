@@ -54,8 +54,8 @@ def case(ws: Workspace, iteration: int) -> str:
     """What the reviewer is told: the measured figures of the candidate and the model it would replace, as Markdown."""
     metrics = partitions.read(ws, "metrics", iteration, "evaluate")
     figures = metrics.filter(pc.equal(metrics["step"], 0)).to_pylist()
-    lines = [f"Promote the merged model of iteration {label(iteration)}?", "", "| domain | figure | value | 95% interval |",
-             "|---|---|---|---|"]  # fmt: skip
+    lines = [f"Promote the merged model of iteration {label(iteration)}?", ""]
+    lines += ["| domain | figure | value | 95% interval |", "|---|---|---|---|"]
     for row in figures:
         interval = "" if row["low"] is None else f"{row['low']:.2f} to {row['high']:.2f}"
         lines.append(f"| {row['domain']} | {row['name']} | {row['value']:.3f} | {interval} |")

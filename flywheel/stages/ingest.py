@@ -32,7 +32,7 @@ def _inputs(ctx: Context) -> dict:
     s = ctx.settings
     return {
         "sessions": [asdict(session) for session in _sessions(ctx)],
-        "settings": [s.recording.model_dump(), s.policy.coordinates],
+        "settings": [s.recording.model_dump(), s.language_model.model_dump(), s.policy.coordinates],
     }
 
 

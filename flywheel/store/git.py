@@ -43,19 +43,13 @@ def commit(root: Path, message: str, paths: tuple[str, ...]) -> None:
 
 def _git(root: Path, *arguments: str) -> str:
     if not shutil.which("git"):
-        raise FlywheelError(
-            "git is not installed", where=root, fix="install it, or set versioning.git to false"
-        )
+        raise FlywheelError("git is not installed", where=root, fix="install it, or set versioning.git to false")
     command = ["git", "-C", str(root)]
     if not _has_identity(root):
         command += ["-c", "user.name=flywheel", "-c", "user.email=flywheel@localhost"]
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=_DEADLINE_S, check=False
-    )
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
     if done.returncode:
-        raise FlywheelError(
-            f"git {arguments[0]} failed: {done.stderr.strip()}", where=root, fix="see `git status`"
-        )
+        raise FlywheelError(f"git {arguments[0]} failed: {done.stderr.strip()}", where=root, fix="see `git status`")
     return done.stdout.strip()
 
 

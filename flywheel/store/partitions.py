@@ -71,15 +71,11 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
         raise DataError(f"a row does not fit table {table}: {error}", where="flywheel/schema.py") from error
     for field in schema:
         if not field.nullable and result[field.name].null_count:
-            raise DataError(
-                f"table {table}: column {field.name} is empty in a row", where="flywheel/schema.py"
-            )
+            raise DataError(f"table {table}: column {field.name} is empty in a row", where="flywheel/schema.py")
     return result
 
 
-def write(
-    ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]
-) -> Manifest:
+def write(ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]) -> Manifest:
     """Replace the partition by `data`, sorted and compressed; zero rows give one typed zero-row file.
 
     Raises DataError where the data do not fit the schema, DiskFull where there is no space.
@@ -88,9 +84,7 @@ def write(
         data = from_rows(table, data)
     if not data.schema.equals(TABLES[table]):
         raise DataError(f"data do not have the schema of table {table}", where="flywheel/schema.py")
-    data = data.replace_schema_metadata(TABLES[table].metadata).sort_by(
-        [(key, "ascending") for key in SORT[table]]
-    )
+    data = data.replace_schema_metadata(TABLES[table].metadata).sort_by([(key, "ascending") for key in SORT[table]])
     folder = ws.partition(table, iteration, stage)
     temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     rows_per_file = _ROWS_PER_FILE
@@ -135,13 +129,9 @@ def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None =
             f"not a whole Parquet file: {str(error).splitlines()[0]}", where=where,
             fix=f"delete the folder and run the stage {stage} again, or fetch it with `dvc checkout`",
         ) from error  # fmt: skip
-    expected = (
-        TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
-    )
+    expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
     if not data.schema.equals(expected):
-        raise DataError(
-            f"columns differ from table {table} of this version", where=where, fix="run `flywheel doctor`"
-        )
+        raise DataError(f"columns differ from table {table} of this version", where=where, fix="run `flywheel doctor`")
     return data
 
 

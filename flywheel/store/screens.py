@@ -54,5 +54,3 @@ def load(ws: Workspace, files: Iterable[Path], wanted: set[str]) -> dict[str, by
             fix="fetch them with `dvc checkout`",
         )  # fmt: skip
     return found
-
-
