@@ -60,6 +60,10 @@ def prefect_server(ws: Workspace, port: int = 0) -> Iterator[str]:
     with log.open("ab") as out:
         server = subprocess.Popen(
             [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            env={
+                **os.environ, "PREFECT_SERVER_UI_API_URL": f"{url}/api",
+                "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+            },
             stdout=out, stderr=out, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent, start_new_session=True,
         )  # fmt: skip
     note = ws.prefect_home / "server.json"

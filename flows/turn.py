@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from flows.review import ask_reviewer
@@ -39,5 +39,7 @@ def stage(workspace: str, iteration: int, name: str) -> StageResult:
     results = {shard: do_shard(ctx, shard) for shard in stages.get(name).plan(ctx)}
     outcome = finish_stage(ctx, results)
     record_version(ctx)
-    report(name, "ended: " + ", ".join(f"{key} {value}" for key, value in outcome.summary.items()))
+    summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())
+    get_run_logger().info("%s", summary)
+    report(name, f"ended: {summary}")
     return outcome

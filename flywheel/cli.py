@@ -168,13 +168,19 @@ def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> N
     click.echo(catalog.render(catalog.query(Workspace.find(workspace), sql), form, output))
 
 
-@main.command(epilog="Example: flywheel report")
+@main.command(epilog="Example: flywheel report --picture report.png")
 @_WORKSPACE
-def report(workspace: Path | None) -> None:
+@click.option("--picture", type=click.Path(path_type=Path), help="Also a PNG of the top of the page.")
+def report(workspace: Path | None, picture: Path | None) -> None:
     """Write the report: one HTML page that needs nothing beside it."""
     from flywheel.report import page
 
-    click.echo(page.build(Workspace.find(workspace)))
+    ws = Workspace.find(workspace)
+    click.echo(page.build(ws))
+    if picture:
+        from flywheel.report.picture import report_picture
+
+        click.echo(report_picture(ws, picture))
 
 
 @main.command(epilog="Example: flywheel view t0123456789abcdef012")

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flywheel.errors import BadInput
+from flywheel.sandbox import chromium
+from flywheel.settings import Sandbox
 from flywheel.workspace import Workspace
 
-_BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 _TIMEOUT_MS = 30_000
 
 
 def screenshot(
-    page: Path, output: Path, *, width: int = 1280, height: int | None = None, dark: bool = False, executable: str = ""
+    page: Path, output: Path, *, width: int = 1280, height: int | None = None, dark: bool = False
 ) -> Path:
     """A PNG of a page, of its whole length unless `height` (CSS pixels) cuts it.
 
-    executable: Chromium to use; empty: the first one found. Raises BadInput where there is none.
+    Raises BadInput where there is no Chromium.
     """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable or find_browser())
+        browser = playwright.chromium.launch(executable_path=chromium.find(Sandbox()))
         try:
             context = browser.new_context(
                 viewport={"width": width, "height": height or 900}, color_scheme="dark" if dark else "light"
@@ -36,15 +36,6 @@ def screenshot(
     return output
 
 
-def find_browser() -> str:
-    import shutil
-
-    for name in _BROWSERS:
-        if found := shutil.which(name):
-            return found
-    raise BadInput("no Chromium found", fix="install chromium-headless-shell, or set sandbox.executable")
-
-
 def report_picture(ws: Workspace, output: Path) -> Path:
     """The top of the report, as it stands in the README."""
-    return screenshot(ws.report / "index.html", output, width=1280, height=1500)
+    return screenshot(ws.report_page, output, width=1280, height=1500)

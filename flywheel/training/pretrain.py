@@ -52,6 +52,9 @@ BATCH = 8  # screens a step
 QUESTIONS = 7  # at most, of one screen
 RATE = 1e-3
 WARMUP = 200
+# Weights of a coordinate's two digits in the loss. The first says which thing is meant; the second is mostly noise at
+# this resolution, and as loud.
+TENS, UNITS = 3.0, 0.3
 NAMING = 0.5  # weight of naming what each image token shows
 DECAY = 0.998  # of the average over the weights
 FIRST = ("shapes", "blocks")  # the kinds of scenes that training begins with
@@ -164,6 +167,7 @@ def pretrain(
         optimizer.load_state_dict(state["optimizer"])
         step, chunk, curriculum.levels = state["step"], state["chunk"], state["levels"]
     packer = Packer(encoder, SCREEN)
+    digits = torch.tensor(encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
     started = last = time.monotonic()
     losses: list[tuple[float, float]] = []
     seen = asked = 0
@@ -191,7 +195,7 @@ def pretrain(
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (step + 1) / WARMUP)
             cells = name_cells(encoder, [drawn[row].shown for row in rows], SCREEN, SCREEN // 32)
-            loss, naming, predicted = _loss(model, packed, cells)
+            loss, naming, predicted = _loss(model, packed, cells, digits)
             if not math.isfinite(loss.item()):
                 raise TrainingError("the loss is not finite", where=f"pretraining, step {step}")
             optimizer.zero_grad(set_to_none=True)
@@ -240,7 +244,7 @@ AttentionInterface.register("sdpa_float32", _attention)
 
 
 def _loss(
-    model: torch.nn.Module, packed: Packed, cells: tuple[torch.Tensor, torch.Tensor]
+    model: torch.nn.Module, packed: Packed, cells: tuple[torch.Tensor, torch.Tensor], digits: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean cross-entropy over the response tokens; over the words for each image token; the tokens predicted.
 
@@ -258,7 +262,23 @@ def _loss(
     target = packed.labels[:, 1:][where]
     words_, weights = cells
     naming = -(named.float().log_softmax(-1).gather(1, words_) * weights).sum()
-    return torch.nn.functional.cross_entropy(logits.float(), target), naming, logits.detach().argmax(-1)
+    losses = torch.nn.functional.cross_entropy(logits.float(), target, reduction="none")
+    weights = _digit_weights(packed.labels, digits)[:, 1:][where]
+    return (losses * weights).sum() / weights.sum(), naming, logits.detach().argmax(-1)
+
+
+def _digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
+    """TENS for the first digit of a pair, UNITS for the second, 1 elsewhere: [batch, length], as `labels`.
+
+    digits: the ids of the digits' tokens.
+    """
+    digit = torch.isin(labels, digits)
+    after, before = torch.zeros_like(digit), torch.zeros_like(digit)
+    after[:, 1:], before[:, :-1] = digit[:, :-1], digit[:, 1:]
+    weights = torch.ones(labels.shape)
+    weights[digit & before & ~after] = TENS
+    weights[digit & after] = UNITS
+    return weights
 
 
 @torch.no_grad()
