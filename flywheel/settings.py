@@ -47,7 +47,7 @@ class Sandbox(_Block):
 
 class Recording(_Block):
     folder: str = "recordings"
-    sessions_per_iteration: int = Field(6, ge=0)  # new sessions ingested in one iteration
+    sessions_per_iteration: int = Field(12, ge=0)  # new sessions ingested in one iteration
     recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
     whisper_model: str = ""  # a Whisper checkpoint file, for recognizer: whisper
     processes: int = Field(2, ge=1)
@@ -90,11 +90,11 @@ class Routing(_Block):
 class Supervised(_Block):
     """What CT and SFT share."""
 
-    epochs: float = Field(2, gt=0)  # times the agent's samples are seen, as far as max_samples allows
-    max_samples: int = Field(1000, ge=1)  # samples seen in one stage, general data included
+    samples: int = Field(1000, ge=1)  # seen in one stage, general data included
     batch: int = Field(32, ge=1)
     lr: float = Field(3e-4, gt=0)
     agent_fraction: float = Field(0.3, ge=0, le=1)  # of the mix; the rest is general data
+    max_repeats: int = Field(8, ge=1)  # times an agent sample is seen, on average, at most
     warmup: float = Field(0.05, ge=0, lt=1)  # share of the steps in which the rate rises; then a cosine to a tenth
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
@@ -102,15 +102,14 @@ class Supervised(_Block):
 
 
 class Ct(Supervised):
-    max_samples: int = Field(800, ge=1)
     every: int = Field(1, ge=1)  # CT runs in each `every`-th iteration
-    rollout_weight: float = Field(0.1, ge=0, le=1)  # in the loss, of the model's own unverified steps; people's: 1
+    rollout_weight: float = Field(0.02, ge=0, le=1)  # in the mix, of the model's own unverified steps; people's: 1
 
 
 class Sft(Supervised):
     window: int = Field(2, ge=1)  # newest iterations of the SFT store that are used
-    epochs: float = Field(3, gt=0)
-    agent_fraction: float = Field(0.8, ge=0, le=1)
+    samples: int = Field(600, ge=1)
+    agent_fraction: float = Field(0.6, ge=0, le=1)
 
 
 class Rl(_Block):

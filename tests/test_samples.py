@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lamps import LEFT, RIGHT, Lamps, Scripted, screen, task
 from lamps import settings as lamp_settings
@@ -16,7 +16,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.rollout.pool import rollout
 from flywheel.settings import Supervised
 from flywheel.store.partitions import from_rows
-from flywheel.training.samples import Sample, agent_samples, general_samples, mix, mixture
+from flywheel.training.samples import Sample, agent_samples, general_samples, mix
 
 S = lamp_settings()
 
@@ -99,34 +99,28 @@ def plain(kind: str, n: int) -> list[Sample]:
     return [Sample(None, (1,), None, f"{kind}{i}", 0, kind) for i in range(n)]
 
 
-@settings(deadline=None)
 @given(
-    agent=st.integers(1, 30), general=st.integers(1, 30), n=st.integers(1, 100), fraction=st.floats(0, 1),
-    seed=st.integers(0, 99),
+    weights=st.lists(st.sampled_from([0.02, 0.5, 1.0]), min_size=1, max_size=30), general=st.integers(1, 30),
+    n=st.integers(1, 100), fraction=st.floats(0, 1), repeats=st.integers(1, 9), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_mix_holds_its_proportion_and_goes_through_each_source_in_rounds(agent, general, n, fraction, seed):
-    chosen = mix(plain("agent", agent), plain("general", general), fraction, n, seed)
-    assert chosen == mix(plain("agent", agent), plain("general", general), fraction, n, seed)
+def test_mix_holds_its_proportion_and_each_sample_its_weight(weights, general, n, fraction, repeats, seed):
+    block = Supervised(samples=n, agent_fraction=fraction, max_repeats=repeats)
+    agent = [replace(one, weight=w) for one, w in zip(plain("agent", len(weights)), weights, strict=True)]
+    chosen = mix(agent, plain("general", general), block, seed)
+    assert chosen == mix(agent, plain("general", general), block, seed)
+    of_agent = min(round(n * fraction), repeats * len(agent))
     counts = Counter(sample.domain for sample in chosen)
-    assert (counts["agent"], len(chosen)) == (round(n * fraction), n)
-    for kind, size in (("agent", agent), ("general", general)):
-        times = Counter(s.trajectory_id for s in chosen if s.domain == kind)
-        most, least = max(times.values(), default=0), min(times.values(), default=0) if len(times) == size else 0
-        assert most - least <= 1
+    assert (counts["agent"], len(chosen)) == (of_agent, n)
+    times = Counter(sample.trajectory_id for sample in chosen)
+    for source, size in ((agent, of_agent), (plain("general", general), n - of_agent)):
+        total = sum(sample.weight for sample in source)
+        for sample in source:
+            assert abs(times[sample.trajectory_id] - size * sample.weight / total) < 1 + 1e-9
 
 
 def test_mix_of_one_source_is_filled_by_it_and_said(caplog):
-    assert {s.domain for s in mix([], plain("general", 3), 0.8, 10, 0)} == {"general"}
-    assert "the mix asks for 8 agent samples and there are none" in caplog.text
-    assert len(mix(plain("agent", 3), [], 0.8, 10, 0)) == 10
-    assert mix([], [], 0.5, 10, 0) == []
-
-
-@pytest.mark.parametrize(("agents", "n"), [(10, 25), (1000, 50), (0, 50)])
-def test_mixture_sees_agent_samples_epochs_times(agents, n):
-    block = Supervised(epochs=2, agent_fraction=0.8, max_samples=50)
-    got = mixture(plain("agent", agents), plain("general", 40), block, 0)
-    assert len(got) == n
-    if n == 25:
-        assert set(Counter(s.trajectory_id for s in got if s.domain == "agent").values()) == {2}
-    assert np.isclose(sum(s.domain == "agent" for s in got), 0.8 * n if agents else 0)
+    block = Supervised(samples=10, agent_fraction=0.8)
+    assert {s.domain for s in mix([], plain("general", 3), block, 0)} == {"general"}
+    assert "there are no agent samples" in caplog.text
+    assert len(mix(plain("agent", 3), [], block, 0)) == 10
+    assert mix([], [], block, 0) == []

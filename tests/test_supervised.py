@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from lamps import LEFT, RIGHT, screen, settings, small_model
@@ -100,7 +101,7 @@ def test_no_samples_is_an_error(base, tmp_path):
 
 
 def test_loss_that_is_not_finite_stops_and_leaves_no_model(base, samples, tmp_path):
-    broken = [replace(s, weight=float("nan")) for s in samples]
+    broken = [replace(s, context=replace(s.context, pixel_values=s.context.pixel_values * np.nan)) for s in samples]
     with pytest.raises(TrainingError, match="the loss is nan at step 1"):
         train(base, tmp_path, broken)
     assert not (tmp_path / "out").exists()
@@ -123,11 +124,10 @@ def test_schedule_warms_up_and_decays_to_a_tenth():
     assert rates[10:] == sorted(rates[10:], reverse=True)
 
 
-def test_loss_is_the_weighted_mean_over_response_tokens():
+def test_loss_is_the_mean_over_response_tokens():
     logprobs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]])
     mask = torch.tensor([[True, True], [True, False]])
-    # Weights 1 and 1/2: (1 + 2 + 4/2) / (2 + 1/2)
-    assert float(supervised_loss(logprobs, mask, torch.tensor([1.0, 0.5]), 2.5)) == 2.0
+    assert float(supervised_loss(logprobs, mask)) == pytest.approx(7 / 3)
 
 
 def test_padding_and_company_do_not_change_a_sequence(base, samples):

@@ -11,9 +11,7 @@ from flywheel.workspace import Workspace
 _TIMEOUT_MS = 30_000
 
 
-def screenshot(
-    page: Path, output: Path, *, width: int = 1280, height: int | None = None, dark: bool = False
-) -> Path:
+def screenshot(page: Path, output: Path, *, width: int = 1280, height: int | None = None, dark: bool = False) -> Path:
     """A PNG of a page, of its whole length unless `height` (CSS pixels) cuts it.
 
     Raises BadInput where there is no Chromium.

@@ -13,7 +13,7 @@ from flywheel.settings import Supervised
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import lineage, manifest, metrics
 from flywheel.training import stores
-from flywheel.training.samples import mixture
+from flywheel.training.samples import mix
 from flywheel.training.supervised import train_supervised
 
 
@@ -27,7 +27,7 @@ def train(
 ) -> dict[str, Any]:
     """Train `begin` on the store's steps mixed with general data; the checkpoint is named as the stage.
 
-    weights: of the trajectories in the loss, by source. Returns figures and ids as JSON values.
+    weights: of the trajectories' steps in the mix, by source. Returns figures and ids as JSON values.
     """
     cumulative = manifest.read(ctx.ws, ctx.iteration)
     store = stores.read(ctx.ws, cumulative, store_name)
@@ -36,7 +36,7 @@ def train(
     agent = stores.agent(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id)
     agent = [sample for sample in agent if sample.weight > 0]
     general = stores.general(ctx.ws, cumulative, encoder, ctx.settings.policy)
-    samples = mixture(agent, general, settings, ctx.seed("mix", store_name))
+    samples = mix(agent, general, settings, ctx.seed("mix", store_name))
 
     def on_metric(metric) -> None:
         ctx.report(f"step {metric['step']} of {metric['steps']}, loss {metric['loss']:.3f}")

@@ -48,8 +48,8 @@ from flywheel.training.packing import IGNORED, Packed, Packer, name_cells
 log = logging.getLogger(__name__)
 
 CHUNK = 256  # scenes drawn at once
-BATCH = 8  # screens a step
-QUESTIONS = 7  # at most, of one screen
+BATCH = 32  # screens a step
+QUESTIONS = 4  # at most, of one screen
 RATE = 1e-3
 WARMUP = 200
 # Weights of a coordinate's two digits in the loss. The first says which thing is meant; the second is mostly noise at
@@ -71,6 +71,11 @@ class Curriculum:
         default_factory=lambda: {kind: deque(maxlen=WINDOW) for kind in scenes.KINDS}
     )
 
+    @property
+    def found(self) -> bool:
+        """Whether all the first kinds are past level 2 (two to four things on a screen)."""
+        return all(self.levels[kind] > 2 for kind in FIRST)
+
     def note(self, kind: str, level: int, success: bool) -> None:
         if level < self.levels[kind]:
             return
@@ -83,9 +88,10 @@ class Curriculum:
     def plan(self, count: int, rng: random.Random) -> list[tuple[str, int]]:
         """Kinds and levels of the next scenes: more than half at the present level, the rest below it.
 
-        The other kinds wait until single shapes are seen: pointing is learnt once, and soonest on the plainest screens.
+        The other kinds wait until the named one of several plain things is found: which thing a word means is learnt
+        once, and many times sooner on the plainest screens than among all kinds.
         """
-        kinds = [*scenes.KINDS, "blocks"] if self.levels[FIRST[0]] > 1 else list(FIRST)
+        kinds = [*scenes.KINDS, "blocks"] if self.found else list(FIRST)
         drawn = []
         for _ in range(count):
             kind = rng.choice(kinds)
@@ -190,7 +196,7 @@ def pretrain(
         rng.shuffle(order)
         for begin in range(0, len(order), BATCH):
             rows = order[begin : begin + BATCH]
-            chosen = [_choose(drawn[row].questions, rng) for row in rows]
+            chosen = [_choose(drawn[row].questions, rng, curriculum.found) for row in rows]
             packed = packer.pack(pixels[rows], [[(q.instruction, q.response) for q in asked] for asked in chosen])
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (step + 1) / WARMUP)
@@ -228,9 +234,14 @@ def pretrain(
     return out / "base"
 
 
-def _choose(questions: Sequence[scenes.Question], rng: random.Random) -> list[scenes.Question]:
-    """The description always, and some of the others."""
+def _choose(questions: Sequence[scenes.Question], rng: random.Random, describe: bool) -> list[scenes.Question]:
+    """Some of a screen's questions; with `describe` its description among them, else only where there is no other.
+
+    While the model learns which thing a word means, descriptions (which go from place to name) hold it back.
+    """
     first, *others = sorted(questions, key=lambda q: q.skill not in ("describe", "read"))
+    if not describe and others:
+        return rng.sample(others, min(len(others), QUESTIONS - 1))
     return [first, *rng.sample(others, min(len(others), QUESTIONS - 1))]
 
 

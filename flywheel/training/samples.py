@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ class Sample:
     """One step to train on. context: the prompt. response: token ids, end token included where it was sampled.
 
     logprobs: as sampled; None for human steps and general data. trajectory_id, step: where it comes from (general
-    data: sample_id and 0). weight: of its tokens in the loss.
+    data: sample_id and 0). weight: its share of a mix, beside the others of its source.
     """
 
     context: Encoded
@@ -97,37 +96,31 @@ def general_samples(
     return samples
 
 
-def mix(agent: Sequence[Sample], general: Sequence[Sample], agent_fraction: float, n: int, seed: int) -> list[Sample]:
-    """n samples, round(n agent_fraction) of them from `agent`, the rest from `general`, shuffled.
+def mix(agent: Sequence[Sample], general: Sequence[Sample], settings: Supervised, seed: int) -> list[Sample]:
+    """settings.samples samples, the share settings.agent_fraction of them from `agent`, the rest general, shuffled.
 
-    Each source is gone through in shuffled rounds, so a sample appears at most once more than any other of its source.
-    Where one source is empty the other fills the mix (an early iteration has no agent data), and the log says so.
+    Within its source a sample comes as often as its weight asks, rounded up or down. Few agent samples are repeated
+    settings.max_repeats times on average, no more; general data take the rest. Where one source is empty the other
+    fills the mix (an early iteration has no agent data), and the log says so.
     """
-    of_agent = round(n * agent_fraction)
+    n = settings.samples
+    of_agent = min(round(n * settings.agent_fraction), settings.max_repeats * len(agent))
     if not agent or not general:
-        wanted = ("agent", of_agent) if not agent else ("general", n - of_agent)
-        if wanted[1]:
-            log.warning("the mix asks for %d %s samples and there are none: the other source fills it", *wanted[::-1])
+        log.warning("there are no %s samples: the other source fills the mix", "general" if agent else "agent")
         of_agent = n if agent else 0
     rng = np.random.default_rng(seed)
-    chosen = [*_rounds(agent, of_agent, rng), *_rounds(general, n - of_agent, rng)]
+    chosen = [*_drawn(agent, of_agent, rng), *_drawn(general, n - of_agent, rng)]
     return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
-def mixture(agent: Sequence[Sample], general: Sequence[Sample], settings: Supervised, seed: int) -> list[Sample]:
-    """The mix of one CT or SFT stage: the agent's samples `epochs` times, general data beside them in the proportion
-    asked, max_samples at most. Without agent samples: max_samples of general data."""
-    n = settings.max_samples
-    if agent and settings.agent_fraction:
-        n = min(n, math.ceil(settings.epochs * len(agent) / settings.agent_fraction))
-    return mix(agent, general, settings.agent_fraction, n, seed)
-
-
-def _rounds(source: Sequence[Sample], n: int, rng: np.random.Generator) -> Iterable[Sample]:
-    if not source:
+def _drawn(source: Sequence[Sample], n: int, rng: np.random.Generator) -> list[Sample]:
+    """n samples by systematic sampling: each comes floor or ceil of n weight / sum of weights times."""
+    if not source or not n:
         return []
-    rounds = [rng.permutation(len(source)) for _ in range(-(-n // len(source)))]
-    return [source[i] for i in np.concatenate(rounds)[:n]] if rounds else []
+    order = rng.permutation(len(source))
+    ends = np.cumsum([source[i].weight for i in order])
+    points = (np.arange(n) + rng.random()) * (ends[-1] / n)
+    return [source[order[i]] for i in np.searchsorted(ends, points, side="right").clip(max=len(source) - 1)]
 
 
 def _rows(table: pa.Table | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

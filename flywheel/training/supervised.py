@@ -93,18 +93,16 @@ def schedule(step: int, steps: int, settings: Supervised) -> float:
     return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def supervised_loss(logprobs: Tensor, mask: Tensor, weights: Tensor, tokens: float) -> Tensor:
-    """-sum w log pi / tokens over response tokens; weights: [batch]; tokens: weighted count of the whole batch."""
-    return -(torch.where(mask, logprobs, 0.0) * weights[:, None]).sum() / tokens
+def supervised_loss(logprobs: Tensor, mask: Tensor) -> Tensor:
+    """-mean log pi over the response tokens of the batch."""
+    return -torch.where(mask, logprobs, 0.0).sum() / mask.sum()
 
 
 def _step(model, optimizer, samples: Sequence[Sample], max_grad_norm: float) -> tuple[float, float]:
     """One gradient step; returns the loss and the mean probability of the response tokens."""
     batch = batch_of([s.context for s in samples], [s.response for s in samples])
     logprobs, _ = response_logprobs(model, batch)
-    weights = torch.tensor([s.weight for s in samples])
-    tokens = sum(s.weight * len(s.response) for s in samples)
-    loss = supervised_loss(logprobs, batch.mask, weights, tokens)
+    loss = supervised_loss(logprobs, batch.mask)
     value = float(loss.detach())
     if math.isfinite(value):
         optimizer.zero_grad(set_to_none=True)
@@ -145,5 +143,5 @@ class _State:
 def _key(model_folder: Path, samples: Sequence[Sample], settings: Supervised, seed: int) -> str:
     sha = hashlib.sha256(json.dumps([digest(model_folder), repr(settings), seed]).encode())
     for sample in samples:
-        sha.update(f"{sample.trajectory_id}|{sample.step}|{sample.weight}|{sample.response}".encode())
+        sha.update(f"{sample.trajectory_id}|{sample.step}|{sample.response}".encode())
     return sha.hexdigest()
