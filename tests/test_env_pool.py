@@ -15,9 +15,11 @@ from pages import swallow, task_of
 
 from flywheel.agent.actions import Wait
 from flywheel.errors import BadInput, EnvError
+from flywheel.rollout.pool import rollout
 from flywheel.sandbox import chromium
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Sandbox, Settings
+from flywheel.settings import Rollout, Sandbox, Settings
+from flywheel.store.routing import route
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,6 +29,29 @@ async def pool():
     """A pool of one page."""
     async with open_sandbox(Settings(sandbox=Sandbox(browsers=1, pages=1, timeout_s=30))) as opened:
         yield opened
+
+
+async def test_a_task_whose_page_does_not_load_is_named_and_quarantined_not_scored(pool, monkeypatch):
+    task = task_of("shop", "add")
+    new_session = pool._server.new_session
+    monkeypatch.setattr(pool._server, "new_session", lambda *given: new_session(*given) + "/no/such/page")
+    async with pool.env() as env:
+        with pytest.raises(EnvError, match="the page does not load: it answered status 404"):
+            await env.reset(task, 0)
+    (episode,) = await rollout(
+        [task], 1, StillPolicy(), pool, iteration=1, settings=Settings(rollout=Rollout(retries=1)), temperature=1.0
+    )
+    assert episode.trajectory["status"] == "crashed"
+    assert "does not load" in episode.trajectory["error"]
+    (decision,) = route([episode.trajectory], [], 1.0)
+    assert decision["destination"] == "quarantine"
+    assert "does not load" in decision["reason"]
+
+
+class StillPolicy:
+    """Never asked: no screen comes."""
+
+    weight_version = "still"
 
 
 async def test_a_crashed_page_costs_its_lease_and_no_more(pool):

@@ -64,7 +64,10 @@ class BrowserEnv:
             self._script = added["identifier"]
             origin = {"origin": self._server.url, "storageTypes": "all"}
             await self._cdp.send("Storage.clearDataForOrigin", origin)
-            await self._page.goto(self._url, wait_until="commit")
+            answer = await self._page.goto(self._url, wait_until="commit")
+            if answer is None or not answer.ok:
+                said = "nothing" if answer is None else f"status {answer.status}"
+                raise EnvError(f"the page does not load: it answered {said}", where=self._where(task))
             state = await self._look(0)
             await self._cdp.send("Page.resetNavigationHistory")
             self._state = state
