@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.errors import BadInput, DataError
+from flywheel.evaluation.intervals import wilson
 from flywheel.schema import TABLES
 from flywheel.store import build, catalog, metrics
 from flywheel.workspace import Workspace
@@ -90,7 +91,8 @@ def test_replay_gives_steps_in_order_with_their_screens(ws):
 @given(st.integers(0, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_bounds_the_share(case):
     successes, n = case
-    low, high = metrics.wilson(successes, n)
+    share = metrics.share("p_v1", successes, n)
+    low, high = share["low"], share["high"]
     if n == 0:
         assert (low, high) == (None, None)
     else:
@@ -99,8 +101,8 @@ def test_wilson_bounds_the_share(case):
 
 
 def test_wilson_has_the_known_values():
-    assert metrics.wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
-    assert metrics.wilson(0, 10) == pytest.approx((0.0, 0.2775328), abs=1e-6)
+    assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775328), abs=1e-6)
 
 
 def test_sql_and_python_agree_on_wilson(ws):
@@ -109,7 +111,7 @@ def test_sql_and_python_agree_on_wilson(ws):
             (row,) = catalog.rows(
                 connection, "SELECT wilson_low($k, $n) AS low, wilson_high($k, $n) AS high", {"k": k, "n": n}
             )
-            assert (row["low"], row["high"]) == pytest.approx(metrics.wilson(k, n), abs=1e-12)
+            assert (row["low"], row["high"]) == pytest.approx(wilson(k, n), abs=1e-12)
 
 
 @pytest.mark.parametrize("sql", ["SELEC 1", "SELECT nothing FROM steps", "FROM no_such_table", "SELECT 1 +"])

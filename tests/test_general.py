@@ -15,7 +15,8 @@ from flywheel.agent.parser import parse
 from flywheel.settings import Settings
 from flywheel.synthesis import scenes, words
 from flywheel.synthesis.general import make_general
-from flywheel.training.pretrain import Curriculum, success, wilson
+from flywheel.training.grounding import _rate, success
+from flywheel.training.pretrain import Curriculum
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +137,14 @@ def test_the_curriculum_rises_with_success_alone():
     assert not curriculum.recent["shapes"]
     plan = curriculum.plan(200, random.Random(0))
     assert {level for kind, level in plan if kind == "shapes"} == {1, 2}
+    assert {kind for kind, _ in plan} == {"shapes", "blocks"}  # the others wait until these are past level 2
+    curriculum.levels |= {"shapes": 3, "blocks": 3}
+    plan = curriculum.plan(500, random.Random(0))
+    assert {level for kind, level in plan if kind == "shapes"} == {1, 2, 3}
     assert {level for kind, level in plan if kind == "rows"} == {1}
-    assert {kind for kind, _ in Curriculum().plan(200, random.Random(0))} == {"shapes", "blocks"}
 
 
 def test_the_interval_is_wilsons():
-    assert wilson(8, 10) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
-    assert wilson(0, 20)["low"] == 0
+    assert _rate([True] * 8 + [False] * 2) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
+    assert _rate([False] * 20)["low"] == 0
     assert Point(0.5, 0.5) == scenes.Box(102, 102, 20, 20).centre

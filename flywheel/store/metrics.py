@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from flywheel.evaluation.intervals import wilson
+
 ALL = "all"
 
 
@@ -96,19 +98,6 @@ def row(
 
 def share(name: str, successes: int, n: int, *, domain: str = ALL, step: int = 0) -> dict[str, Any]:
     """A fraction of `n` cases with its 95% Wilson interval; null where there is no case."""
-    low, high = wilson(successes, n)
+    low, high = wilson(successes, n) if n else (None, None)
     value = successes / n if n else math.nan
     return row(name, value, domain=domain, step=step, low=low, high=high, n=n)
-
-
-def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float | None, float | None]:
-    """Wilson's score interval of a proportion (Wilson 1927): inside [0, 1] and sound for small n and at 0
-    and 1.
-    """
-    if n == 0:
-        return None, None
-    p, zz = successes / n, z * z
-    centre = (p + zz / (2 * n)) / (1 + zz / n)
-    half = z / (1 + zz / n) * math.sqrt(p * (1 - p) / n + zz / (4 * n * n))
-    # At the ends the bound is exact; rounding would leave it a hair inside.
-    return (centre - half if successes else 0.0), (centre + half if successes < n else 1.0)
