@@ -78,7 +78,7 @@ class Synthesis(_Block):
 class Rollout(_Block):
     samples: int = Field(4, ge=1)  # trajectories a task (rejection sampling)
     max_concurrent: int = Field(16, ge=1)
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(0.5, gt=0)  # at 1 a model this small garbles every second answer
     tasks_per_shard: int = Field(10, ge=1)  # what one Prefect task does, and what a kill can lose
     retries: int = Field(2, ge=0)  # of an episode whose environment crashed
 
@@ -92,9 +92,9 @@ class Supervised(_Block):
 
     samples: int = Field(1000, ge=1)  # seen in one stage, general data included
     batch: int = Field(32, ge=1)
-    lr: float = Field(3e-4, gt=0)
-    agent_fraction: float = Field(0.3, ge=0, le=1)  # of the mix; the rest is general data
-    max_repeats: int = Field(8, ge=1)  # times an agent sample is seen, on average, at most
+    lr: float = Field(5e-4, gt=0)
+    agent_fraction: float = Field(0.4, ge=0, le=1)  # of the mix; the rest is general data
+    max_repeats: int = Field(12, ge=1)  # times an agent sample is seen, on average, at most
     warmup: float = Field(0.05, ge=0, lt=1)  # share of the steps in which the rate rises; then a cosine to a tenth
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
@@ -117,6 +117,7 @@ class Rl(_Block):
     steps: int = Field(4, ge=0)  # PPO steps for each domain
     tasks_per_step: int = Field(8, ge=1)
     samples: int = Field(4, ge=1)  # episodes a task
+    temperature: float = Field(0.5, gt=0)  # of sampling; PPO's ratio is that of the tempered policy
     epochs: int = Field(1, ge=1)  # passes of the policy over a step's samples
     critic_epochs: int = Field(4, ge=1)  # passes of the value model, which is small
     minibatch: int = Field(32, ge=1)  # samples a gradient step

@@ -47,13 +47,17 @@ class Experience:
 @dataclass(frozen=True)
 class Turn:
     """One training sample: a step with the advantages, value targets, values and log-probabilities (under the policy
-    that sampled) of its tokens, [response], and the hidden states that V reads, [response, width]."""
+    that sampled, at its temperature) of its tokens, [response], and the hidden states that V reads, [response, width].
+
+    natural_logprobs: at temperature 1, to be compared with the recorded ones.
+    """
 
     sample: Sample
     advantages: np.ndarray
     returns: np.ndarray
     values: np.ndarray
     old_logprobs: np.ndarray
+    natural_logprobs: np.ndarray
     hidden: Tensor
     success: bool
 
@@ -100,11 +104,11 @@ def turns(
 
     bootstrap: false for Monte Carlo returns of value pretraining, where V has no meaning yet.
     """
-    read = iter(_read(policy, [s for e in batch for s in e.samples], rl.micro_batch))
+    read = iter(_read(policy, [s for e in batch for s in e.samples], rl.micro_batch, rl.temperature))
     result, horizons = [], []
     ends = _values_beyond(policy, value, batch, rl.micro_batch) if bootstrap else {}
     for experience in batch:
-        hidden, logprobs = zip(*(next(read) for _ in experience.samples), strict=True)
+        hidden, logprobs, natural = zip(*(next(read) for _ in experience.samples), strict=True)
         values = value.evaluate(torch.cat(hidden)).double().numpy()
         last = np.cumsum([len(part) for part in hidden])
         rewards = np.zeros_like(values)
@@ -116,23 +120,27 @@ def turns(
         horizons.append(got.horizon)
         pieces = zip(*(np.split(part, last[:-1]) for part in (got.advantages, got.returns, values)), strict=True)
         result += [
-            Turn(sample, *piece, old, states, experience.success)
-            for sample, piece, old, states in zip(experience.samples, pieces, logprobs, hidden, strict=True)
+            Turn(sample, *piece, *logs, states, experience.success)
+            for sample, piece, *logs, states in zip(experience.samples, pieces, logprobs, natural, hidden, strict=True)
         ]
     return result, float(np.mean(horizons))
 
 
 @torch.no_grad()
-def _read(policy: PreTrainedModel, samples: Sequence[Sample], size: int) -> list[tuple[Tensor, np.ndarray]]:
-    """Of each sample the hidden states [response, width] and log-probabilities [response] of its response."""
+def _read(
+    policy: PreTrainedModel, samples: Sequence[Sample], size: int, temperature: float
+) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
+    """Of each sample's response the hidden states [response, width] and the log-probabilities [response], at the
+    temperature and at 1."""
     result: list = [None] * len(samples)
     for rows in by_length([len(sample) for sample in samples], size):
         batch = batch_of([samples[i].context for i in rows], [samples[i].response for i in rows])
         hidden = response_hidden(policy.base_model, batch)
-        logprobs, _ = token_logprobs(policy.get_output_embeddings()(hidden), batch.ids)
+        logits = policy.get_output_embeddings()(hidden)
+        logprobs, natural = (token_logprobs(logits / t, batch.ids)[0].numpy() for t in (temperature, 1.0))
         for place, i in enumerate(rows):
             n = len(samples[i].response)
-            result[i] = (hidden[place, :n].clone(), logprobs[place, :n].numpy().copy())
+            result[i] = (hidden[place, :n].clone(), logprobs[place, :n].copy(), natural[place, :n].copy())
     return result
 
 

@@ -61,10 +61,10 @@ def response_hidden(trunk: nn.Module, batch: Batch) -> Tensor:
     return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
 
-def response_logprobs(model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of each response token, [batch, longest response]."""
+def response_logprobs(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy of each response token, [batch, longest response], at a sampling temperature."""
     hidden = response_hidden(model.base_model, batch)
-    return token_logprobs(model.get_output_embeddings()(hidden), batch.ids)
+    return token_logprobs(model.get_output_embeddings()(hidden) / temperature, batch.ids)
 
 
 def by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

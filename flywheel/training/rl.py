@@ -137,7 +137,7 @@ class _Run:
     ) -> tuple[list[Experience], list[Episode]]:
         episodes = await rollout(
             tasks, self.rl.samples, policy, sandbox, iteration=self.iteration, settings=self.settings,
-            temperature=1.0, on_episode=self.on_episode,
+            temperature=self.rl.temperature, on_episode=self.on_episode,
         )  # fmt: skip
         batch = experiences(episodes, {task.task_id: task for task in tasks}, self.encoder, self.settings)
         if not batch:

@@ -49,7 +49,7 @@ def train_supervised(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
     )
-    batches = plan(samples, settings.batch, seed)
+    batches = plan(len(samples), settings.batch, seed)
     state = _State(state_folder, _key(model_folder, samples, settings, seed))
     done, losses = state.load(model, optimizer)
     for number in range(done, len(batches)):
@@ -69,19 +69,13 @@ def train_supervised(
     return losses
 
 
-def plan(samples: Sequence[Sample], batch: int, seed: int) -> list[list[int]]:
-    """Batches of indices, each sample once, of similar length (little padding), in shuffled order.
+def plan(count: int, batch: int, seed: int) -> list[list[int]]:
+    """Batches of indices, each of `count` samples once, in random order. The same arguments give the same batches.
 
-    The same arguments give the same batches.
+    Not sorted by length: lengths go with kinds of samples, and batches of one kind pull the model to and fro.
     """
-    rng = np.random.default_rng(seed)
-    shuffled = rng.permutation(len(samples))
-    batches: list[list[int]] = []
-    # Sorted within windows of 8 batches, not over all: the members of a batch still differ in kind.
-    for start in range(0, len(shuffled), 8 * batch):
-        window = sorted(shuffled[start : start + 8 * batch].tolist(), key=lambda i: len(samples[i]))
-        batches += [window[at : at + batch] for at in range(0, len(window), batch)]
-    return [batches[i] for i in rng.permutation(len(batches))]
+    order = np.random.default_rng(seed).permutation(count).tolist()
+    return [order[start : start + batch] for start in range(0, count, batch)]
 
 
 def schedule(step: int, steps: int, settings: Supervised) -> float:

@@ -55,8 +55,8 @@ def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> di
     The log-probabilities computed by training must be those that the rollout recorded: raises TrainingError where they
     differ by more than rl.max_mismatch on average (they disagree on the prompts, the tokens or the weights).
     """
-    values, returns, old = (_all(turns, name) for name in ("values", "returns", "old_logprobs"))
-    mismatch = float(np.abs(old - np.concatenate([turn.sample.logprobs for turn in turns])).mean())
+    values, returns, natural = (_all(turns, name) for name in ("values", "returns", "natural_logprobs"))
+    mismatch = float(np.abs(natural - np.concatenate([turn.sample.logprobs for turn in turns])).mean())
     if not mismatch <= rl.max_mismatch:
         raise TrainingError(
             f"recomputed log-probabilities differ from the sampled ones by {mismatch:.4f} on average",
@@ -98,7 +98,7 @@ def _policy_step(learner: Learner, turns: Sequence[Turn], rl: Rl) -> PolicyTerms
     for rows in by_length([len(turn.sample) for turn in turns], rl.micro_batch):
         part = [turns[i] for i in rows]
         batch = _batch(part)
-        logprobs, entropy = response_logprobs(learner.policy, batch)
+        logprobs, entropy = response_logprobs(learner.policy, batch, rl.temperature)
         loss, got = policy_loss(
             logprobs, _padded([t.old_logprobs for t in part]), _padded([t.advantages for t in part]), batch.mask,
             eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens, entropy=entropy,
