@@ -31,7 +31,9 @@ class _Group(click.Group):
             _stderr().print(f"[red]flywheel:[/red] {_plain(error)}", soft_wrap=True, highlight=False)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            _stderr().print("[yellow]stopped[/yellow]; what was finished is kept: type the same command to go on")
+            _stderr().print(
+                "[yellow]stopped[/yellow]; what was finished is kept: type the same command to go on", soft_wrap=True
+            )
             sys.exit(130)
 
 
@@ -71,7 +73,7 @@ def run(workspace: Path | None, iterations: int | None, iteration: int | None, a
         console.print(f"iteration {label(k)} is complete: nothing to do")
     if outcome.ran:
         console.print(summary.summary_table(ws))
-        console.print(_next_steps(ws, ws.report_page), highlight=False)
+        console.print(_next_steps(ws, ws.report_page), highlight=False, soft_wrap=True)
 
 
 def _next_steps(ws: Workspace, report: Path) -> str:

@@ -39,18 +39,20 @@ class RunConsole:
                 self._show(stage, f"{clock} {stage}", now)
             elif line.startswith("ended"):
                 took = now - self._began.get(stage, now)
-                self._console.print(f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {line[7:]}")
+                self._console.print(
+                    f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {line[7:]}", soft_wrap=True
+                )
             elif stage in self._began:
                 self._show(stage, f"{clock} {stage}: {line}", now)
             else:
-                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {line}")
+                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {line}", soft_wrap=True)
 
     def _show(self, stage: str, text: str, now: float) -> None:
         if self._status:
             self._status.update(text)
         elif now - self._last.get(stage, 0.0) >= 2:
             self._last[stage] = now
-            self._console.print(text, highlight=False)
+            self._console.print(text, highlight=False, soft_wrap=True)
 
 
 def _minutes(seconds: float) -> str:

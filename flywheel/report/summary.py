@@ -16,7 +16,7 @@ def summary_table(ws: Workspace) -> Table:
     domains = facts.domains(rows)
     # It must be read in a terminal of 80 columns: short names, no frame.
     table = Table(title="The flywheel", title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for name in ("iter", "tasks", "rolled", "rec", "P(V=1)", "SFT", "CT", "quar", *domains, "prom", "min"):
+    for name in ("iter", "tasks", "roll", "rec", "P(V=1)", "SFT", "CT", "quar", *domains, "prom", "min"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(

@@ -1,7 +1,7 @@
 """DVC: after a stage, its outputs are recorded; after a turn `dvc status` is clean and `dvc repro` does
 nothing.
 
-`dvc.yaml` is one file for every workspace: its source is `flywheel/store/dvc.yaml` in the package, and
+`dvc.yaml` is one file for every workspace: its source is `flywheel/store/pipeline.yaml` in the package, and
 `prepare` writes it. DVC runs in this process (0.2 s a call, against 0.6 s for its command), one call at a
 time.
 """
@@ -40,7 +40,7 @@ class VersioningError(FlywheelError):
 
 def dvc_yaml() -> str:
     """The pipeline file that every workspace has."""
-    return resources.files("flywheel.store").joinpath("dvc.yaml").read_text(encoding="utf-8")
+    return resources.files("flywheel.store").joinpath("pipeline.yaml").read_text(encoding="utf-8")
 
 
 def stages() -> tuple[str, ...]:
