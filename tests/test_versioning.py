@@ -231,3 +231,9 @@ def test_prepare_keeps_what_exists(done):
 def test_the_repository_is_itself_a_workspace():
     root = Path(__file__).parents[1]
     assert (root / "dvc.yaml").read_text() == versioning.dvc_yaml()
+
+
+def test_no_other_file_of_the_source_is_taken_for_a_pipeline(project):
+    """The source repository is a workspace too: DVC reads every file called dvc.yaml below it."""
+    listed = subprocess.run(["git", "ls-files", "*dvc.yaml"], cwd=project, capture_output=True, text=True, check=True)
+    assert listed.stdout.split() == ["dvc.yaml"]
