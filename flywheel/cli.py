@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flywheel.errors import BadInput, FlywheelError
@@ -42,7 +44,7 @@ def _stderr() -> Console:
 
 
 def _plain(error: Exception) -> str:
-    return str(error).replace("[", r"\[")
+    return escape(str(error))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -115,11 +117,12 @@ def init(folder: Path, profile: str) -> None:
 @click.option("--iteration", "-k", type=int, required=True)
 @_WORKSPACE
 def stage(name: str, iteration: int, workspace: Path | None) -> None:
-    """Run one stage of one iteration, without Prefect."""
+    """Run one stage of one iteration, without Prefect, and record it in DVC."""
     from flywheel import stages
     from flywheel.console import RunConsole
     from flywheel.progress import listening
     from flywheel.stages.base import Context, run_stage
+    from flywheel.store import versioning
 
     ws = Workspace.find(workspace)
     chosen = stages.get(name)
@@ -128,6 +131,8 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
     with RunConsole(console) as screen, listening(screen):
         ctx.report("begins")
         outcome = run_stage(chosen, ctx)
+        if "DVC_STAGE" not in os.environ:  # under `dvc repro` DVC records by itself
+            versioning.commit(ws, name, iteration)
         stages.clear_staging(chosen, ctx)
         ctx.report("ended: " + ", ".join(f"{key} {value}" for key, value in outcome.summary.items()))
 
@@ -167,7 +172,8 @@ def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> N
     """Ask the catalog, in DuckDB's SQL."""
     from flywheel.store import catalog
 
-    click.echo(catalog.render(catalog.query(Workspace.find(workspace), sql), form, output))
+    text = catalog.render(catalog.query(Workspace.find(workspace), sql), form, output)
+    click.echo(text, nl=not text.endswith("\n"))
 
 
 @main.command(epilog="Example: flywheel report --picture report.png")
@@ -238,7 +244,7 @@ def doctor(workspace: Path | None, as_json: bool) -> None:
         table = Table("", "what", "found", "to mend it", box=None)
         mark = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "optional": "[dim]optional[/dim]"}
         for finding in findings:
-            table.add_row(mark[finding.state], finding.name, finding.detail, finding.fix)
+            table.add_row(mark[finding.state], finding.name, escape(finding.detail), escape(finding.fix))
         Console().print(table)
     sys.exit(any(finding.state == "missing" for finding in findings))
 
