@@ -12,7 +12,7 @@ from rich.status import Status
 
 class RunConsole:
     """A listener for `flywheel.progress`. In a terminal the newest line moves; in a log each line is printed once,
-    at most every two seconds a stage."""
+    at most every two seconds a stage; that a shard is done is always said."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._began, self._last = console, {}, {}
@@ -50,7 +50,7 @@ class RunConsole:
     def _show(self, stage: str, text: str, now: float) -> None:
         if self._status:
             self._status.update(text)
-        elif now - self._last.get(stage, 0.0) >= 2:
+        elif text.endswith(" done") or now - self._last.get(stage, 0.0) >= 2:
             self._last[stage] = now
             self._console.print(text, highlight=False, soft_wrap=True)
 

@@ -62,7 +62,7 @@ def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     assert "go on" in output
 
     killed = start(ws, "run")
-    until(killed, "rollout-001: ")
+    until(killed, "rollout-000 done")
     killed.kill()
     killed.wait(_DEADLINE_S)
     shards = finished_shards(ws)
