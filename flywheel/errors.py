@@ -67,6 +67,10 @@ class PolicyTimeout(PolicyError):
     """The policy did not answer within its deadline."""
 
 
+class PolicyBusy(PolicyError):
+    """The policy's queue is full: the request was not taken."""
+
+
 class ModelError(BadInput):
     """A model folder that cannot be loaded."""
 

@@ -25,14 +25,28 @@ class Policy(_Block):
     base: str = "models/base"  # folder or Hugging Face name of the first checkpoint
     backend: Literal["transformers", "openai"] = "transformers"
     endpoint: str = ""  # URL of the OpenAI-compatible server, for backend: openai
-    template: Literal["minimal", "ui_tars"] = "minimal"  # ui_tars tells the model its action space at each step
-    coordinates: int = Field(100, ge=10)  # points are 0..coordinates-1 of the screen's width and height
+    model: str = ""  # the name that this server knows the model by
+    key_variable: str = "OPENAI_API_KEY"  # environment variable that holds the key, where the server wants one
+    template: Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"] = "minimal"
+    # The form of actions and the prompt that asks for it; minimal: as point, for a model that knows its actions.
+    space: Literal["points", "boxes", "pixels"] = "points"
+    # points: 0..coordinates-1; boxes: 0..1000 (UI-TARS 1.0); pixels of the resized image (UI-TARS 1.5).
+    coordinates: int = Field(100, ge=10)  # of the points space; UI-TARS and Qwen3-VL: 1000
+    resize_factor: int = Field(28, ge=1)  # of the pixels space: sides of the resized image are multiples of it
+    min_pixels: int = Field(78_400, ge=1)  # of the resized image
+    max_pixels: int = Field(12_845_056, ge=1)
+    actions: Literal["computer", "browser", "mobile", "game"] = "browser"  # the action space that the prompt tells
+    functions: bool = False  # tell the model the SDK functions (terminal, files, tools) too
     working_steps: int = Field(1, ge=1)  # N of M_t: steps kept with their screens
     episodic_steps: int = Field(4, ge=0)  # older steps kept as one-line summaries
+    summarizer: Literal["rules", "language_model"] = "rules"  # of what is older still; the second: language_model.*
     max_context_tokens: int = Field(512, ge=128)
     max_new_tokens: int = Field(48, ge=8)
+    max_image_side: int = Field(4096, ge=64)  # a larger screen is refused
     batch: int = Field(16, ge=1)  # requests answered together
-    timeout_s: float = Field(60, gt=0)
+    queue: int = Field(256, ge=1)  # requests waiting; one more is refused
+    timeout_s: float = Field(60, gt=0)  # deadline of an answer, waiting and retries included
+    retries: int = Field(2, ge=0)  # of a request that the server did not answer, for backend: openai
 
 
 class Sandbox(_Block):
