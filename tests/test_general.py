@@ -15,8 +15,7 @@ from flywheel.agent.parser import parse
 from flywheel.settings import Settings
 from flywheel.synthesis import scenes, words
 from flywheel.synthesis.general import make_general
-from flywheel.training.grounding import _rate, success
-from flywheel.training.pretrain import Curriculum
+from flywheel.training.skills import rate, success
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def test_every_answer_is_right_by_its_own_measure(kind, level):
         assert scene.questions[0].instruction
         for question in scene.questions:
             assert success(question, question.response, 100), question
-            for box in question.boxes:
+            for box in (*question.boxes, *([question.seen] if question.seen else [])):
                 assert -1 <= box.x < box.x + box.w <= scenes.SIDE + 1
                 assert -1 <= box.y < box.y + box.h <= scenes.SIDE + 1
             if question.response.startswith("Thought: "):
@@ -64,15 +63,14 @@ def test_every_skill_is_there():
     actions = {type(parse(q.response, 100).action) for q in questions}
     assert {Click, Drag, Hotkey, Type, Finished} <= actions
     assert {q.skill for q in questions} == {
-        "describe", "read", "ask", "shape", "block", "button", "toggle", "done", "field", "type", "drag", "number",
-        "key",
-        "steps",
+        "describe", "board", "ask", "read", "shape", "block", "button", "text", "mixed", "toggle", "done", "field",
+        "type", "drag", "number", "key", "steps",
     }  # fmt: skip
     assert any("\nDone: " in q.instruction for q in questions)
 
 
 def test_a_name_means_one_thing_and_higher_levels_hold_more():
-    for kind in ("shapes", "blocks"):
+    for kind in ("shapes", "blocks", "texts", "mixed"):
         sizes = []
         for level in range(1, 5):
             described = []
@@ -80,7 +78,7 @@ def test_a_name_means_one_thing_and_higher_levels_hold_more():
                 scene = scenes.draw(kind, level, random.Random(seed), 100)
                 clicks: dict[str, set[scenes.Box]] = {}
                 for question in scene.questions:
-                    if question.skill in ("shape", "block"):
+                    if question.skill in ("shape", "block", "text", "mixed"):
                         name = question.instruction.split(" the ", 1)[1]
                         clicks.setdefault(name, set()).add(question.boxes[0])
                 assert all(len(boxes) == 1 for boxes in clicks.values())
@@ -124,27 +122,7 @@ def test_the_named_colour_is_where_the_answer_points(samples):
     assert checked >= 3
 
 
-def test_the_curriculum_rises_with_success_alone():
-    curriculum = Curriculum()
-    for number in range(299):
-        curriculum.note("shapes", 1, True)
-        curriculum.note("rows", 1, number % 2 == 0)
-    assert curriculum.levels["shapes"] == 1
-    curriculum.note("shapes", 1, True)
-    curriculum.note("rows", 1, True)
-    assert (curriculum.levels["shapes"], curriculum.levels["rows"]) == (2, 1)
-    curriculum.note("shapes", 1, False)  # an easier scene than the present level says nothing
-    assert not curriculum.recent["shapes"]
-    plan = curriculum.plan(200, random.Random(0))
-    assert {level for kind, level in plan if kind == "shapes"} == {1, 2}
-    assert {kind for kind, _ in plan} == {"shapes", "blocks"}  # the others wait until these are past level 2
-    curriculum.levels |= {"shapes": 3, "blocks": 3}
-    plan = curriculum.plan(500, random.Random(0))
-    assert {level for kind, level in plan if kind == "shapes"} == {1, 2, 3}
-    assert {level for kind, level in plan if kind == "rows"} == {1}
-
-
 def test_the_interval_is_wilsons():
-    assert _rate([True] * 8 + [False] * 2) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
-    assert _rate([False] * 20)["low"] == 0
+    assert rate([True] * 8 + [False] * 2) == {"value": 0.8, "n": 10, "low": 0.49, "high": 0.943}
+    assert rate([False] * 20)["low"] == 0
     assert Point(0.5, 0.5) == scenes.Box(102, 102, 20, 20).centre

@@ -30,6 +30,48 @@ SYMBOLS = ("star", "heart", "moon", "bell", "drop", "bolt", "leaf", "key", "hous
 PEOPLE = ("anna", "tom", "ben", "mary", "lisa", "kate", "sam", "john", "paul", "nora")
 KEYS = ("left", "right", "up", "down")
 
+VALUES = (*THINGS, *PEOPLE, *COLOURS)  # of fields
+READING = tuple(dict.fromkeys((*THINGS, *PEOPLE, *COLOURS, *SYMBOLS, *BUTTONS, *(w for w in SETTINGS if " " not in w))))
+COMMON = (
+    "click",
+    "open",
+    "pick",
+    "take",
+    "select",
+    "turn",
+    "type",
+    "search",
+    "drag",
+    "move",
+    "put",
+    "press",
+    "read",
+    "card",
+    "button",
+    "link",
+    "field",
+    "tile",
+    "block",
+    "outline",
+    "screen",
+    "number",
+    "word",
+    "what",
+    "does",
+    "say",
+    "name",
+    "page",
+    "into",
+    "then",
+    "done",
+    "arrow",
+    "describe",
+    "where",
+    "cart",
+    "item",
+    "price",
+)  # of instructions and thoughts
+
 # What else instructions, thoughts and answers are made of.
 PHRASES = (
     "I click the tile.", "I drag the piece to the outline.", "I press the key.", "I type the word in the field.",
@@ -51,7 +93,7 @@ PHRASES = (
 
 def corpus() -> list[str]:
     """Text that the tokeniser is trained on: every word, inside a sentence and at a beginning."""
-    words = [*COLOURS, *SHAPES, *SYMBOLS, *PEOPLE, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
+    words = [*COMMON, *COLOURS, *SHAPES, *SYMBOLS, *PEOPLE, *THINGS, *SETTINGS, *BUTTONS, *KEYS]
     lines = [f"{form} {form}" for word in words for form in (word, word.capitalize())]
     lines += [f" {word}s" for word in (*SHAPES, *SYMBOLS, *THINGS)]
     return lines * 4 + list(PHRASES) * 12 + [f" {word}" for word in words] * 12

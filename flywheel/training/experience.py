@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from flywheel.agent.digests import open_summarizer
 from flywheel.evaluation.evaluate import grade
 from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.reward.shaping import Shaping, shape
@@ -78,14 +79,19 @@ def experiences(
 
 def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settings, shaping: Shaping) -> Experience:
     result = grade(task, episode)
+    summarizer = open_summarizer(settings)
     samples = agent_samples(
-        [episode.trajectory], episode.steps, episode.images, encoder, settings.policy, parse_errors=True
-    )
+        [episode.trajectory], episode.steps, episode.images, encoder, settings.policy, parse_errors=True,
+        summarizer=summarizer,
+    )  # fmt: skip
     # A goal that was reached is an end, also where the limit came in the same step.
     cut_off = episode.trajectory["status"] != "completed" and not result.v
     beyond = None
     if cut_off and settings.rl.bootstrap:
-        context = step_context(task.instruction, episode.steps, episode.images, episode.last_screen, settings.policy)
+        context = step_context(
+            task.instruction, episode.steps, episode.images, episode.last_screen, settings.policy,
+            count=encoder.count, summarizer=summarizer,
+        )  # fmt: skip
         beyond = encoder.encode(context)
     rewards = shape(
         # What follows a cut-off trajectory, its outcome with it, is in the bootstrap.

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoder
-from flywheel.synthesis.scenes import Box
+from flywheel.synthesis.scenes import Box, Question
 
 IGNORED = -100
 
@@ -29,6 +30,41 @@ class Packed:
     inputs: dict[str, torch.Tensor]
     labels: torch.Tensor
     question: torch.Tensor
+    looks: Looks
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Where the model should look on the screen while it writes a point, or begins to read a thing out.
+
+    row, position: [looks], of the token whose successor depends on it. cells: [looks, image tokens], the shares of the
+    thing's area, summing to 1. screen: the image tokens' place in a row.
+    """
+
+    row: torch.Tensor
+    position: torch.Tensor
+    cells: torch.Tensor
+    screen: slice
+
+
+@dataclass
+class _Row:
+    """One screen with its questions; looks: (position, shares of the cells)."""
+
+    ids: list[int]
+    labels: list[int]
+    segment: list[int]
+    positions: list[np.ndarray]
+    looks: list[tuple[int, np.ndarray]]
+
+
+def cover(box: Box, side: int, cells: int) -> np.ndarray:
+    """The shares of a box's area in each of cells x cells image tokens: float32 [cells^2], summing to 1."""
+    edges = np.arange(cells + 1) * (side / cells)
+    across = np.clip(np.minimum(box.x + box.w, edges[1:]) - np.maximum(box.x, edges[:-1]), 0, None)
+    down = np.clip(np.minimum(box.y + box.h, edges[1:]) - np.maximum(box.y, edges[:-1]), 0, None)
+    area = np.outer(down, across).ravel()
+    return (area / area.sum()).astype(np.float32)
 
 
 def name_cells(
@@ -81,6 +117,9 @@ class Packer:
         image = len(start) + np.stack(
             [np.zeros(cells**2, int), np.repeat(np.arange(cells), cells), np.tile(np.arange(cells), cells)]
         )
+        self._side, self._cells = side, cells
+        self._screen = slice(len(start), len(start) + cells**2)
+        self._digits = {encoder.tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)}
         self._start = len(start) + cells + 1  # position of a question's first token
         texts = [np.broadcast_to(np.arange(len(start)), (3, len(start))), np.full((3, 1), self._start - 1)]
         self._positions = np.concatenate([texts[0], image, texts[1]], axis=1)
@@ -88,19 +127,19 @@ class Packer:
     def _ids(self, text: str) -> list[int]:
         return self._encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[tuple[str, str]]]) -> Packed:
-        """pixels: uint8 [batch, side, side, 3]. questions: for each screen, (instruction, response) pairs."""
+    def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[Question]]) -> Packed:
+        """pixels: uint8 [batch, side, side, 3]. questions: those of each screen."""
         rows = [self._row(asked) for asked in questions]
-        length = max(len(row[0]) for row in rows)
+        length = max(len(row.ids) for row in rows)
         batch = len(rows)
         ids = np.zeros((batch, length), dtype=np.int64)
         labels = np.full_like(ids, IGNORED)
         segment = np.full_like(ids, -2)  # padding; the screen is -1
         positions = np.zeros((3, batch, length), dtype=np.int64)
-        for number, (row_ids, row_labels, row_segment, row_positions) in enumerate(rows):
-            n = len(row_ids)
-            ids[number, :n], labels[number, :n], segment[number, :n] = row_ids, row_labels, row_segment
-            positions[:, number, :n] = row_positions
+        for number, row in enumerate(rows):
+            n = len(row.ids)
+            ids[number, :n], labels[number, :n], segment[number, :n] = row.ids, row.labels, row.segment
+            positions[:, number, :n] = np.concatenate(row.positions, axis=1)
         mine = torch.from_numpy(segment)
         same = (mine[:, :, None] == mine[:, None, :]) | (mine[:, None, :] == -1)
         causal = torch.ones(length, length, dtype=torch.bool).tril()
@@ -113,20 +152,49 @@ class Packer:
             "pixel_values": self.patches(pixels),
             "image_grid_thw": torch.tensor([[1, self._grid, self._grid]] * batch),
         }
-        return Packed(inputs, torch.from_numpy(labels), torch.from_numpy(segment).clamp_min(-1))
+        return Packed(inputs, torch.from_numpy(labels), torch.from_numpy(segment).clamp_min(-1), self._looks(rows))
 
-    def _row(self, asked: Sequence[tuple[str, str]]) -> tuple[list[int], list[int], list[int], np.ndarray]:
-        ids, labels = list(self._prefix), [IGNORED] * len(self._prefix)
-        segment, positions = [-1] * len(self._prefix), [self._positions]
-        for number, (instruction, response) in enumerate(asked):
-            prompt = self._ids(f"{instruction}<|im_end|>\n<|im_start|>assistant\n")
-            answer = self._encoder.encode_text(response)
-            ids += [*prompt, *answer]
-            labels += [*[IGNORED] * len(prompt), *answer]
+    def _looks(self, rows: Sequence[_Row]) -> Looks:
+        looks = [(number, at, cells) for number, row in enumerate(rows) for at, cells in row.looks]
+        return Looks(
+            torch.tensor([row for row, _, _ in looks], dtype=torch.long),
+            torch.tensor([at for _, at, _ in looks], dtype=torch.long),
+            torch.from_numpy(np.array([cells for _, _, cells in looks], np.float32).reshape(-1, self._cells**2)),
+            self._screen,
+        )
+
+    def _row(self, asked: Sequence[Question]) -> _Row:
+        blank = len(self._prefix)
+        row = _Row(list(self._prefix), [IGNORED] * blank, [-1] * blank, [self._positions], [])
+        for number, question in enumerate(asked):
+            prompt = self._ids(f"{question.instruction}<|im_end|>\n<|im_start|>assistant\n")
+            answer = self._encoder.encode_text(question.response)
+            last = len(row.ids) + len(prompt) - 1  # the token before the answer
+            if question.seen is not None:
+                row.looks.append((last, cover(question.seen, self._side, self._cells)))
+            for place, box in zip(self._points(answer, len(question.boxes)), question.boxes, strict=True):
+                target = cover(box, self._side, self._cells)
+                row.looks += [(last + place + digit, target) for digit in (0, 1, 3, 4)]
+            row.ids += [*prompt, *answer]
+            row.labels += [*[IGNORED] * len(prompt), *answer]
             count = len(prompt) + len(answer)
-            segment += [number] * count
-            positions.append(np.broadcast_to(self._start + np.arange(count), (3, count)))
-        return ids, labels, segment, np.concatenate(positions, axis=1)
+            row.segment += [number] * count
+            row.positions.append(np.broadcast_to(self._start + np.arange(count), (3, count)))
+        return row
+
+    def _points(self, answer: Sequence[int], count: int) -> list[int]:
+        """Where the last `count` points of an answer (two digits, a space, two digits) begin."""
+        is_digit = [token in self._digits for token in answer]
+        found, at = [], len(answer) - 5
+        while at >= 0 and len(found) < count:
+            if is_digit[at : at + 5] == [True, True, False, True, True]:
+                found.append(at)
+                at -= 5
+            else:
+                at -= 1
+        if len(found) < count:
+            raise TrainingError(f"{count} points were expected in {self._encoder.decode(answer)!r}", where="packing")
+        return found[::-1]
 
     def patches(self, pixels: np.ndarray) -> torch.Tensor:
         """What the image processor makes of screens that have the model's size already, for many at once.

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flywheel.agent.digests import Summarizer
 from flywheel.agent.prompt import build_context
 from flywheel.errors import DataError
 from flywheel.policy.encoding import Encoded, Encoder
-from flywheel.rollout.history import step_context
+from flywheel.rollout.history import History
 from flywheel.settings import Policy as PolicySettings
 from flywheel.settings import Supervised
 
@@ -50,11 +51,13 @@ def agent_samples(
     *,
     parse_errors: bool = False,
     weights: Mapping[str, float] | None = None,
+    summarizer: Summarizer | None = None,
 ) -> list[Sample]:
     """Samples of the trajectories' steps, sorted by (trajectory_id, step).
 
     images: PNG by sha256. parse_errors: also steps whose text held no action; RL needs them, imitation must not learn
-    them. weights: by trajectory_id, 1 where absent. A step without token ids (a human's) is encoded from raw_text.
+    them. weights: by trajectory_id, 1 where absent. summarizer: as the rollout's, for steps without a stored digest
+    (a human's); rules where there is none. A step without token ids (a human's) is encoded from raw_text.
     Raises DataError for a step without its screen.
     """
     rows = defaultdict(list)
@@ -63,11 +66,11 @@ def agent_samples(
     samples = []
     for trajectory in sorted(_rows(trajectories), key=lambda row: row["trajectory_id"]):
         name = trajectory["trajectory_id"]
-        before: list[Mapping[str, Any]] = []
+        history = History(trajectory["instruction"], images, settings, count=encoder.count, summarizer=summarizer)
         for row in sorted(rows[name], key=lambda row: row["step"]):
             if parse_errors or not row.get("parse_error"):
                 screen = _screen(images, row["image_sha256"], f"trajectory {name}, step {row['step']}")
-                context = step_context(trajectory["instruction"], before, images, screen, settings)
+                context = history.context(screen, row.get("memory"))
                 sampled = bool(row.get("token_ids"))
                 response = row["token_ids"] if sampled else encoder.encode_text(row["raw_text"])
                 samples.append(
@@ -76,7 +79,7 @@ def agent_samples(
                         row["step"], trajectory["domain"], (weights or {}).get(name, 1.0),
                     )
                 )  # fmt: skip
-            before.append(row)
+            history.add(row)
     return samples
 
 
@@ -90,7 +93,7 @@ def general_samples(
     samples = []
     for row in sorted(_rows(rows), key=lambda row: row["sample_id"]):
         screen = _screen(images, row["image_sha256"], f"general sample {row['sample_id']}")
-        context = build_context(row["instruction"], (), screen, settings)
+        context = build_context(row["instruction"], (), screen, settings, encoder.count)
         response = tuple(encoder.encode_text(row["response"]))
         samples.append(Sample(encoder.encode(context), response, None, row["sample_id"], 0, "general"))
     return samples

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flywheel.agent.digests import Summarizer
 from flywheel.policy.encoding import Encoder
 from flywheel.schema import empty
 from flywheel.settings import Policy
@@ -43,12 +44,20 @@ def read(ws: Workspace, manifest: Cumulative, store: str) -> Store:
 
 
 def agent(
-    ws: Workspace, manifest: Cumulative, store: Store, encoder: Encoder, policy: Policy, weights: dict[str, float]
+    ws: Workspace,
+    manifest: Cumulative,
+    store: Store,
+    encoder: Encoder,
+    policy: Policy,
+    weights: dict[str, float],
+    summarizer: Summarizer | None = None,
 ) -> list[Sample]:
-    """Samples of every step of the store. weights: by trajectory_id, 1 where absent."""
+    """Samples of every step of the store. weights: by trajectory_id, 1 where absent. summarizer: as the rollout's."""
     wanted = set(store.steps["image_sha256"].drop_null().to_pylist())
     images = screens.load(ws, manifest.paths(ws, "images"), wanted)
-    return agent_samples(store.trajectories, store.steps, images, encoder, policy, weights=weights)
+    return agent_samples(
+        store.trajectories, store.steps, images, encoder, policy, weights=weights, summarizer=summarizer
+    )
 
 
 def general(ws: Workspace, manifest: Cumulative, encoder: Encoder, policy: Policy) -> list[Sample]:

@@ -1,0 +1,151 @@
+"""How well the base sees, reads and speaks: clicks, readings and parsing outputs on held-out general pages.
+
+Every page is drawn afresh from a seed that pretraining never uses. grounding: on a page with two to eight elements,
+click the one that is named, coloured or labelled; a click is right inside the element's box. reading: say exactly
+the word or number on a card or in a field. parses: of all outputs to questions that ask for an action, those that
+hold one. Greedy; fractions with 95% Wilson intervals; the chance level is the peer.
+"""
+
+from __future__ import annotations
+
+import random
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from flywheel import settings as config
+from flywheel.agent.actions import Click, ParseError
+from flywheel.agent.parser import parse
+from flywheel.bench import Case, emit, exit_code
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import load_model
+from flywheel.synthesis import scenes, words
+from flywheel.training.skills import DESCRIBING, Answer, ask, rate
+
+CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
+    "shapes": ("shape",), "blocks": ("block",), "buttons": ("button",), "rows": ("toggle",), "texts": ("text",),
+    "mixed": ("mixed",),
+}  # fmt: skip
+ELEMENTS = (2, 8)  # on a grounding page; a few kinds hold no more than six
+TEXTS = (1, 6)  # on a reading page
+SHOWN = 24  # wrong answers in a picture
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = ArgumentParser(prog="flywheel bench base", description=__doc__)
+    parser.add_argument("--model", type=Path, default=Path(__file__).parent.parent / "models" / "base")
+    parser.add_argument("--n", type=int, default=480, help="pages of each case")
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--pictures", type=Path, help="folder for pictures of what went wrong")
+    options = parser.parse_args(argv)
+    policy = config.Policy()
+    model, encoder = load_model(options.model), Encoder.from_folder(options.model)
+    rng = random.Random(f"bench base {options.seed}")
+    clicks = ask(model, encoder, policy, [_grounding(i, rng) for i in range(options.n)])
+    readings = ask(model, encoder, policy, [_reading(i, rng) for i in range(options.n)])
+    actions = clicks + ask(model, encoder, policy, [_action(i, rng) for i in range(options.n)])
+    about = {"seed": options.seed, "threads": torch.get_num_threads()}
+    cases = [
+        _case("grounding", 0.85, [a.right for a in clicks], _chance_click(clicks), "chance: any element of the page",
+              by_kind=_parts(clicks, lambda a: a.scene.kind), by_elements=_parts(clicks, lambda a: str(a.scene.count)),
+              **about),
+        _case("reading", 0.80, [a.right for a in readings], _chance_read(readings), "chance: any word or number",
+              by_kind=_parts(readings, lambda a: "number" if a.question.response.isdigit() else "word"), **about),
+        _case("parses", 0.99, [_parses(a, policy) for a in actions], None, "none", **about),
+    ]  # fmt: skip
+    if options.pictures:
+        _picture(clicks, policy, options.pictures / "grounding.png")
+        _picture(readings, policy, options.pictures / "reading.png")
+    return exit_code(cases)
+
+
+def _case(name: str, goal: float, right: Sequence[bool], chance: float | None, peer: str, **extra: object) -> Case:
+    found = rate(right)
+    value = sum(right) / len(right)
+    ratio = value / chance if chance else None
+    return emit(Case("base", name, "fraction", value, chance, peer, ratio, goal, value >= goal,
+                     {"n": len(right), "interval": [found["low"], found["high"]], **extra}))  # fmt: skip
+
+
+def _parts(answers: Sequence[Answer], key) -> dict[str, str]:
+    groups: dict[str, list[bool]] = {}
+    for answer in answers:
+        groups.setdefault(key(answer), []).append(answer.right)
+    return {name: f"{np.mean(found):.2f} of {len(found)}" for name, found in sorted(groups.items())}
+
+
+Asked = tuple[scenes.Scene, list[scenes.Question]]
+
+
+def _grounding(number: int, rng: random.Random) -> Asked:
+    kind = list(CLICKS)[number % len(CLICKS)]
+    while True:
+        scene = scenes.draw(kind, scenes.LEVELS, rng, 100, count=rng.randint(*ELEMENTS))
+        clicks = [question for question in scene.questions if question.skill in CLICKS[kind]]
+        if clicks and scene.count > 1:
+            return scene, [rng.choice(clicks)]
+
+
+def _reading(number: int, rng: random.Random) -> Asked:
+    while True:
+        if number % 4 == 0:
+            scene = scenes.draw("form", 1, rng, 100)
+        else:
+            scene = scenes.draw("texts", scenes.LEVELS, rng, 100, count=rng.randint(*TEXTS))
+        reads = [question for question in scene.questions if question.skill == "read"]
+        if reads:
+            return scene, [rng.choice(reads)]
+
+
+def _action(number: int, rng: random.Random) -> Asked:
+    kind = list(scenes.KINDS)[number % len(scenes.KINDS)]
+    while True:
+        scene = scenes.draw(kind, rng.randint(1, scenes.LEVELS), rng, 100)
+        acts = [q for q in scene.questions if q.skill not in (*DESCRIBING, "ask", "read")]
+        if acts:
+            return scene, [rng.choice(acts)]
+
+
+def _chance_click(answers: Sequence[Answer]) -> float:
+    return float(np.mean([1 / answer.scene.count for answer in answers]))
+
+
+def _chance_read(answers: Sequence[Answer]) -> float:
+    """Of one who knows all words, and whether it is a word or how many digits the number has."""
+    return float(np.mean([
+        1 / 10 ** len(a.question.response) if a.question.response.isdigit() else 1 / len(words.READING)
+        for a in answers
+    ]))  # fmt: skip
+
+
+def _parses(answer: Answer, policy: config.Policy) -> bool:
+    return not isinstance(parse(answer.text, policy.coordinates).action, ParseError)
+
+
+def _picture(answers: Sequence[Answer], policy: config.Policy, file: Path) -> None:
+    """The first wrong answers, with what was asked and said: green where it is, red where it was clicked."""
+    wrong = [answer for answer in answers if not answer.right][:SHOWN]
+    columns, side = 6, scenes.SIDE
+    sheet = Image.new("RGB", (columns * (side + 8), -(-len(wrong) // columns) * (side + 40)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for number, answer in enumerate(wrong):
+        x, y = number % columns * (side + 8), number // columns * (side + 40)
+        sheet.paste(Image.fromarray(answer.pixels), (x, y))
+        for box in (*answer.question.boxes[:1], *([answer.question.seen] if answer.question.seen else [])):
+            draw.rectangle((x + box.x, y + box.y, x + box.x + box.w, y + box.y + box.h), outline="lime", width=2)
+        action = parse(answer.text, policy.coordinates).action
+        if isinstance(action, Click):
+            cx, cy = x + action.point.x * side, y + action.point.y * side
+            draw.ellipse((cx - 4, cy - 4, cx + 4, cy + 4), fill="red", outline="white")
+        draw.text((x + 2, y + side + 2), answer.question.instruction.replace("\n", " ")[:40], fill="black")
+        draw.text((x + 2, y + side + 16), answer.text.split("\n")[0][:40], fill="red")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(file)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,72 @@
+"""Pieces of HTML for scenes, and places for them."""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+from functools import cache
+from importlib.resources import files
+
+from flywheel.synthesis import words
+from flywheel.synthesis.scenes.scene import SIDE, Box
+
+EDGE = 4  # of a scene, where nothing is scattered
+PATHS = {
+    "square": "M2 2h20v20H2z", "circle": "M12 2a10 10 0 1 0 .01 0z", "triangle": "M12 2l11 20H1z",
+    "diamond": "M12 1l10 11-10 11L2 12z", "cross": "M9 2h6v7h7v6h-7v7H9v-7H2V9h7z",
+    "ring": "M12 2a10 10 0 1 0 .01 0zM12 7a5 5 0 1 1-.01 0z", "hexagon": "M7 3h10l5 9-5 9H7l-5-9z",
+    "bar": "M1 8h22v8H1z", "arrow": "M2 9h10V3l10 9-10 9v-6H2z",
+}  # fmt: skip
+
+
+@cache
+def icons() -> dict[str, str]:
+    """Name -> SVG path, in a square of 24 units."""
+    return json.loads(files("flywheel.worlds").joinpath("shared/look.json").read_text())["icons"]
+
+
+def svg(name: str, box: Box, fill: str, extra: str = "") -> str:
+    place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px"
+    path = PATHS.get(name) or icons()[name]
+    return (
+        f'<svg viewBox="0 0 24 24" style="{place}"><path d="{path}" fill="{fill}" fill-rule="evenodd" {extra}/></svg>'
+    )
+
+
+def div(box: Box, style: str, text: str = "") -> str:
+    return (
+        f'<div style="left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.w:.1f}px;height:{box.h:.1f}px;{style}">'
+        f"{html.escape(text)}</div>"
+    )
+
+
+def page(rng: random.Random, body: str) -> str:
+    background = rng.choice(("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4"))
+    weight = rng.choice(("bold", "bold", "normal"))
+    family = rng.choice(("Liberation Sans", "Liberation Sans", "DejaVu Sans"))
+    return f"<section style=\"background:{background};font:{weight} 15px '{family}'\">{body}</section>"
+
+
+def colour(name: str, rng: random.Random) -> str:
+    """The named colour, a little off, so that no exact value is learnt."""
+    value = words.COLOURS[name]
+    channels = (int(value[i : i + 2], 16) + rng.randint(-12, 12) for i in (1, 3, 5))
+    return "#" + "".join(f"{min(255, max(0, channel)):02x}" for channel in channels)
+
+
+def ink(on: str) -> str:
+    """The colour of text and icons on a ground of the colour `on`."""
+    return "#222222" if on in ("yellow", "white", "pink") else "#ffffff"
+
+
+def scatter(rng: random.Random, sizes: list[tuple[float, float]]) -> dict[int, Box]:
+    """Places that do not overlap, by the number of the size; what finds none is left out."""
+    placed: dict[int, Box] = {}
+    for number, (w, h) in enumerate(sizes):
+        for _ in range(60):
+            box = Box(EDGE + rng.random() * (SIDE - 2 * EDGE - w), EDGE + rng.random() * (SIDE - 2 * EDGE - h), w, h)
+            if not any(box.overlaps(other) for other in placed.values()):
+                placed[number] = box
+                break
+    return placed

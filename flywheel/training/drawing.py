@@ -1,0 +1,66 @@
+"""Scenes drawn ahead of training, by Chromium in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from flywheel import settings as config
+from flywheel.sandbox import chromium
+from flywheel.synthesis import scenes
+from flywheel.synthesis.render import Renderer
+from flywheel.training.curriculum import Curriculum
+
+CHUNK = 256  # scenes drawn at once
+
+
+def chunks(
+    curriculum: Curriculum, name: str, first: int, coordinates: int
+) -> Iterator[tuple[int, np.ndarray, list[scenes.Scene]]]:
+    """Number, pixels (uint8 [CHUNK, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
+
+    name: of the stream: the same name and number give the same scenes of a given plan.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with_parent)
+    try:
+        waiting: deque[Future[Any]] = deque()
+        for number in range(first, 2**31):
+            while len(waiting) < 2:
+                seed = f"{name}/{number + len(waiting)}"
+                waiting.append(pool.submit(_draw, curriculum.plan(CHUNK, random.Random(seed)), seed, coordinates))
+            pixels, drawn = waiting.popleft().result()
+            yield number, pixels, drawn
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def end_with_parent() -> None:
+    """In a process that was started: a killed parent must not leave it, and its browser, behind."""
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@cache
+def _browser() -> Renderer:
+    """One browser for all chunks."""
+    return Renderer(str(chromium.find(config.Sandbox()))).__enter__()
+
+
+def _draw(plan: Sequence[tuple[str, int]], seed: str, coordinates: int) -> tuple[np.ndarray, list[scenes.Scene]]:
+    rng = random.Random(seed)
+    drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan]
+    return _browser().draw(drawn), drawn

@@ -1,0 +1,86 @@
+"""What pretraining minimises: the answers' cross-entropy, and two aids that make a small model see and point early.
+
+Naming: each image token, as it enters the language model, says in words what it shows. Pointing: a few attention
+heads, while a point is written or a thing is read out, look at the thing that is meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flywheel.training.attention import Heard, listening, screen_lengths
+from flywheel.training.packing import IGNORED, Looks, Packed
+
+# Weights of the two digits of a coordinate in the loss. The first says which thing is meant; the second is at first
+# noise, and as loud.
+TENS, UNITS = 5.0, 1.0
+NAMING = 0.5
+POINTING = 1.0
+LAYER = 2  # of the language model, whose attention is taught to point; the last reads off what was found
+HEADS = 3  # of that layer, that many
+
+
+@dataclass(frozen=True)
+class Losses:
+    """answers: mean weighted cross-entropy over response tokens. naming, pointing: the aids. right: the share of looks
+    that fall on the thing. predicted: [response tokens], the likeliest token at each.
+    """
+
+    answers: torch.Tensor
+    naming: torch.Tensor
+    pointing: torch.Tensor
+    right: float
+    predicted: torch.Tensor
+
+    @property
+    def total(self) -> torch.Tensor:
+        return self.answers + NAMING * self.naming + POINTING * self.pointing
+
+
+def losses(
+    model: torch.nn.Module, packed: Packed, cells: tuple[torch.Tensor, torch.Tensor], digits: torch.Tensor
+) -> Losses:
+    """cells: the words for each image token and their weights (`packing.name_cells`). digits: the digits' token ids.
+
+    The model must have `attention.install`ed.
+    """
+    inputs = dict(packed.inputs)
+    core = model.model
+    patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
+    with torch.autocast("cpu", torch.bfloat16), listening(LAYER, len(grid)) as heard:
+        images = core.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
+        hidden = core(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
+        where = packed.labels[:, 1:] != IGNORED
+        logits = model.lm_head(hidden[:, :-1][where])
+        named = model.lm_head(core.language_model.norm(torch.cat(list(images.pooler_output))))
+    words, shares = cells
+    naming = -(named.float().log_softmax(-1).gather(1, words) * shares).sum()
+    target = packed.labels[:, 1:][where]
+    each = torch.nn.functional.cross_entropy(logits.float(), target, reduction="none")
+    weights = digit_weights(packed.labels, digits)[:, 1:][where]
+    pointing, right = _pointing(heard, packed.looks)
+    return Losses((each * weights).sum() / weights.sum(), naming, pointing, right, logits.detach().argmax(-1))
+
+
+def digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
+    """TENS for the first digit of a pair, UNITS for the second, 1 elsewhere: [batch, length], as `labels`."""
+    digit = torch.isin(labels, digits)
+    after, before = torch.zeros_like(digit), torch.zeros_like(digit)
+    after[:, 1:], before[:, :-1] = digit[:, :-1], digit[:, 1:]
+    weights = torch.ones(labels.shape)
+    weights[digit & before & ~after] = TENS
+    weights[digit & after] = UNITS
+    return weights
+
+
+def _pointing(heard: Heard, looks: Looks) -> tuple[torch.Tensor, float]:
+    """Mean cross-entropy between the thing's cells and where the heads look; the share of looks that fall on it."""
+    query, key = heard.query, heard.key
+    asked = query[:, :HEADS].float().transpose(1, 2)[looks.row, looks.position]  # [looks, heads, width]
+    screen = key[:, :HEADS, looks.screen].float()[looks.row]  # [looks, heads, cells, width]
+    scores = torch.einsum("lhd,lhcd->lhc", asked, screen) * heard.scaling
+    lost = -(scores.log_softmax(-1) * looks.cells[:, None]).sum(-1)
+    best = scores.detach().mean(1).argmax(-1, keepdim=True)
+    return lost.mean(), (looks.cells.gather(1, best) > 0).float().mean().item()

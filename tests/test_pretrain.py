@@ -1,0 +1,184 @@
+"""Pretraining of the base: it runs on drawn screens, stops, resumes, and leaves a checkpoint that loads."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from flywheel.errors import TrainingError
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import digest, load_model, new_model
+from flywheel.policy.tokenizer import VOCABULARY, train_tokenizer
+from flywheel.synthesis import scenes, words
+from flywheel.synthesis.scenes import Box
+from flywheel.training import attention, drawing, objectives
+from flywheel.training import pretrain as module
+from flywheel.training.curriculum import WINDOW, Curriculum
+from flywheel.training.packing import IGNORED, Packer, cover, name_cells
+from flywheel.training.pretrain import Recipe, pretrain
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(drawing, "CHUNK", 16)
+    monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(module, "QUESTIONS", 2)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return Encoder.new(train_tokenizer(words.corpus()), scenes.SIDE)
+
+
+def undrawn(curriculum, name, first, coordinates):
+    """Chunks whose screens are noise: no second process, no browser."""
+    for number in range(first, 100):
+        rng = random.Random(f"{name}/{number}")
+        drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in curriculum.plan(16, rng)]
+        pixels = np.random.default_rng(number).integers(0, 255, (len(drawn), 224, 224, 3), dtype=np.uint8)
+        yield number, pixels, drawn
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkeypatch):
+    run = {"out": tmp_path, "seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1}
+    first = digest(pretrain(Recipe(steps=1, **run)))
+    monkeypatch.setattr(module, "chunks", undrawn)
+    folder = pretrain(Recipe(steps=5, **run))
+    said = lines(tmp_path)
+    assert [line["step"] for line in said if "answers" in line] == [1, 2, 3, 4, 5]
+    assert said[-2]["naming"] < said[0]["naming"]
+    assert said[-1]["evaluation"]["key"]["n"] >= 1
+    assert digest(folder) != first
+    assert load_model(folder).config.text_config.vocab_size == VOCABULARY
+    assert Encoder.from_folder(folder).encode_text("click")
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model(tmp_path):
+    """Real screens; both must end at the same step, and one line is written for both."""
+    run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "processes": 2}
+    folder = pretrain(Recipe(out=tmp_path / "a", **run))
+    assert [line["step"] for line in lines(tmp_path / "a") if "answers" in line] == [1, 2]
+    assert digest(folder) == digest(pretrain(Recipe(out=tmp_path / "b", **run)))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "chunks", undrawn)
+    true = objectives.digit_weights
+    monkeypatch.setattr(objectives, "digit_weights", lambda *given: true(*given) * float("nan"))
+    with pytest.raises(TrainingError, match="not finite"):
+        pretrain(Recipe(tmp_path, seed=3, steps=2))
+
+
+def test_the_quick_attention_is_the_librarys(encoder):
+    """In float32, over packed rows of unequal lengths."""
+    rng = random.Random(0)
+    drawn = [scenes.draw(kind, 2, rng, 100) for kind in scenes.KINDS]
+    pixels = np.random.default_rng(0).integers(0, 255, (len(drawn), 224, 224, 3), dtype=np.uint8)
+    packed = Packer(encoder, 224).pack(pixels, [scene.questions[: 2 + i % 3] for i, scene in enumerate(drawn)])
+    plain, quick = new_model(5).eval(), new_model(5).eval()
+    attention.install(quick)
+    with torch.no_grad():
+        wanted = plain.model(**packed.inputs, use_cache=False)[0]
+        inputs = dict(packed.inputs)
+        patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
+        with attention.listening(2, len(grid)) as heard:
+            images = quick.model.get_image_features(patches, grid, cu_seqlens=attention.screen_lengths(len(patches)))
+            found = quick.model(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
+    answers = packed.labels != IGNORED
+    torch.testing.assert_close(found[answers], wanted[answers], atol=2e-5, rtol=1e-4)
+    assert heard.query.shape == (len(drawn), 6, packed.labels.shape[1], 32)
+
+
+def test_the_pointing_loss_is_low_where_the_heads_look_at_the_thing(encoder):
+    """Two screens of 49 image tokens, one look each: all of it on the right cell, then on a wrong one."""
+    target = torch.zeros(2, 49)
+    target[0, 3], target[1, 40:42] = 1, 0.5
+    looks = objectives.Looks(torch.tensor([0, 1]), torch.tensor([60, 55]), target, slice(4, 53))
+    query, key = torch.zeros(2, 6, 70, 32), torch.zeros(2, 6, 70, 32)
+    query[..., 0] = 100
+    key[0, :, 4 + 3, 0] = 1
+    key[1, :, 4 + 40 : 4 + 42, 0] = 1
+    loss, right = objectives._pointing(attention.Heard(2, 2, query, key, 1.0), looks)
+    assert loss.item() == pytest.approx(np.log(2) / 2, abs=1e-4)  # the second is shared by two cells
+    assert right == 1.0
+    key[0, :, 4 + 3, 0], key[0, :, 4 + 9, 0] = 0, 1
+    loss, right = objectives._pointing(attention.Heard(2, 2, query, key, 1.0), looks)
+    assert loss.item() == pytest.approx((100 + np.log(2)) / 2, rel=1e-3)
+    assert right == 0.5
+
+
+def test_looks_stand_before_each_digit_and_before_what_is_read(encoder):
+    """The token after a look is a digit of the point, or the first of the reading."""
+    rng = random.Random(1)
+    drawn = [scenes.draw(kind, 3, rng, 100) for kind in scenes.KINDS]
+    pixels = np.zeros((len(drawn), 224, 224, 3), dtype=np.uint8)
+    packed = Packer(encoder, 224).pack(pixels, [scene.questions for scene in drawn])
+    ids = packed.inputs["input_ids"]
+    following = encoder.tokenizer.convert_ids_to_tokens(ids[packed.looks.row, packed.looks.position + 1].tolist())
+    points = sum(len(question.boxes) for scene in drawn for question in scene.questions)
+    read = sum(question.seen is not None for scene in drawn for question in scene.questions)
+    assert len(following) == 4 * points + read
+    assert sum(token.isdigit() for token in following) >= 4 * points
+    torch.testing.assert_close(packed.looks.cells.sum(1), torch.ones(len(following)))
+    assert (ids[:, packed.looks.screen] == encoder.image_id).all()
+
+
+def test_a_box_is_shared_out_among_the_cells_it_covers():
+    shares = cover(Box(16, 0, 32, 32), 224, 7).reshape(7, 7)
+    assert shares[0, :2].tolist() == [0.5, 0.5]
+    assert shares.sum() == 1
+
+
+def test_the_digits_of_a_point_weigh_by_their_place(encoder):
+    ids = torch.tensor([encoder.tokenizer("at 12 34, 5", add_special_tokens=False)["input_ids"]])
+    digits = torch.tensor(encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
+    shown = encoder.tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    weights = dict(zip(shown, objectives.digit_weights(ids, digits)[0].tolist(), strict=True))
+    assert [weights[d] for d in "12345"] == [objectives.TENS, objectives.UNITS, objectives.TENS, objectives.UNITS, 1]
+
+
+def test_each_image_token_names_what_covers_it(encoder):
+    shown = [[("red star", Box(0, 0, 64, 32)), ("blue cup", Box(60, 0, 36, 32))], []]
+    ids, weights = name_cells(encoder, shown, 224, 7)
+    assert ids.shape[0] == weights.shape[0] == 2 * 49
+    assert weights.sum().item() == pytest.approx(1)
+    assert weights[:3].sum().item() == pytest.approx(0.5)  # the three cells that are not empty
+    said = [encoder.decode(row[weight > 0].tolist()) for row, weight in zip(ids, weights, strict=True)]
+    assert said[:4] == [" red star", " red star", " blue cup", " empty"]
+    assert set(said[3:]) == {" empty"}
+
+
+def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
+    training = module._Training(Recipe(tmp_path, steps=1000), 0)
+    rates = {}
+    for step in (0, 99, 199, 500, 799, 900, 999):
+        training.step = step
+        rates[step] = training._schedule()
+    assert rates == pytest.approx({0: 1 / 200, 99: 0.5, 199: 1, 500: 1, 799: 1, 900: 0.5, 999: 0.05})
+
+
+def test_the_curriculum_rises_with_success_alone():
+    curriculum = Curriculum()
+    curriculum.note("shapes", WINDOW - 1, WINDOW - 1)
+    curriculum.note("rows", WINDOW // 2, WINDOW - 1)
+    assert curriculum.levels["shapes"] == 1
+    curriculum.note("shapes", 0, 1)
+    curriculum.note("rows", 1, 1)
+    assert (curriculum.levels["shapes"], curriculum.levels["rows"]) == (2, 1)
+    assert curriculum.success["shapes"] == pytest.approx((WINDOW - 1) / WINDOW)
+    assert (curriculum.hits["shapes"], curriculum.asked["shapes"]) == (0, 0)
+    plan = curriculum.plan(500, random.Random(0))
+    assert {level for kind, level in plan if kind == "shapes"} == {1, 2}
+    assert {level for kind, level in plan if kind == "rows"} == {1}
+    assert {kind for kind, _ in plan} == set(scenes.KINDS)
+    again = Curriculum(**curriculum.state())
+    assert again == curriculum
