@@ -15,6 +15,7 @@ import httpx
 from flows.server import prefect_server
 from flywheel import preflight, stages
 from flywheel.errors import BadInput, FlywheelError
+from flywheel.policy import checkpoint
 from flywheel.progress import report
 from flywheel.report import page
 from flywheel.settings import Settings
@@ -47,7 +48,8 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
         versioning.prepare(ws)
         from flywheel.policy.model import digest  # brings torch: not needed to say that nothing is to do
 
-        manifest.genesis(ws, digest(ws.resolve(settings.policy.base)), settings.policy.base)
+        first = checkpoint.resolve(settings.policy.base, ws.root)
+        manifest.genesis(ws, digest(first), settings.policy.base)
         write_json(_target(ws), {"first": todo[0], "last": todo[-1]})
         with prefect_server(ws) as url:
             from flows.turn import turn  # after the server has configured Prefect

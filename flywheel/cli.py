@@ -249,15 +249,73 @@ def doctor(workspace: Path | None, as_json: bool) -> None:
     sys.exit(any(finding.state == "missing" for finding in findings))
 
 
-@main.command(epilog="Example: flywheel pretrain --out models/base --steps 20000")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the checkpoint.")
-@click.option("--steps", type=click.IntRange(1), default=20_000, show_default=True)
+@main.command(
+    epilog="Example: flywheel bench policy --repetitions 9",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("name", required=False)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def bench(name: str | None, options: tuple[str, ...]) -> None:
+    """Run a benchmark of the source folder: a JSON line a case, exit 1 where a goal is not met. No NAME: list them."""
+    from flywheel import bench as benchmarks
+
+    if name is None:
+        for found, what in benchmarks.names().items():
+            click.echo(f"{found:<10} {what}")
+        return
+    sys.exit(benchmarks.run(name, options))
+
+
+@main.command(epilog="Example: flywheel pretrain --out .flywheel/pretrain --processes 2")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the state, the log and base/.")
+@click.option("--steps", type=click.IntRange(1), default=10_000, show_default=True, help="Gradient steps in all.")
 @click.option("--seed", type=int, default=7, show_default=True)
-def pretrain(out: Path, steps: int, seed: int) -> None:
-    """Train the small base model from nothing, on rendered pages. Resumes where it was stopped."""
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="They share each batch.")
+@click.option("--start", type=click.Path(path_type=Path), help="A checkpoint to go on from; default: from nothing.")
+def pretrain(out: Path, steps: int, seed: int, processes: int, start: Path | None) -> None:
+    """Train the small base model on rendered pages. Resumes where it was stopped; log.jsonl shows how it does."""
+    import logging
+
+    from flywheel.training.pretrain import Recipe
     from flywheel.training.pretrain import pretrain as train
 
-    train(out, seed=seed, steps=steps)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    folder = train(Recipe(out, seed=seed, steps=steps, start=start, processes=processes))
+    click.echo(f"the checkpoint is {folder}")
+
+
+@main.command(epilog="Example: flywheel serve models/base --port 8000")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option("--name", help="What callers know the model by; default: the folder's name.")
+@click.option("--key-variable", help="Environment variable with the key that callers must bear; default: no key.")
+@click.option("--grace", type=click.FloatRange(0), help="Seconds for what is under way at the end; default: 20.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="For example policy.batch=32.")
+@_JSON
+def serve(
+    folder: Path, host: str, port: int, name: str, key_variable: str, grace: float, assignments: tuple, as_json: bool
+) -> None:
+    """Serve a checkpoint as an OpenAI-compatible server, until Ctrl-C or SIGTERM."""
+    from flywheel import settings
+    from flywheel.policy.serving import process
+
+    values = _overrides(assignments)
+    if strange := [name for name in values if not name.startswith("policy.")]:
+        raise BadInput(f"not of the policy: {strange[0]}", where="--set", fix="for example --set policy.batch=32")
+    policy = settings.parse({"policy": {name[7:]: value for name, value in values.items()}}, where="--set").policy
+    key = os.environ.get(key_variable, "") if key_variable else ""
+    if key_variable and not key:
+        raise BadInput("the variable is empty or not set", where=f"--key-variable {key_variable}", fix="put the key in")
+
+    def say(ready: process.Ready) -> None:
+        text = f"serving {ready.model} (weights {ready.weight_version}) at {ready.url}; Ctrl-C ends it"
+        click.echo(json.dumps(vars(ready) | {"pid": os.getpid()}) if as_json else text)
+
+    process.serve(
+        folder, policy, host=host, port=port, name=name or folder.resolve().name, key=key, say=say,
+        grace_s=process.GRACE_S if grace is None else grace,
+    )  # fmt: skip
 
 
 @main.command(epilog="Example: flywheel clean --yes")

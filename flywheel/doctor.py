@@ -35,7 +35,7 @@ def examine(root: Path) -> list[Finding]:
     findings = [_python()]
     findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
     findings += [_guarded("Chromium", _chromium), _fonts(), _program("git"), _program("flite", optional=True)]
-    findings += [_guarded("workspace", lambda: _workspace(root)), _disk(root), _gpu()]
+    findings += [_guarded("workspace", lambda: _workspace(root)), *_policy_server(root), _disk(root), _gpu()]
     return findings
 
 
@@ -90,6 +90,19 @@ def _workspace(root: Path) -> str:
     ws = Workspace.find(root)
     preflight.check(ws, settings.load(ws.params))
     return str(ws.root)
+
+
+def _policy_server(root: Path) -> list[Finding]:
+    """Only where the settings name one; broken settings are told by `workspace`."""
+    from flywheel import settings
+    from flywheel.policy import endpoint
+    from flywheel.workspace import Workspace
+
+    try:
+        policy = settings.load(Workspace.find(root).params).policy
+    except FlywheelError:
+        return []
+    return [_guarded("policy server", lambda: endpoint.look(policy))] if policy.backend == "openai" else []
 
 
 def _disk(root: Path) -> Finding:

@@ -45,14 +45,15 @@ TABLES: dict[str, pa.Schema] = {
     ),
     # One row a step (t_n, a_n, o_n). The screen is the one the action was chosen on. `token_ids` and `logprobs` are
     # as sampled: training never re-tokenises. `x`, `y` (and `x2`, `y2`): points of the action as fractions of the
-    # screen. `parse_error` is set where the text held no action.
+    # screen. `parse_error` is set where the text held no action. `memory`: JSON of the digest of older steps that the
+    # context held (steps, text, by), null where there was none.
     "steps": _schema(
         "steps",
         trajectory_id=_TEXT, step=pa.int32(), author=_TEXT, thought=_TEXT, action_type=_TEXT, action=_TEXT,
         raw_text=_TEXT, parse_error=_TEXT, x=pa.float64(), y=pa.float64(), x2=pa.float64(), y2=pa.float64(),
         prompt_tokens=pa.int32(), token_ids=pa.list_(pa.int32()), logprobs=pa.list_(pa.float32()),
         weight_version=_TEXT, image_sha256=_TEXT, url=_TEXT, tool_result=_TEXT, reward=pa.float64(),
-        terminated=pa.bool_(), truncated=pa.bool_(), started_at=_TIME, ended_at=_TIME,
+        terminated=pa.bool_(), truncated=pa.bool_(), started_at=_TIME, ended_at=_TIME, memory=_TEXT,
     ),
     # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
     "thoughts": _schema(
@@ -119,6 +120,9 @@ TABLES: dict[str, pa.Schema] = {
         "general", sample_id=_TEXT, kind=_TEXT, image_sha256=_TEXT, instruction=_TEXT, response=_TEXT,
     ),
 }  # fmt: skip
+
+# Columns that tables were given after their first version: null where an older file lacks them.
+ADDED: dict[str, tuple[str, ...]] = {"steps": ("memory",)}
 
 SORT: dict[str, tuple[str, ...]] = {
     "tasks": ("task_id",), "steps": ("trajectory_id", "step"), "thoughts": ("trajectory_id", "utterance"),

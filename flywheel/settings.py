@@ -15,6 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flywheel.errors import BadInput
 
 DOMAINS = ("games", "sites")
+# The coordinate spaces in which the form of actions that policy.template names can be written.
+SPACES = {
+    "minimal": ("points",), "point": ("points",), "ui_tars_1_5": ("pixels",), "ui_tars_1_0": ("boxes",),
+    "tool_call": ("points", "pixels"),
+}  # fmt: skip
 
 
 class _Block(BaseModel):
@@ -39,12 +44,17 @@ class Policy(_Block):
     functions: bool = False  # tell the model the SDK functions (terminal, files, tools) too
     working_steps: int = Field(1, ge=1)  # N of M_t: steps kept with their screens
     episodic_steps: int = Field(4, ge=0)  # older steps kept as one-line summaries
-    summarizer: Literal["rules", "language_model"] = "rules"  # of what is older still; the second: language_model.*
+    digest_characters: int = Field(0, ge=0)  # of one text for all that is older still; 0: nothing is said of it
+    summarizer: Literal["rules", "language_model"] = "rules"  # who writes that text; the second: language_model.*
+    result_characters: int = Field(2000, ge=0)  # of a step's result, where it is shown in full
     max_context_tokens: int = Field(512, ge=128)
     max_new_tokens: int = Field(48, ge=8)
     max_image_side: int = Field(4096, ge=64)  # a larger screen is refused
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the weights in memory, for answering
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # for answering; auto: cuda if there is one
     batch: int = Field(16, ge=1)  # requests answered together
     queue: int = Field(256, ge=1)  # requests waiting; one more is refused
+    cache_mb: int = Field(256, ge=0)  # kept of contexts that may come again: keys, values, screens; 0 shares nothing
     timeout_s: float = Field(60, gt=0)  # deadline of an answer, waiting and retries included
     retries: int = Field(2, ge=0)  # of a request that the server did not answer, for backend: openai
 
@@ -211,8 +221,21 @@ class Settings(_Block):
             raise ValueError("recording.recognizer is whisper, so recording.whisper_model must name a checkpoint")
         if self.language_model.endpoint and not self.language_model.model:
             raise ValueError("language_model.endpoint is set, so language_model.model must name a model")
+        if self.policy.summarizer == "language_model":
+            if not self.language_model.endpoint:
+                raise ValueError("policy.summarizer is language_model, so language_model.endpoint must name a server")
+            if not self.policy.digest_characters:
+                raise ValueError("policy.summarizer is language_model, so policy.digest_characters must be above 0")
         if self.policy.backend == "openai" and not self.policy.endpoint:
             raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
+        spaces = SPACES[self.policy.template]
+        if self.policy.space not in spaces:
+            raise ValueError(
+                f"policy.template {self.policy.template} goes with policy.space {' or '.join(spaces)}, "
+                f"not {self.policy.space}"
+            )
+        if self.policy.min_pixels > self.policy.max_pixels:
+            raise ValueError("policy.min_pixels must not be above policy.max_pixels")
         if self.rl.length_buffer >= self.policy.max_new_tokens:
             raise ValueError("rl.length_buffer must be under policy.max_new_tokens")
         if self.policy.max_new_tokens >= self.policy.max_context_tokens:

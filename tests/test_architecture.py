@@ -9,14 +9,14 @@ import pytest
 
 # Who may import whom, inside flywheel: a package may import those on its own line and on lines below it.
 LAYERS = (
-    ("cli", "console", "init", "doctor"),
+    ("cli", "console", "init", "doctor", "bench"),
     ("report",),
     ("preflight", "stages"),
     (
         "recording", "training", "evaluation", "store", "rollout", "reward", "synthesis", "sandbox", "worlds", "policy",
         "agent",
     ),
-    ("workspace", "settings", "progress"),
+    ("language_model", "workspace", "settings", "progress"),
     ("schema", "errors"),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

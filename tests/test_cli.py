@@ -84,7 +84,7 @@ def test_a_model_folder_that_is_not_one(workspace):
     (workspace.root / "models" / "base" / "model.safetensors").unlink()
     code, output = flywheel("run", "-w", workspace.root)
     assert code == 2
-    assert "not a model folder: it lacks *.safetensors" in one_line(output)
+    assert "the model folder has no safetensors file" in one_line(output)
 
 
 def test_a_model_folder_that_is_missing(workspace):

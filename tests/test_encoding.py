@@ -18,6 +18,7 @@ from flywheel.policy.protocol import Image, Message
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.settings import Policy
 from flywheel.synthesis import words
+from flywheel.synthesis.scenes.scene import Question
 from flywheel.training.packing import IGNORED, Packer
 
 ANSWER = "Thought: I click the red tile.\nAction: click(point='<point>52 31</point>')"
@@ -110,12 +111,13 @@ def test_patches_of_many_screens_are_the_image_processors(encoder):
 
 def test_packed_questions_are_computed_as_if_alone(encoder, model):
     pixels = np.random.default_rng(0).integers(0, 255, (2, 224, 224, 3), dtype=np.uint8)
-    asked = [[("Click the red tile.", ANSWER), ("What is at 52 31?", "red tile")], [("Describe the screen.", "empty")]]
+    texts = [[("Click the red tile.", ANSWER), ("What is at 52 31?", "red tile")], [("Describe the screen.", "empty")]]
+    asked = [[Question("", *pair) for pair in pairs] for pairs in texts]
     packed = Packer(encoder, 224).pack(pixels, asked)
     with torch.no_grad():
         logits = model(**packed.inputs).logits
     for row, questions in enumerate(asked):
-        for number, (instruction, response) in enumerate(questions):
+        for number, (instruction, response) in enumerate((q.instruction, q.response) for q in questions):
             out = io.BytesIO()
             Picture.fromarray(pixels[row]).save(out, format="PNG")
             context = build_context(instruction, [], out.getvalue(), Policy())
@@ -141,7 +143,8 @@ def test_a_checkpoint_is_loaded_as_it_was_saved(folder, model, encoder):
 def test_bfloat16_on_disk_is_float32_in_memory(model, encoder, tmp_path):
     folder = save_checkpoint(model, encoder, tmp_path / "half", dtype=torch.bfloat16)
     assert {p.dtype for p in load_model(folder).parameters()} == {torch.float32}
-    assert (folder / "model.safetensors").stat().st_size < 8e6
+    numbers = sum(p.numel() for p in model.parameters())
+    assert 2 * numbers < (folder / "model.safetensors").stat().st_size < 2.1 * numbers
 
 
 def test_saving_again_replaces_and_leaves_nothing_else(model, encoder, folder):
@@ -156,15 +159,17 @@ def test_saving_again_replaces_and_leaves_nothing_else(model, encoder, folder):
 def test_the_same_seed_gives_the_same_weights(model):
     again = new_model(0)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    assert 2e6 < sum(p.numel() for p in model.parameters()) < 4e6
+    assert 2e6 < sum(p.numel() for p in model.parameters()) < 8e6  # 16 MB in bfloat16
 
 
 def test_a_model_folder_is_needed(folder, tmp_path):
-    with pytest.raises(ModelError, match=r"not a model folder.*config\.json"):
+    with pytest.raises(ModelError, match="no such model folder"):
         load_model(tmp_path / "nothing")
+    with pytest.raises(ModelError, match=r"not a model folder.*config\.json"):
+        load_model(tmp_path)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
-    with pytest.raises(ModelError, match="cannot be loaded") as caught:
+    with pytest.raises(ModelError, match="is cut off") as caught:
         load_model(folder)
     assert "\n" not in str(caught.value)
     weights.unlink()

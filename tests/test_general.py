@@ -64,7 +64,7 @@ def test_every_skill_is_there():
     assert {Click, Drag, Hotkey, Type, Finished} <= actions
     assert {q.skill for q in questions} == {
         "describe", "board", "ask", "read", "shape", "block", "button", "text", "mixed", "toggle", "done", "field",
-        "type", "drag", "number", "key", "steps",
+        "type", "drag", "number", "key", "steps", "sheet",
     }  # fmt: skip
     assert any("\nDone: " in q.instruction for q in questions)
 

@@ -17,7 +17,7 @@ from flywheel.synthesis import scenes, words
 from flywheel.synthesis.scenes import Box
 from flywheel.training import attention, drawing, objectives
 from flywheel.training import pretrain as module
-from flywheel.training.curriculum import WINDOW, Curriculum
+from flywheel.training.mixture import WINDOW, Tally, plan
 from flywheel.training.packing import IGNORED, Packer, cover, name_cells
 from flywheel.training.pretrain import Recipe, pretrain
 
@@ -26,7 +26,10 @@ from flywheel.training.pretrain import Recipe, pretrain
 def small(monkeypatch):
     monkeypatch.setattr(drawing, "CHUNK", 16)
     monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(module, "SEEING_BATCH", 4)
     monkeypatch.setattr(module, "QUESTIONS", 2)
+    monkeypatch.setattr(module, "WARMUP", 2)
+    monkeypatch.setattr(module, "SEEING", 3)
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +37,11 @@ def encoder():
     return Encoder.new(train_tokenizer(words.corpus()), scenes.SIDE)
 
 
-def undrawn(curriculum, name, first, coordinates):
+def undrawn(name, first, coordinates):
     """Chunks whose screens are noise: no second process, no browser."""
     for number in range(first, 100):
         rng = random.Random(f"{name}/{number}")
-        drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in curriculum.plan(16, rng)]
+        drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan(16, rng)]
         pixels = np.random.default_rng(number).integers(0, 255, (len(drawn), 224, 224, 3), dtype=np.uint8)
         yield number, pixels, drawn
 
@@ -51,10 +54,13 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
     run = {"out": tmp_path, "seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1}
     first = digest(pretrain(Recipe(steps=1, **run)))
     monkeypatch.setattr(module, "chunks", undrawn)
-    folder = pretrain(Recipe(steps=5, **run))
+    folder = pretrain(Recipe(steps=8, **run))
     said = lines(tmp_path)
-    assert [line["step"] for line in said if "answers" in line] == [1, 2, 3, 4, 5]
-    assert said[-2]["naming"] < said[0]["naming"]
+    told = [line for line in said if "answers" in line]
+    assert [line["step"] for line in told] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [line["answers"] > 0 for line in told] == [False] * 3 + [True] * 5  # at first it only sees
+    assert told[-1]["naming"] < told[1]["naming"]
+    assert told[-1]["answers"] < told[3]["answers"]
     assert said[-1]["evaluation"]["key"]["n"] >= 1
     assert digest(folder) != first
     assert load_model(folder).config.text_config.vocab_size == VOCABULARY
@@ -71,6 +77,7 @@ def test_two_processes_train_one_model(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SEEING", 0)
     monkeypatch.setattr(module, "chunks", undrawn)
     true = objectives.digit_weights
     monkeypatch.setattr(objectives, "digit_weights", lambda *given: true(*given) * float("nan"))
@@ -146,39 +153,40 @@ def test_the_digits_of_a_point_weigh_by_their_place(encoder):
     assert [weights[d] for d in "12345"] == [objectives.TENS, objectives.UNITS, objectives.TENS, objectives.UNITS, 1]
 
 
-def test_each_image_token_names_what_covers_it(encoder):
-    shown = [[("red star", Box(0, 0, 64, 32)), ("blue cup", Box(60, 0, 36, 32))], []]
+def test_each_image_token_names_what_it_shows_in_proportion(encoder):
+    shown = [[("red star", Box(0, 0, 64, 32)), ("blue", Box(72, 0, 24, 32)), ("mug", Box(64, 0, 8, 32))], []]
     ids, weights = name_cells(encoder, shown, 224, 7)
     assert ids.shape[0] == weights.shape[0] == 2 * 49
     assert weights.sum().item() == pytest.approx(1)
     assert weights[:3].sum().item() == pytest.approx(0.5)  # the three cells that are not empty
-    said = [encoder.decode(row[weight > 0].tolist()) for row, weight in zip(ids, weights, strict=True)]
-    assert said[:4] == [" red star", " red star", " blue cup", " empty"]
-    assert set(said[3:]) == {" empty"}
+    said = [
+        {encoder.decode([token]).strip(): share.item() for token, share in zip(*row, strict=True) if share > 0}
+        for row in zip(ids, weights * 6, strict=True)
+    ]
+    assert said[0] == said[1] == pytest.approx({"red": 0.5, "star": 0.5})
+    assert said[2] == pytest.approx({"blue": 0.75, "mug": 0.25})
+    assert {word for row in said[3:] for word in row} == {"empty"}
 
 
-def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
+def test_the_rate_warms_up_stays_and_cools_down(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SEEING", 0)
     training = module._Training(Recipe(tmp_path, steps=1000), 0)
     rates = {}
-    for step in (0, 99, 199, 500, 799, 900, 999):
+    for step in (0, 99, 199, 500, 749, 875, 999):
         training.step = step
         rates[step] = training._schedule()
-    assert rates == pytest.approx({0: 1 / 200, 99: 0.5, 199: 1, 500: 1, 799: 1, 900: 0.5, 999: 0.05})
+    assert rates == pytest.approx({0: 1 / 200, 99: 0.5, 199: 1, 500: 1, 749: 1, 875: 0.5, 999: 0.05})
 
 
-def test_the_curriculum_rises_with_success_alone():
-    curriculum = Curriculum()
-    curriculum.note("shapes", WINDOW - 1, WINDOW - 1)
-    curriculum.note("rows", WINDOW // 2, WINDOW - 1)
-    assert curriculum.levels["shapes"] == 1
-    curriculum.note("shapes", 0, 1)
-    curriculum.note("rows", 1, 1)
-    assert (curriculum.levels["shapes"], curriculum.levels["rows"]) == (2, 1)
-    assert curriculum.success["shapes"] == pytest.approx((WINDOW - 1) / WINDOW)
-    assert (curriculum.hits["shapes"], curriculum.asked["shapes"]) == (0, 0)
-    plan = curriculum.plan(500, random.Random(0))
-    assert {level for kind, level in plan if kind == "shapes"} == {1, 2}
-    assert {level for kind, level in plan if kind == "rows"} == {1}
-    assert {kind for kind, _ in plan} == set(scenes.KINDS)
-    again = Curriculum(**curriculum.state())
-    assert again == curriculum
+def test_all_kinds_and_levels_are_shown_and_success_is_told_by_kind():
+    shown = plan(2000, random.Random(0))
+    assert set(shown) == {(kind, level) for kind in scenes.KINDS for level in range(1, scenes.LEVELS + 1)}
+    assert sum(level >= 3 for _, level in shown) > 1200
+    tally = Tally()
+    tally.note("shapes", WINDOW // 2, WINDOW - 1)
+    assert not tally.success
+    tally.note("shapes", 0, 1)
+    assert tally.success == {"shapes": 0.5}
+    tally.note("shapes", 5, 5)
+    assert tally.success == {"shapes": 0.5}
+    assert (tally.hits["shapes"], tally.asked["shapes"]) == (5, 5)

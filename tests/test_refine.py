@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from local_server import Server, said
 
 from flywheel.errors import BadInput
-from flywheel.recording.language_model import LanguageModelError, LanguageModelTimeout, OpenAIModel
+from flywheel.language_model import LanguageModelError, LanguageModelTimeout, OpenAIModel
 from flywheel.recording.refine import Heard, ModelRefiner, RuleRefiner, open_refiner
 from flywheel.settings import LanguageModel, Settings
 from flywheel.settings import parse as parse_settings
@@ -76,52 +73,6 @@ def test_what_is_refined_stays_as_it_is(said):
     # A second look finds nothing new where no repair marker is left.
     if not {"no", "wait", "sorry"} & set(once.lower().split()):
         assert kept == once
-
-
-class Server:
-    """A local endpoint that answers each request with the next of `answers`: (status, body)."""
-
-    def __init__(self, *answers: tuple[int, object]) -> None:
-        self.answers, self.requests = list(answers), []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                outer.requests.append((self.path, json.loads(self.rfile.read(length)), dict(self.headers)))
-                status, body = outer.answers.pop(0)
-                if status == 0:  # hold the answer back until the test is over
-                    outer.over.wait(10)
-                    return
-                data = (body if isinstance(body, str) else json.dumps(body)).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.over = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    def __enter__(self) -> Server:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-    def settings(self, **more: object) -> LanguageModel:
-        return LanguageModel(endpoint=self.url, model="stub", **{"timeout_s": 10, **more})
-
-
-def said(text: str | None) -> tuple[int, object]:
-    return 200, {"choices": [{"message": {"content": text}}]}
 
 
 def test_a_model_refines_and_signs_with_its_name():

@@ -1,13 +1,18 @@
-"""The action space as types (section 2.1; the grammar is UI-TARS 1.5's). Parsing stands in `parser.py`.
+"""The action space as types (section 2.1): computer, browser, mobile, games and SDK functions, one set for all.
 
-Points are fractions of the screen's width and height, 0 <= x < 1: the coordinate space of a model (0..99, 0..999,
-pixels) is a setting of the parser and the serialiser, so nothing behind them depends on it.
+Which of them a prompt offers is a setting; which of them an environment can carry out, it says itself. Points are
+fractions of the screen's width and height, 0 <= x < 1: the coordinate space of a model (`coordinates.py`) belongs to
+the parser and the serialiser, so nothing behind them depends on it.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+MAX_DEPTH = 32  # of JSON in a tool's arguments
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,126 @@ class Release:
     key: str
 
 
+@dataclass(frozen=True)
+class LongPress:
+    point: Point
+
+
+@dataclass(frozen=True)
+class OpenApp:
+    app_name: str
+
+
+@dataclass(frozen=True)
+class PressHome:
+    pass
+
+
+@dataclass(frozen=True)
+class PressBack:
+    pass
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """command: one for a shell."""
+
+    command: str
+
+
+@dataclass(frozen=True)
+class ReadFile:
+    path: str
+
+
+@dataclass(frozen=True)
+class WriteFile:
+    """Replaces the file."""
+
+    path: str
+    content: str
+
+
+@dataclass(frozen=True)
+class ListFiles:
+    """path: a folder."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool of an MCP server.
+
+    arguments: the text of a JSON object, nested 32 deep at most. It is kept in one form (keys sorted, no spaces, no
+    lone surrogates), so that equal calls are equal values. Raises ValueError for anything else; `ToolCall.of` takes a
+    mapping.
+    """
+
+    tool: str
+    arguments: str = "{}"
+
+    def __post_init__(self) -> None:
+        try:
+            arguments = json.loads(self.arguments, parse_constant=_not_json)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        if not isinstance(arguments, dict):
+            raise ValueError("the arguments of a tool are a JSON object")
+        if _deeper(arguments, MAX_DEPTH):
+            raise ValueError("nested too deeply")
+        object.__setattr__(self, "arguments", canonical(arguments))
+
+    @classmethod
+    def of(cls, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
+        return cls(tool, canonical(arguments))
+
+
+def canonical(value: Any) -> str:
+    """JSON in one form. Raises ValueError or TypeError for what JSON cannot hold (infinity, objects)."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return whole(text)
+
+
+def whole(text: str) -> str:
+    """The text with lone surrogates, which no file and no message can carry, replaced by U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, dict | list) for one in level)
+
+
+def _not_json(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 Action = (
     Click | LeftDouble | RightSingle | Drag | Hotkey | Type | Scroll | Wait | Finished | CallUser
     | Navigate | NavigateBack | Press | Release
+    | LongPress | OpenApp | PressHome | PressBack
+    | Terminal | ReadFile | WriteFile | ListFiles | ToolCall
 )  # fmt: skip
+
+# Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
+NAMES: dict[type, str] = {
+    Click: "click", LeftDouble: "left_double", RightSingle: "right_single", Drag: "drag", Hotkey: "hotkey",
+    Type: "type", Scroll: "scroll", Wait: "wait", Finished: "finished", CallUser: "call_user", Navigate: "navigate",
+    NavigateBack: "navigate_back", Press: "press", Release: "release", LongPress: "long_press", OpenApp: "open_app",
+    PressHome: "press_home", PressBack: "press_back", Terminal: "terminal", ReadFile: "read_file",
+    WriteFile: "write_file", ListFiles: "list_files", ToolCall: "call_tool",
+}  # fmt: skip
+ALONE = frozenset({"finished", "call_user"})  # these stand alone in a step
 
 
 @dataclass(frozen=True)

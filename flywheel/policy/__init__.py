@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flywheel import settings as config
-from flywheel.errors import BadInput
 
 if TYPE_CHECKING:
     from flywheel.policy.protocol import Policy
@@ -15,13 +14,13 @@ if TYPE_CHECKING:
 def open_policy(folder: Path | str, policy: config.Policy) -> Policy:
     """The back-end that the settings name, answering with the checkpoint in `folder`.
 
-    Raises ModelError for a folder that cannot be loaded, BadInput for a back-end that this version lacks.
+    Raises ModelError for a folder that cannot be loaded, PolicyError for a server that does not answer or cannot
+    take the checkpoint's weights.
     """
-    if policy.backend != "transformers":
-        raise BadInput(
-            f"policy.backend {policy.backend!r} comes with a later version",
-            where="params.yaml", fix="set policy.backend to transformers",
-        )  # fmt: skip
+    if policy.backend == "openai":
+        from flywheel.policy.remote import RemotePolicy
+
+        return RemotePolicy(folder, policy)
     from flywheel.policy.embedded import EmbeddedPolicy  # imports torch
 
     return EmbeddedPolicy(folder, policy)

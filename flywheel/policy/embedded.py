@@ -1,176 +1,369 @@
 """The policy in this process: transformers on one worker thread, requests batched as they come.
 
-One thread owns the model, so the event loop is never blocked and requests, weight swaps and the end follow one
-another in the order they were asked for. Callers may sit on different event loops.
+A request is encoded on a helper thread, waits, joins the running batch between two steps and leaves it when it ends.
+One thread owns the model, so the event loop is never blocked. Callers may sit on different event loops.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+import os
 import queue
 import threading
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from transformers import PreTrainedModel
+
 from flywheel import settings as config
-from flywheel.errors import FlywheelError, PolicyError, PolicyTimeout
-from flywheel.policy.encoding import Encoded, Encoder
+from flywheel.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.policy import checkpoint as checkpoints
+from flywheel.policy.cache import Lru
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.engine import PREFILL_TOKENS, Counts, Engine, Row
 from flywheel.policy.model import digest, load_model
-from flywheel.policy.protocol import Completion, Context, Sampling
-from flywheel.policy.sampling import Sampled, generate
+from flywheel.policy.prefix import Prompt, prompt_of
+from flywheel.policy.protocol import Completion, Context, Image, Sampling
+from flywheel.policy.vision import fold_frames
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-GATHER_S = 0.003  # an idle worker waits this long for company before it answers a request
+LOAD_S = 600.0  # deadline of a swap of weights, the batch's end included: gigabytes are read
+
+_WHERE = "embedded policy"
+_TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made from, and a little more
 
 
 @dataclass(frozen=True)
+class _Loaded:
+    """A checkpoint that can answer. text: digest of the files that its encoder is made from."""
+
+    model: PreTrainedModel
+    encoder: Encoder
+    version: str
+    text: str
+
+
+@dataclass(eq=False)
 class _Request:
+    """prompt: once it is encoded, by `encoder`."""
+
     context: Context
     sampling: Sampling
     answer: Future[Completion]
+    encoder: Encoder
+    prompt: Prompt | None = None
 
 
-@dataclass(frozen=True)
-class _Load:
-    checkpoint: Path
+@dataclass(frozen=True, eq=False)
+class _Swap:
+    folder: Path
+    version: str
     answer: Future[None]
 
 
+@dataclass(frozen=True)
+class Activity:
+    """How busy the policy is, and what it has done. waiting: requests that are not in the batch yet."""
+
+    waiting: int
+    running: int
+    counts: Counts
+    screens_encoded: int
+    screens_shared: int
+
+
 class EmbeddedPolicy:
-    """`Policy` over a checkpoint folder. Raises ModelError for a folder that cannot be loaded."""
+    """`Policy` over a checkpoint folder or Hugging Face name. Raises ModelError for one that cannot be loaded.
+
+    At most policy.batch requests run and policy.queue wait. policy.cache_mb bounds what is kept of contexts that may
+    come again: half of it keys and values, a quarter screens as the model sees them, a quarter encoded contexts.
+    """
 
     def __init__(self, folder: Path | str, policy: config.Policy) -> None:
         self._policy = policy
-        self._open(Path(folder))
-        self._jobs: queue.Queue[_Request | _Load | None] = queue.Queue()
+        room = policy.cache_mb << 20
+        self._prompts: Lru[Prompt] = Lru(room // 4)
+        self._loaded = self._open(checkpoints.resolve(folder))
+        self._engine = self._engine_of(self._loaded)
+        self._lock = threading.Lock()  # of what callers, encoding threads and the worker share
+        self._asked = 0  # requests that are neither answered nor given up
+        self._encoding = 0  # requests on their way to the inbox
         self._closed = False
+        self._inbox: queue.SimpleQueue[_Request | _Swap | None] = queue.SimpleQueue()
+        self._waiting: deque[_Request] = deque()
+        self._swaps: deque[_Swap] = deque()
+        self._encoders = ThreadPoolExecutor(min(4, max(1, (os.cpu_count() or 2) // 2)), "policy-encoding")
         self._thread = threading.Thread(target=self._work, name="policy", daemon=True)
         self._thread.start()
 
-    def _open(self, folder: Path) -> None:
-        model, encoder, version = load_model(folder), Encoder.from_folder(folder), digest(folder)
-        self._model, self._encoder, self._version = model, encoder, version
+    def _open(self, folder: Path, version: str = "") -> _Loaded:
+        text = _text_digest(folder)
+        model = load_model(folder, dtype=self._policy.dtype, device=self._policy.device)
+        before: _Loaded | None = getattr(self, "_loaded", None)
+        if before is not None and before.text == text:
+            encoder = before.encoder
+        else:
+            encoder = Encoder.from_folder(folder, max_image_side=self._policy.max_image_side)
+        fold_frames(model)
+        return _Loaded(model, encoder, version or digest(folder), text)
+
+    def _engine_of(self, loaded: _Loaded) -> Engine:
+        room = self._policy.cache_mb << 20
+        return Engine(
+            loaded.model, loaded.encoder.end_id, prefix_bytes=room // 2, vision_bytes=room // 4, share=room > 0
+        )
 
     @property
     def weight_version(self) -> str:
-        return self._version
+        return self._loaded.version
 
     @property
     def encoder(self) -> Encoder:
-        return self._encoder
+        return self._loaded.encoder
+
+    def activity(self) -> Activity:
+        """A snapshot, for those who watch."""
+        engine = self._engine
+        return Activity(
+            waiting=max(0, self._asked - len(engine.rows)), running=len(engine.rows), counts=replace(engine.counts),
+            screens_encoded=engine.vision.encoded, screens_shared=engine.vision.shared,
+        )  # fmt: skip
 
     async def complete(self, context: Context, sampling: Sampling) -> Completion:
-        """Answer one context. Raises PolicyTimeout after `policy.timeout_s`, BadInput for a broken screen."""
+        """Answer one context.
+
+        Raises PolicyTimeout after `policy.timeout_s`, PolicyBusy where `policy.queue` requests wait already, BadInput
+        for a broken screen, PolicyError for a prompt that is too long and for a model that fails.
+        """
         answer: Future[Completion] = Future()
-        return await self._ask(_Request(context, sampling, answer), answer)
+        with self._seat():
+            self._encode(_Request(context, sampling, answer, self.encoder))
+            return await self._wait(answer, "answer", self._policy.timeout_s, "raise policy.timeout_s")
 
-    async def load(self, checkpoint: Path) -> None:
-        answer: Future[None] = Future()
-        await self._ask(_Load(Path(checkpoint), answer), answer)
-
-    async def _ask(self, job: _Request | _Load, answer: Future[T]) -> T:
-        if self._closed:
-            raise PolicyError("the policy is closed", where="embedded policy")
-        self._jobs.put(job)
+    @contextlib.contextmanager
+    def _seat(self) -> Iterator[None]:
+        """A caller's place. It is given back when the caller has its answer or has given up."""
+        with self._lock:
+            self._refuse_if_closed()
+            if self._asked >= self._policy.batch + self._policy.queue:
+                raise PolicyBusy(
+                    f"{self._policy.queue} requests wait already", where=_WHERE,
+                    fix="ask again later, or raise policy.queue",
+                )  # fmt: skip
+            self._asked += 1
+            self._encoding += 1
         try:
-            async with asyncio.timeout(self._policy.timeout_s):
+            yield
+        finally:
+            with self._lock:
+                self._asked -= 1
+
+    async def _wait(self, answer: Future[T], what: str, limit: float, fix: str = "") -> T:
+        """The answer within the deadline. A caller that gives up cancels it, which the worker sees at its next step."""
+        try:
+            async with asyncio.timeout(limit):
                 return await asyncio.wrap_future(answer)
         except TimeoutError:
-            raise PolicyTimeout(
-                f"no answer in {self._policy.timeout_s:g} s",
-                where="embedded policy",
-                fix="raise policy.timeout_s",
-            ) from None
+            raise PolicyTimeout(f"no {what} in {limit:g} s", where=_WHERE, fix=fix) from None
+
+    async def load(self, checkpoint: Path) -> None:
+        """Swap the weights once the batch has ended; what waits goes on with the new ones.
+
+        Raises ModelError for a folder that cannot be loaded, PolicyTimeout after `LOAD_S`; either way the old weights
+        go on answering.
+        """
+        folder, answer = Path(checkpoint), Future[None]()
+        version = await asyncio.to_thread(_checked, folder)
+        with self._lock:
+            self._refuse_if_closed()
+            self._inbox.put(_Swap(folder, version, answer))
+        await self._wait(answer, "swap of weights", LOAD_S)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise PolicyError("the policy is closed", where=_WHERE)
 
     async def close(self) -> None:
         """End the worker once it has answered what it has. May be called twice."""
-        if not self._closed:
-            self._closed = True
-            self._jobs.put(None)
+        with self._lock:
+            first, self._closed = not self._closed, True
+            if first:
+                self._inbox.put(None)
         await asyncio.to_thread(self._thread.join, self._policy.timeout_s)
+        if self._thread.is_alive():
+            log.warning("the policy is still busy after %g s; it ends by itself", self._policy.timeout_s)
+        else:
+            self._encoders.shutdown(wait=False)
+
+    # Encoding, on helper threads.
+
+    def _encode(self, request: _Request) -> None:
+        self._encoders.submit(self._prepare, request)
+
+    def _prepare(self, request: _Request) -> None:
+        """Encode a request. One that cannot be encoded fails alone; every one goes to the worker, which counts."""
+        try:
+            if not request.answer.cancelled():
+                request.prompt = self._prompt(request)
+        except FlywheelError as error:
+            _fail(request, error)
+        except Exception as error:  # of the tokeniser, the chat template or the image library
+            _fail(request, PolicyError(f"cannot encode: {error}", where=_WHERE))
+        finally:
+            self._inbox.put(request)
+
+    def _prompt(self, request: _Request) -> Prompt:
+        with self._lock:
+            known = self._prompts.get((request.context, request.encoder))
+        prompt = known or self._new_prompt(request)
+        if len(prompt) + request.sampling.max_new_tokens > self._limit:
+            raise PolicyError(
+                f"a prompt of {len(prompt)} tokens and {request.sampling.max_new_tokens} new ones do not fit into "
+                f"the model's {self._limit}",
+                where=_WHERE, fix="lower policy.working_steps or policy.max_context_tokens",
+            )  # fmt: skip
+        return prompt
+
+    def _new_prompt(self, request: _Request) -> Prompt:
+        encoded = request.encoder.encode(request.context)
+        images = [part for message in request.context for part in message.parts if isinstance(part, Image)]
+        keys = [hashlib.blake2b(image.png, digest_size=16).digest() for image in images]
+        prompt = prompt_of(self._loaded.model, encoded, request.encoder.end_id, keys)
+        with self._lock:
+            self._prompts.put((request.context, request.encoder), prompt, prompt.nbytes)
+        return prompt
+
+    @property
+    def _limit(self) -> int:
+        return self._loaded.model.config.get_text_config().max_position_embeddings
 
     # The worker thread.
 
     def _work(self) -> None:
-        job: _Request | _Load | None
-        held: list[_Request | _Load | None] = []
+        ended = False
         while True:
-            job = held.pop() if held else self._jobs.get()
-            if job is None:
-                break
-            if isinstance(job, _Load):
-                self._swap(job)
-                continue
-            batch = [job]
-            while len(batch) < self._policy.batch:
-                try:
-                    job = self._jobs.get(timeout=GATHER_S)
-                except queue.Empty:
-                    break
-                if not isinstance(job, _Request):
-                    held.append(job)
-                    break
-                batch.append(job)
-            self._answer(batch)
-        while not self._jobs.empty():  # asked for after the end
-            late = self._jobs.get()
-            if late is not None and late.answer.set_running_or_notify_cancel():
-                late.answer.set_exception(PolicyError("the policy is closed", where="embedded policy"))
-
-    def _swap(self, job: _Load) -> None:
-        if not job.answer.set_running_or_notify_cancel():
-            return
-        try:
-            self._open(job.checkpoint)
-            job.answer.set_result(None)
-        except FlywheelError as error:
-            job.answer.set_exception(error)
-
-    def _answer(self, batch: list[_Request]) -> None:
-        """Answer a batch. A request that cannot be encoded fails alone; one that nobody awaits is left out."""
-        wanted: list[tuple[_Request, Encoded]] = []
-        for request in batch:
-            if not request.answer.set_running_or_notify_cancel():
-                continue
+            idle = not (self._engine.rows or self._waiting or self._swaps)
+            if idle and ended and not self._encoding:
+                return
+            ended |= self._receive(wait=idle)
             try:
-                encoded = self._encoder.encode(request.context)
-                if len(encoded) + request.sampling.max_new_tokens > self._limit:
-                    raise PolicyError(f"a prompt of {len(encoded)} tokens does not fit", where="embedded policy")
-                wanted.append((request, encoded))
-            except FlywheelError as error:
-                request.answer.set_exception(error)
+                self._turn()
+            except Exception as error:  # a fault of this class: those concerned are told, the others go on
+                log.exception("the worker stumbled")
+                self._deliver(self._engine.fail(error))
+
+    def _receive(self, *, wait: bool) -> bool:
+        """Take what has come in; whether the end was among it."""
+        ended = False
+        while True:
+            try:
+                message = self._inbox.get(block=wait)
+            except queue.Empty:
+                return ended
+            wait = False
+            if message is None:
+                ended = True
+            elif isinstance(message, _Swap):
+                self._swaps.append(message)
+            else:
+                with self._lock:
+                    self._encoding -= 1
+                if not message.answer.done():
+                    self._waiting.append(message)
+
+    def _turn(self) -> None:
+        """What nobody waits for goes; newcomers join, unless weights are to be swapped; each row gets a token."""
+        engine = self._engine
+        engine.drop(lambda row: row.owner.answer.cancelled())
+        self._waiting = deque(request for request in self._waiting if not request.answer.cancelled())
+        if self._swaps and not engine.rows:
+            self._swap(self._swaps.popleft())
+        elif not self._swaps:
+            self._admit()
+        if self._engine.rows:
+            self._deliver(self._engine.step())
+
+    def _admit(self) -> None:
+        """As many as have room in the batch; of long prompts only so many that the batch need not wait for long."""
+        newcomers: list[Row] = []
+        tokens = 0
+        while self._waiting and len(self._engine.rows) + len(newcomers) < self._policy.batch:
+            request = self._waiting[0]
+            if request.encoder is not self.encoder:  # the tokeniser has changed with the weights
+                request.encoder = self.encoder
+                with self._lock:
+                    self._encoding += 1
+                self._encode(request)
+            else:
+                tokens += len(request.prompt)
+                if newcomers and tokens > PREFILL_TOKENS:
+                    break
+                newcomers.append(Row(request.prompt, request.sampling, request))
+            self._waiting.popleft()
+        if newcomers:
+            self._deliver(self._engine.admit(newcomers))
+
+    def _deliver(self, rows: list[Row]) -> None:
+        for row in rows:
+            request: _Request = row.owner
+            try:
+                if row.error is not None:
+                    raise row.error
+                completion = self._completion(row)
             except Exception as error:
-                request.answer.set_exception(PolicyError(f"cannot encode: {error}", where="embedded policy"))
-        if not wanted:
+                _fail(request, error)
+            else:
+                if request.answer.set_running_or_notify_cancel():
+                    request.answer.set_result(completion)
+
+    def _swap(self, swap: _Swap) -> None:
+        if not swap.answer.set_running_or_notify_cancel():
             return
         try:
-            samples = generate(
-                self._model, self._encoder.end_id, [e for _, e in wanted], [r.sampling for r, _ in wanted]
-            )
-        except Exception as error:
-            log.exception("a batch of %d failed", len(wanted))
-            for request, _ in wanted:
-                request.answer.set_exception(PolicyError(f"the model failed: {error}", where="embedded policy"))
-            return
-        for (request, encoded), sample in zip(wanted, samples, strict=True):
-            request.answer.set_result(self._completion(encoded, sample))
+            self._loaded = self._open(swap.folder, swap.version)
+            self._engine = self._engine_of(self._loaded)  # a new one: nothing of the old weights is kept
+            swap.answer.set_result(None)
+        except FlywheelError as error:
+            swap.answer.set_exception(error)
+        except Exception as error:  # out of memory, for one
+            swap.answer.set_exception(PolicyError(f"the weights cannot be swapped: {error}", where=swap.folder))
 
-    @property
-    def _limit(self) -> int:
-        return self._model.config.get_text_config().max_position_embeddings
-
-    def _completion(self, encoded: Encoded, sample: Sampled) -> Completion:
-        end = self._encoder.end_id
+    def _completion(self, row: Row) -> Completion:
+        end = self.encoder.end_id
         return Completion(
-            text=self._encoder.decode([token for token in sample.token_ids if token != end]),
-            token_ids=sample.token_ids,
-            logprobs=sample.logprobs,
-            prompt_tokens=len(encoded),
-            weight_version=self._version,
-            finished=bool(sample.token_ids) and sample.token_ids[-1] == end,
+            text=self.encoder.decode([token for token in row.token_ids if token != end]),
+            token_ids=tuple(row.token_ids),
+            logprobs=tuple(row.logprobs),
+            prompt_tokens=len(row.prompt),
+            weight_version=self._loaded.version,
+            finished=row.token_ids[-1] == end,
         )
+
+
+def _fail(request: _Request, error: Exception) -> None:
+    if request.answer.set_running_or_notify_cancel():
+        request.answer.set_exception(error)
+
+
+def _checked(folder: Path) -> str:
+    """The version of a checkpoint that looks whole. Raises ModelError."""
+    checkpoints.check(folder)
+    return digest(folder)
+
+
+def _text_digest(folder: Path) -> str:
+    """Equal for two checkpoints whose encoders are equal; the weights' index has no part in it."""
+    sha = hashlib.sha256()
+    for file in sorted(path for pattern in _TEXT_FILES for path in folder.glob(pattern)):
+        if not file.name.endswith("index.json"):
+            sha.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return sha.hexdigest()

@@ -6,8 +6,8 @@ processor are used by themselves, and `<|image_pad|>` is expanded here.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,11 +15,12 @@ from typing import Literal
 import numpy as np
 import torch
 from PIL import Image as Picture
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from flywheel.errors import BadInput, ModelError
-from flywheel.policy.protocol import Context, Image
+from flywheel.errors import ModelError, PolicyError
+from flywheel.policy import checkpoint, screens
+from flywheel.policy.protocol import Context, Image, Message
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,34 @@ class Encoded:
         )
 
 
-def _plain(text: str) -> str:
-    """Text of the outside world must not spell control tokens."""
-    return text.replace("<|", "< |")
+# UI-TARS 1.0 writes points between these: the only control tokens that a text may spell.
+_HARMLESS = re.compile(r"<\|(?!(?:box|object_ref)_(?:start|end)\|>)")
+
+
+def plain(text: str) -> str:
+    """Text of the outside world must not spell control tokens, and halves of a surrogate pair become question marks."""
+    return _HARMLESS.sub("< |", text.encode("utf-8", "replace").decode())
 
 
 class Encoder:
-    """A checkpoint's tokeniser and image processor."""
+    """A checkpoint's tokeniser and image processor.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, images: Qwen2VLImageProcessorPil) -> None:
-        self.tokenizer, self.images = tokenizer, images
-        self.image_id = int(tokenizer.convert_tokens_to_ids("<|image_pad|>"))
-        self.end_id = int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
+    image_id: the token that stands for a piece of a screen; end_id: the one that ends a response. max_image_side:
+    screens with a longer side, in pixels, are refused (policy.max_image_side).
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        images: Qwen2VLImageProcessorPil,
+        *,
+        image_id: int | None = None,
+        max_image_side: int = screens.MAX_SIDE,
+    ) -> None:
+        self.tokenizer, self.images, self.max_image_side = tokenizer, images, max_image_side
+        self.image_id = int(tokenizer.convert_tokens_to_ids("<|image_pad|>")) if image_id is None else image_id
+        end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self.end_id = int(tokenizer.eos_token_id if end is None or end == tokenizer.unk_token_id else end)
 
     @classmethod
     def new(cls, tokenizer: PreTrainedTokenizerBase, side: int = 224) -> Encoder:
@@ -71,19 +88,33 @@ class Encoder:
         return cls(tokenizer, images)
 
     @classmethod
-    def from_folder(cls, folder: Path | str) -> Encoder:
-        """Raises ModelError where the tokeniser or the image processor's settings are missing or broken."""
+    def from_folder(cls, folder: Path | str, *, max_image_side: int = screens.MAX_SIDE) -> Encoder:
+        """Of any checkpoint of the Qwen-VL family, by its path alone; its weights are not read.
+
+        Raises ModelError where the tokeniser or the image processor's settings are missing or broken, or do not
+        belong to the model that config.json describes.
+        """
         folder = Path(folder)
-        for name in ("tokenizer.json", "preprocessor_config.json"):
-            if not (folder / name).is_file():
-                raise ModelError(f"the model folder has no {name}", where=folder, fix="copy the whole checkpoint")
+        checkpoint.check(folder, weights=False)
+        try:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
+            raise _unusable("config.json", error, folder) from None
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:
+            raise _unusable("the tokeniser", error, folder) from None
+        try:
             images = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
-        except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ModelError(f"the tokeniser cannot be loaded: {reason}", where=folder, fix="copy it again") from None
-        return cls(tokenizer, images)
+        except Exception as error:
+            raise _unusable("preprocessor_config.json", error, folder) from None
+        if not tokenizer.chat_template:
+            tokenizer.chat_template = _template(folder)
+        _take_old_names(images)
+        _check_match(tokenizer, images, config, folder)
+        made = cls(tokenizer, images, image_id=int(config.image_token_id), max_image_side=max_image_side)
+        made._try(folder)
+        return made
 
     def save(self, folder: Path | str) -> None:
         self.tokenizer.save_pretrained(folder)
@@ -91,25 +122,47 @@ class Encoder:
 
     def encode(self, context: Context) -> Encoded:
         """The context as a prompt that ends where the assistant begins. Raises BadInput for a broken screen."""
-        messages, pictures = [], []
+        pixels, grid = self.patches([screens.read(image.png, self.max_image_side) for image in _images(context)])
+        input_ids = np.asarray(self._prompt(context, grid.prod(axis=1).tolist()), dtype=np.int64)
+        return Encoded(input_ids, (input_ids == self.image_id).astype(np.int64), pixels, grid)
+
+    def prompt_ids(self, context: Context) -> list[int]:
+        """encode(context).input_ids, without decoding a pixel.
+
+        Raises BadInput for a screen that `screens.size_of` refuses.
+        """
+        sizes = [screens.size_of(image.png, self.max_image_side) for image in _images(context)]
+        return self._prompt(context, [self.images.get_number_of_image_patches(h, w) for w, h in sizes])
+
+    def count(self, context: Context) -> int:
+        """Tokens of the encoded context, as the budget `policy.max_context_tokens` counts them."""
+        return len(self.prompt_ids(context))
+
+    def _try(self, folder: Path) -> None:
+        """A prompt of one screen has one image token, or tokeniser, chat template and model are not of one kind."""
+        try:
+            self._prompt((Message("user", (Image(b""), "Go.")), Message("assistant", ("Yes.",))), [1])
+        except Exception as error:  # the template is a program of its own
+            raise _unusable("the chat template", error, folder) from None
+
+    def _prompt(self, context: Context, patches: Sequence[int]) -> list[int]:
+        """The chat form's tokens; each picture's image token is repeated, once for each block of merged patches."""
+        messages = []
         for message in context:
-            parts = []
-            for part in message.parts:
-                if isinstance(part, Image):
-                    pictures.append(_open(part.png))
-                    parts.append({"type": "image"})
-                else:
-                    parts.append({"type": "text", "text": _plain(part)})
+            parts = [
+                {"type": "image"} if isinstance(part, Image) else {"type": "text", "text": plain(part)}
+                for part in message.parts
+            ]
             messages.append({"role": message.role, "content": parts})
         text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        pixels, grid = self.patches(pictures)
-        sizes = iter((grid.prod(axis=1) // self.images.merge_size**2).tolist())
-        expanded: list[int] = []
-        for token in ids:
-            expanded += [token] * next(sizes) if token == self.image_id else [token]
-        input_ids = np.asarray(expanded, dtype=np.int64)
-        return Encoded(input_ids, (input_ids == self.image_id).astype(np.int64), pixels, grid)
+        if ids.count(self.image_id) != len(patches):
+            raise PolicyError(
+                f"{len(patches)} screens make {ids.count(self.image_id)} image tokens (id {self.image_id})",
+                where="policy context", fix="tokeniser, chat template and config.json must be of one checkpoint",
+            )  # fmt: skip
+        blocks = (max(1, number // self.images.merge_size**2) for number in patches)
+        return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
     def patches(self, pictures: Sequence[Picture.Image]) -> tuple[np.ndarray, np.ndarray]:
         """Pictures to (pixel_values, image_grid_thw), resized to the model's size."""
@@ -121,20 +174,67 @@ class Encoder:
 
     def encode_text(self, text: str) -> list[int]:
         """A response: its tokens and the end token."""
-        return [*self.tokenizer(_plain(text), add_special_tokens=False)["input_ids"], self.end_id]
+        return [*self.tokenizer(plain(text), add_special_tokens=False)["input_ids"], self.end_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without the end token and other control tokens."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def _open(png: bytes) -> Picture.Image:
-    try:
-        picture = Picture.open(io.BytesIO(png))
-        picture.load()
-    except Exception as error:  # PIL raises many kinds for a broken file
-        raise BadInput(f"the screen is not an image: {error}", where="policy context") from None
-    return picture.convert("RGB")
+def _images(context: Context) -> Iterable[Image]:
+    return (part for message in context for part in message.parts if isinstance(part, Image))
+
+
+def _unusable(what: str, error: Exception, folder: Path) -> ModelError:
+    return ModelError(f"{what} cannot be loaded: {checkpoint.reason(error)}", where=folder, fix="copy it again")
+
+
+def _take_old_names(images: Qwen2VLImageProcessorPil) -> None:
+    """`size` with the names of the older layout, which the library reads at the top of the file alone."""
+    if not images.size.get("shortest_edge") and images.size.get("min_pixels"):
+        edges = {"shortest_edge": images.size["min_pixels"], "longest_edge": images.size.get("max_pixels")}
+        images.size = type(images.size)(**edges)
+
+
+def _template(folder: Path) -> str:
+    """The chat template of the older layout, a file of its own that belongs to the processor."""
+    path = folder / "chat_template.json"
+    template = checkpoint.read_json(path).get("chat_template") if path.is_file() else None
+    if not isinstance(template, str) or not template:
+        raise ModelError(
+            "the tokeniser has no chat template", where=folder,
+            fix="copy tokenizer_config.json with it, or chat_template.jinja or chat_template.json",
+        )  # fmt: skip
+    return template
+
+
+def _check_match(
+    tokenizer: PreTrainedTokenizerBase, images: Qwen2VLImageProcessorPil, config: PreTrainedConfig, folder: Path
+) -> None:
+    """Raises ModelError where the tokeniser or the image settings are those of another model."""
+    rows, last = config.get_text_config().vocab_size, max(tokenizer.get_vocab().values(), default=-1)
+    if last >= rows:
+        raise ModelError(
+            f"the tokeniser's ids reach {last}, the model has {rows} embeddings", where=folder,
+            fix="take the tokeniser that belongs to the model",
+        )  # fmt: skip
+    if "<|im_end|>" not in tokenizer.get_vocab() and tokenizer.eos_token_id is None:
+        raise ModelError("the tokeniser has no token that ends a response", where=folder, fix="give it an eos_token")
+    vision = config.vision_config
+    for name, mine, theirs in (
+        ("patch_size", images.patch_size, vision.patch_size),
+        ("merge_size", images.merge_size, vision.spatial_merge_size),
+        ("temporal_patch_size", images.temporal_patch_size, vision.temporal_patch_size),
+    ):
+        if mine != theirs:
+            raise ModelError(
+                f"preprocessor_config.json has {name} {mine}, the model {theirs}", where=folder,
+                fix="take the file that belongs to the model",
+            )  # fmt: skip
+    if images.do_resize is False or not all(images.size.get(edge) for edge in ("shortest_edge", "longest_edge")):
+        raise ModelError(
+            "preprocessor_config.json says no sizes", where=folder, fix="it needs min_pixels and max_pixels, or size"
+        )
 
 
 def collate(items: Sequence[Encoded], side: Literal["left", "right"]) -> dict[str, torch.Tensor]:

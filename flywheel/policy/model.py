@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForImageTextToText,
     PreTrainedModel,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
-from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
 
 from flywheel.errors import ModelError
+from flywheel.policy import checkpoint
 from flywheel.policy.tokenizer import SPECIAL, VOCABULARY
 
-logging.disable_progress_bar()
+disable_progress_bar()
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from flywheel.policy.encoding import Encoder
@@ -31,6 +35,15 @@ INITIALIZER_RANGE = 0.08  # at the library's 0.02 a model this small learns no g
 PATCH_STD = (
     0.02  # of the patch projection: its 1,536 inputs are nearly alike on a flat screen, and would drown positions
 )
+
+# What vision heads look at at first: neighbours, wider apart in each layer, as a convolution would. The rest of the
+# heads begin at random. A vision tower this small takes long to find out by itself that shapes are local.
+OFFSETS = (
+    ((0, 1), (0, -1), (1, 0), (-1, 0)),
+    ((0, 2), (0, -2), (1, 0), (-1, 0)),
+    ((0, 3), (0, -3), (2, 0), (-2, 0)),
+)
+ASIDE = 7.0  # size of the constant parts of query and key: nine tenths of the attention fall on the neighbour
 
 
 def tiny_config() -> Qwen3VLConfig:
@@ -48,7 +61,7 @@ def tiny_config() -> Qwen3VLConfig:
             },
         },
         vision_config={
-            "depth": 3, "hidden_size": 128, "intermediate_size": 384, "num_heads": 4, "patch_size": 16,
+            "depth": 3, "hidden_size": 192, "intermediate_size": 512, "num_heads": 6, "patch_size": 16,
             "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": hidden,
             "num_position_embeddings": (SCREEN // 16) ** 2, "deepstack_visual_indexes": [0],
             "initializer_range": INITIALIZER_RANGE,
@@ -68,7 +81,28 @@ def new_model(seed: int) -> Qwen3VLForConditionalGeneration:
         torch.nn.init.normal_(visual.patch_embed.proj.weight, std=PATCH_STD)
         with torch.no_grad():
             visual.pos_embed.weight.copy_(_waves(visual.num_grid_per_side, visual.pos_embed.embedding_dim))
+            for block, offsets in zip(visual.blocks, OFFSETS, strict=True):
+                for head, offset in enumerate(offsets):
+                    _look_aside(block.attn, head, offset)
     return model
+
+
+def _look_aside(attention: torch.nn.Module, head: int, offset: tuple[int, int]) -> None:
+    """Make a vision head begin by attending to the patch `offset` (rows, columns) away, whatever the two show.
+
+    Under rotary positions a score is a sum over frequencies f of |q||k| cos(f (place of k - place of q) - phase):
+    constant parts of q and k (their biases) whose phases differ by f x offset give a peak there.
+    """
+    width = attention.head_dim
+    frequencies = 10_000.0 ** (-torch.arange(3) / (width // 4))
+    weight = attention.qkv.weight.view(3, -1, width, attention.dim)
+    bias = attention.qkv.bias.view(3, -1, width)
+    weight[:2, head] *= 0.15  # what the patches show matters little at first
+    for start, distance in ((0, offset[0]), (width // 4, offset[1])):
+        real, imaginary = slice(start, start + 3), slice(start + width // 2, start + width // 2 + 3)
+        bias[0, head, real] = ASIDE * torch.cos(frequencies * distance)
+        bias[0, head, imaginary] = ASIDE * torch.sin(frequencies * distance)
+        bias[1, head, real] = ASIDE
 
 
 def _waves(side: int, width: int) -> torch.Tensor:
@@ -84,29 +118,46 @@ def _waves(side: int, width: int) -> torch.Tensor:
     return torch.cat([rows, columns], dim=-1).reshape(side * side, width)
 
 
-def load_model(folder: Path | str) -> PreTrainedModel:
-    """The checkpoint in `folder`, in float32 and evaluation mode, whatever type is on disk.
+def load_model(
+    folder: Path | str, *, dtype: Literal["float32", "bfloat16"] = "float32", device: str = "cpu"
+) -> PreTrainedModel:
+    """The checkpoint in `folder`, in evaluation mode, in the type and on the device asked for, whatever is on disk.
 
-    Raises ModelError, in one line, for a folder that is not a model, or a cut-off or mismatched weights file.
+    device: cpu, cuda, or auto (cuda if there is one). Training wants float32: its weights, and log-probabilities to
+    1e-4. Raises ModelError, in one line, for a folder that is not a model of the Qwen-VL family, or whose weights are
+    cut off, incomplete or of other shapes.
     """
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise ModelError("not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint")
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError("the model folder has no safetensors file", where=folder, fix="copy the whole checkpoint")
-    if not (folder / "tokenizer.json").is_file():
-        raise ModelError("the model folder has no tokenizer.json", where=folder, fix="copy the whole checkpoint")
+    place = find_device(device)
+    checkpoint.check(folder)
     try:
+        with torch.device("meta"):  # shapes alone: a wrong config.json must not fill the memory with random weights
+            shape = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+        expected, there = sum(p.numel() for p in shape.parameters()), checkpoint.parameters(folder)
+        if there < 0.9 * expected:
+            raise ModelError(f"the weights have {there:,} numbers, config.json describes a model of {expected:,}")
         model, info = AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            Path(folder), dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # the library raises many kinds; all mean that this folder cannot be used
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(f"the model cannot be loaded: {reason}", where=folder, fix="copy it again") from None
+        raise ModelError(
+            f"the model cannot be loaded: {checkpoint.reason(error)}", where=folder, fix="copy it again"
+        ) from None
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise ModelError(f"the weights lack {missing[0]} ({len(missing)} in all)", where=folder, fix="copy it again")
-    return model.eval()
+    if info["unexpected_keys"]:
+        unused = sorted(info["unexpected_keys"])
+        log.warning("%s: %d weights have no place in the model, %s among them", folder, len(unused), unused[0])
+    return model.eval().to(place)
+
+
+def find_device(name: str) -> torch.device:
+    """cpu, cuda, or auto: cuda if there is one. Raises ModelError where a device is asked for that is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ModelError("there is no GPU that torch can use", where="policy.device", fix="set it to auto or cpu")
+    return torch.device(name)
 
 
 def save_checkpoint(
@@ -120,7 +171,11 @@ def save_checkpoint(
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        state = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
+        made: dict[tuple, torch.Tensor] = {}  # tied weights stay one tensor, which is written once
+        state = {
+            name: made.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().to(dtype))
+            for name, tensor in model.state_dict().items()
+        }
         model.save_pretrained(staged, state_dict=state)
         encoder.save(staged)
         config = json.loads((staged / "config.json").read_text())
@@ -139,11 +194,8 @@ def save_checkpoint(
 
 def digest(folder: Path | str) -> str:
     """Name of the weights in `folder`: the first 16 hex digits of the SHA-256 over its safetensors files."""
-    files = sorted(Path(folder).glob("*.safetensors"))
-    if not files:
-        raise ModelError("the model folder has no safetensors file", where=folder, fix="copy the whole checkpoint")
     sha = hashlib.sha256()
-    for file in files:
+    for file in checkpoint.weight_files(folder):
         with file.open("rb") as stream:
             while chunk := stream.read(1 << 20):
                 sha.update(chunk)

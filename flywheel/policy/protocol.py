@@ -5,9 +5,12 @@ Back-ends: `embedded` (transformers in this process) and `remote` (an OpenAI-com
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from flywheel.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,24 @@ Context = tuple[Message, ...]
 
 @dataclass(frozen=True)
 class Sampling:
-    """temperature 0 is greedy. seed: the sampled tokens depend on it and on the context alone, not on the batch."""
+    """temperature 0 is greedy. seed: the sampled tokens depend on it and on the context alone, not on the batch.
+
+    ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). Raises BadInput for numbers that
+    nothing can be sampled with.
+    """
 
     temperature: float = 1.0
     max_new_tokens: int = 48
     seed: int = 0
+    ignore_end: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise BadInput(f"the temperature is {self.temperature}", where="sampling", fix="0 (greedy) or more")
+        if self.max_new_tokens < 1:
+            raise BadInput(f"max_new_tokens is {self.max_new_tokens}", where="sampling", fix="1 or more")
+        if not -(2**63) <= self.seed < 2**63:
+            raise BadInput(f"the seed {self.seed} does not fit into 64 bits", where="sampling", fix="a smaller one")
 
 
 @dataclass(frozen=True)
@@ -54,7 +70,11 @@ class Completion:
 
 
 class Policy(Protocol):
-    """Requests may come singly and at once; the back-end batches them. Raises PolicyError, PolicyTimeout."""
+    """Requests may come singly and at once; the back-end batches them.
+
+    Raises BadInput for a request that cannot be answered as it is, PolicyTimeout after its deadline, PolicyBusy where
+    too many wait, PolicyError for the rest. One request's error leaves the others alone.
+    """
 
     @property
     def weight_version(self) -> str:
@@ -63,6 +83,9 @@ class Policy(Protocol):
     async def complete(self, context: Context, sampling: Sampling) -> Completion: ...
 
     async def load(self, checkpoint: Path) -> None:
-        """Swap the weights; requests under way finish on the ones they began with."""
+        """Swap the weights; requests under way finish on the ones they began with, waiting ones get the new ones.
+
+        Raises ModelError for a folder that cannot be loaded; the old weights then go on answering.
+        """
 
     async def close(self) -> None: ...

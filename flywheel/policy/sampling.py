@@ -1,4 +1,4 @@
-"""Sampling from the model: a batch of prompts in, tokens with their log-probabilities out.
+"""Sampling: which token comes next, and a batch of prompts answered at once.
 
 A token is drawn by the Gumbel-max rule, argmax(logits / T + g), g from the request's own generator: what is drawn
 depends on the request's seed and context, and not on what else is in the batch.
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel
 
-from flywheel.policy.encoding import Encoded, collate
+from flywheel.policy.encoding import Encoded
 from flywheel.policy.protocol import Sampling
 
 
@@ -24,63 +25,38 @@ class Sampled:
     logprobs: tuple[float, ...]
 
 
-@torch.inference_mode()
+def generator_of(sampling: Sampling, device: torch.device) -> torch.Generator | None:
+    """The source of a request's random numbers; None where it needs none."""
+    return torch.Generator(device).manual_seed(sampling.seed) if sampling.temperature > 0 else None
+
+
+def draw(logits: Tensor, samplings: Sequence[Sampling], generators: Sequence[torch.Generator | None]) -> Tensor:
+    """A token for each row: float32 logits [rows, vocabulary] -> [rows]. A row at temperature 0 takes the likeliest."""
+    scale = torch.tensor([[sampling.temperature or 1.0] for sampling in samplings], dtype=torch.float32)
+    gumbel = torch.zeros(logits.shape, dtype=torch.float32, device=logits.device)
+    for row, (sampling, generator) in enumerate(zip(samplings, generators, strict=True)):
+        if sampling.temperature > 0:
+            torch.rand(logits.shape[1], generator=generator, out=gumbel[row])
+            gumbel[row].clamp_min_(1e-20).log_().neg_().clamp_min_(1e-20).log_().neg_()
+    return (logits / scale.to(logits.device) + gumbel).argmax(dim=-1)
+
+
 def generate(
     model: PreTrainedModel, end_id: int, prompts: Sequence[Encoded], samplings: Sequence[Sampling]
 ) -> list[Sampled]:
-    """One response to each prompt. The prompts are padded on the left and share one key-value cache."""
-    batch = collate(prompts, "left")
-    mask = batch["attention_mask"]
-    positions, _ = model.model.get_rope_index(
-        batch["input_ids"],
-        batch["mm_token_type_ids"],
-        image_grid_thw=batch.get("image_grid_thw"),
-        attention_mask=mask,
-    )
-    following = positions.amax(dim=(0, 2)) + 1  # [batch]: an image spans fewer positions than tokens
-    cache = DynamicCache(config=model.config.get_text_config())
-    output = model(**batch, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    """One response to each prompt, all in one batch. The same as the policy samples; raises what the model raises."""
+    from flywheel.policy.engine import Engine, Row
+    from flywheel.policy.prefix import prompt_of
 
-    generators = [torch.Generator().manual_seed(sampling.seed) for sampling in samplings]
-    tokens: list[list[int]] = [[] for _ in prompts]
-    logprobs: list[list[float]] = [[] for _ in prompts]
-    active = list(range(len(prompts)))  # the prompt of each row that is still in the batch
-    while True:
-        logits = output.logits[:, -1].float()
-        natural = logits.log_softmax(dim=-1)
-        chosen = torch.stack(
-            [draw(row, samplings[number], generators[number]) for row, number in zip(logits, active, strict=True)]
-        )
-        values = natural.gather(1, chosen[:, None])[:, 0].tolist()
-        going = []
-        for row, (number, token, value) in enumerate(zip(active, chosen.tolist(), values, strict=True)):
-            tokens[number].append(token)
-            logprobs[number].append(value)
-            if token != end_id and len(tokens[number]) < samplings[number].max_new_tokens:
-                going.append(row)
-        if not going:
-            break
-        if len(going) < len(active):
-            rows = torch.tensor(going)
-            cache.batch_select_indices(rows)
-            mask, following, chosen = mask[rows], following[rows], chosen[rows]
-            active = [active[row] for row in going]
-        mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
-        output = model(
-            input_ids=chosen[:, None],
-            attention_mask=mask,
-            position_ids=following.expand(3, -1)[:, :, None],
-            past_key_values=cache,
-            use_cache=True,
-        )
-        following = following + 1
-    return [Sampled(tuple(ids), tuple(values)) for ids, values in zip(tokens, logprobs, strict=True)]
-
-
-def draw(logits: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> torch.Tensor:
-    """A token: logits [vocabulary] -> []."""
-    if sampling.temperature == 0:
-        return logits.argmax()
-    uniform = torch.rand(logits.shape, generator=generator).clamp_min(1e-20)
-    gumbel = -torch.log((-torch.log(uniform)).clamp_min(1e-20))
-    return (logits / sampling.temperature + gumbel).argmax()
+    engine = Engine(model, end_id)
+    rows = []
+    for prompt, sampling in zip(prompts, samplings, strict=True):
+        keys = [b"%d %d" % (id(prompt), number) for number in range(len(prompt.image_grid_thw))]
+        rows.append(Row(prompt_of(model, prompt, end_id, keys), sampling))
+    ended = engine.admit(rows)
+    while engine.rows:
+        ended += engine.step()
+    for row in ended:
+        if row.error is not None:
+            raise row.error
+    return [Sampled(tuple(row.token_ids), tuple(row.logprobs)) for row in rows]

@@ -1,6 +1,6 @@
 """A small byte-level BPE tokeniser in the manner of Qwen's, for the embedded model.
 
-About 1,500 entries: every digit is one token (a point is then two digits an axis), the words of the general
+About 2,000 entries: every digit is one token (a point is then two digits an axis), the words of the general
 screens are one token each, and the fixed pieces of the action grammar are one token each, so that a step takes
 about 16 tokens.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-VOCABULARY = 1536
+VOCABULARY = 2048
 SPECIAL = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
     "<|video_pad|>",

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from flywheel.agent.actions import ParseError
+from flywheel.agent.grammar import Grammar
 from flywheel.agent.parser import parse
 from flywheel.errors import EnvError
 from flywheel.sandbox.env import Env, Task
@@ -33,12 +34,14 @@ class Curation:
         return not self.faults
 
 
-def curate(trajectory: Row, steps: Sequence[Row], images: Sequence[str], coordinates: int, max_steps: int) -> Curation:
+def curate(
+    trajectory: Row, steps: Sequence[Row], images: Sequence[str], grammar: Grammar | int, max_steps: int
+) -> Curation:
     """Check one recording by itself.
 
-    trajectory, steps: rows of the tables. images: the sha256 of the screens at hand. coordinates: of the actions.
+    trajectory, steps: rows of the tables. images: the sha256 of the screens at hand. grammar: of the actions.
     """
-    faults, remarks = executable(steps, images, coordinates), []
+    faults, remarks = executable(steps, images, grammar), []
     if trajectory["status"] == "truncated":
         remarks.append("the annotator did not reach an end")
     if len(steps) > max_steps:
@@ -54,7 +57,7 @@ def curate(trajectory: Row, steps: Sequence[Row], images: Sequence[str], coordin
     return Curation(tuple(faults), tuple(remarks))
 
 
-def executable(steps: Sequence[Row], images: Sequence[str], coordinates: int) -> list[str]:
+def executable(steps: Sequence[Row], images: Sequence[str], grammar: Grammar | int) -> list[str]:
     """Why the steps cannot be carried out or learned from; empty where they can."""
     if not steps:
         return ["no actions"]
@@ -63,7 +66,7 @@ def executable(steps: Sequence[Row], images: Sequence[str], coordinates: int) ->
         if step["step"] != number:
             faults.append(f"step {number} is missing")
             break
-        parsed = parse(step["raw_text"], coordinates)
+        parsed = parse(step["raw_text"], grammar)
         if isinstance(parsed.action, ParseError):
             faults.append(f"step {number} is no action: {parsed.action.reason}")
         if step["image_sha256"] not in known:
@@ -84,7 +87,7 @@ def fingerprint(task: Row, steps: Sequence[Row]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-async def replay(env: Env, task: Task, steps: Sequence[Row], coordinates: int) -> list[str]:
+async def replay(env: Env, task: Task, steps: Sequence[Row], grammar: Grammar | int) -> list[str]:
     """Carry out the recorded actions in a fresh environment: what differs from the recording, empty where nothing.
 
     The worlds are deterministic, so each screen must be the recorded one, byte for byte, and so must the end.
@@ -96,7 +99,7 @@ async def replay(env: Env, task: Task, steps: Sequence[Row], coordinates: int) -
                 return [f"the task ends before step {number}"]
             if hashlib.sha256(result.observation.screenshot).hexdigest() != step["image_sha256"]:
                 return [f"the screen before step {number} differs"]
-            action = parse(step["raw_text"], coordinates).action
+            action = parse(step["raw_text"], grammar).action
             if isinstance(action, ParseError):
                 return [f"step {number} is no action: {action.reason}"]
             result = await env.step(action)

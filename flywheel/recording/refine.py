@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Protocol
 
-from flywheel.recording.language_model import LanguageModel, OpenAIModel
+from flywheel.language_model import LanguageModel, OpenAIModel
 from flywheel.recording.wording import (
     CLOSINGS,
     FILLERS,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.agent import actions as act
-from flywheel.agent.actions import Action
+from flywheel.agent.actions import NAMES, Action
+from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.parser import serialise
-from flywheel.agent.prompt import response_text
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import DataError
 from flywheel.recording.align import Alignment
@@ -56,7 +56,8 @@ def session_rows(
     iteration: int,
 ) -> IngestedSession:
     identity = _identity(session.task.task_id, session.meta.session, iteration)
-    steps = _steps(session, identity, _thoughts_of(session, texts, alignment), settings.policy.coordinates)
+    grammar = Grammar.of_settings(settings)
+    steps = _steps(session, identity, _thoughts_of(session, texts, alignment), grammar)
     outcome = session.meta.outcome
     trajectory = _trajectory(session.task.task_id, session.meta.session, iteration) | {
         "domain": session.task.domain, "world": session.task.world, "level": session.task.level,
@@ -66,7 +67,7 @@ def session_rows(
         "started_at": session.meta.started_at, "ended_at": _at(session, session.meta.seconds),
     }  # fmt: skip
     images = {s.sha256: s for s in session.screens.values()}
-    found = curate(trajectory, steps, list(images), settings.policy.coordinates, session.task.max_steps)
+    found = curate(trajectory, steps, list(images), grammar, session.task.max_steps)
     if not found.accepted:
         trajectory |= {"status": "invalid", "error": "; ".join(found.faults)}
     task = to_row(session.task)
@@ -128,18 +129,18 @@ def _thoughts_of(session: Session, texts: Sequence[str], alignment: Alignment) -
     return [" ".join(sentences) for sentences in thoughts]
 
 
-def _steps(session: Session, identity: str, thoughts: Sequence[str], coordinates: int) -> list[dict[str, Any]]:
+def _steps(session: Session, identity: str, thoughts: Sequence[str], grammar: Grammar) -> list[dict[str, Any]]:
     rows = []
     last = len(session.actions) - 1
     outcome = session.meta.outcome
     for number, (recorded, thought) in enumerate(zip(session.actions, thoughts, strict=True)):
         screen = session.screens[recorded.screen]
-        written = serialise(recorded.action, coordinates)
+        written = serialise(recorded.action, grammar)
         ended = session.actions[number + 1].time_s if number < last else session.meta.seconds
         rows.append(
             {
                 "trajectory_id": identity, "step": number, "author": "human", "thought": thought,
-                "action_type": written.partition("(")[0], "action": written,
+                "action_type": NAMES[type(recorded.action)], "action": written,
                 "raw_text": response_text(thought, written), **_points(recorded.action),
                 "weight_version": "human", "image_sha256": screen.sha256, "url": screen.url,
                 "reward": outcome.reward if number == last else 0.0,

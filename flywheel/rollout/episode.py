@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from flywheel.agent.actions import Action, Drag, ParseError
+from flywheel.agent.actions import NAMES, Action, Drag, ParseError
+from flywheel.agent.digests import open_summarizer
+from flywheel.agent.grammar import Grammar
 from flywheel.agent.parser import parse, serialise
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import EnvTimeout, PolicyTimeout
 from flywheel.policy.protocol import Completion, Context, Policy, Sampling
-from flywheel.rollout.history import step_context
+from flywheel.rollout.history import History
 from flywheel.sandbox.env import Env, StepResult, Task
 from flywheel.settings import Settings
 
@@ -60,17 +62,18 @@ async def run_episode(
     time-outs; what the episode's status says is written by `rollout.pool`.
     """
     identity = trajectory_id(iteration, task.task_id, sample, policy.weight_version)
-    recorder = _Recorder(task, identity, settings)
+    recorder = _Recorder(task, identity, settings, policy)
     version, started = policy.weight_version, _now()
     # The task's own seed, not the sample's: all samples of a task see the same world.
     result = await _env(env.reset(task, task.seed), settings, task)
     terminated = result.terminated
     while not (terminated or result.truncated) and recorder.count < task.max_steps:
         screen, at = result.observation, _now()
-        context = recorder.context(screen.screenshot)
+        # In a thread: tokens are counted, and a language model may be asked for a digest.
+        context = await asyncio.to_thread(recorder.history.context, screen.screenshot)
         sampling = Sampling(temperature, settings.policy.max_new_tokens, seed_of(identity, recorder.count))
         completion = await _policy(policy, context, sampling, settings)
-        parsed = parse(completion.text, settings.policy.coordinates)
+        parsed = parse(completion.text, recorder.grammar)
         broken = isinstance(parsed.action, ParseError)
         after = result if broken else await _env(env.step(parsed.action), settings, task)
         recorder.add(result, completion, parsed.thought, parsed.action, None if broken else after, at)
@@ -81,17 +84,20 @@ async def run_episode(
 class _Recorder:
     """Collects the rows of one episode."""
 
-    def __init__(self, task: Task, identity: str, settings: Settings) -> None:
+    def __init__(self, task: Task, identity: str, settings: Settings, policy: Policy) -> None:
         self.task, self.identity, self.settings = task, identity, settings
+        self.grammar = Grammar.of_settings(settings)
         self.rows: list[dict[str, Any]] = []
         self.images: dict[str, bytes] = {}
+        encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
+        self.history = History(
+            task.instruction, self.images, settings.policy, count=encoder.count if encoder else None,
+            summarizer=open_summarizer(settings),
+        )  # fmt: skip
 
     @property
     def count(self) -> int:
         return len(self.rows)
-
-    def context(self, screen: bytes) -> Context:
-        return step_context(self.task.instruction, self.rows, self.images, screen, self.settings.policy)
 
     def add(
         self,
@@ -112,15 +118,17 @@ class _Recorder:
             "weight_version": completion.weight_version, "image_sha256": sha256, "url": before.observation.url,
             "reward": after.reward if after else 0.0, "terminated": bool(after and after.terminated),
             "truncated": bool(after and after.truncated), "started_at": started, "ended_at": _now(),
+            "memory": self.history.stored,
         }  # fmt: skip
         if isinstance(action, ParseError):
             row["parse_error"] = action.reason
         else:
-            text = serialise(action, self.settings.policy.coordinates)
-            row |= {"action": text, "action_type": text.partition("(")[0], **_points(action)}
+            text = serialise(action, self.grammar)
+            row |= {"action": text, "action_type": NAMES[type(action)], **_points(action)}
         if after:
             row["tool_result"] = after.info.get("note") or after.observation.text or None
         self.rows.append(row)
+        self.history.add(row)
 
     def episode(
         self, last: StepResult, terminated: bool, sample: int, version: str, started: datetime, run_id: str

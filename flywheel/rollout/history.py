@@ -2,13 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flywheel.agent.memory import PastStep
+from flywheel import settings as config
+from flywheel.agent import coordinates
+from flywheel.agent.actions import Type
+from flywheel.agent.digests import Summarizer
+from flywheel.agent.grammar import Grammar, response_text
+from flywheel.agent.memory import Past
+from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
+from flywheel.agent.steps import PastStep
 from flywheel.policy.protocol import Context
-from flywheel.settings import Policy as PolicySettings
+
+
+class History:
+    """One trajectory, row by row (table `steps`, in order): for each step its context, then its row.
+
+    images: PNG by sha256; may grow while the trajectory does. count: tokens of a context (`Encoder.count`), for the
+    budget. summarizer: of what is too old for a line; rules where there is none.
+    """
+
+    def __init__(
+        self,
+        instruction: str,
+        images: Mapping[str, bytes],
+        policy: config.Policy,
+        *,
+        count: Callable[[Context], int] | None = None,
+        summarizer: Summarizer | None = None,
+    ) -> None:
+        self._instruction, self._images, self._policy, self._count = instruction, images, policy, count
+        self._past = Past(policy, summarizer)
+
+    def context(self, screen: bytes, stored: str | None = None) -> Context:
+        """What the policy is shown at the next step: the instruction, M_t, the screen.
+
+        stored: `memory` of the step's row, where it has been taken: the digest is then the one that was shown. May
+        wait for a language model; raises BadInput as `build_context` does.
+        """
+        if stored:
+            self._past.recall(**json.loads(stored))
+        return build_context(self._instruction, self._past.memory(), screen, self._policy, self._count)
+
+    @property
+    def stored(self) -> str | None:
+        """For the row's column `memory`: the digest that the newest context was made with, or None without one."""
+        digest = self._past.digest
+        if not digest.steps:
+            return None
+        written = json.dumps({"steps": digest.steps, "text": digest.text, "by": digest.by}, ensure_ascii=False)
+        return written.encode("utf-8", "replace").decode()  # Parquet takes no half of a surrogate pair
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """The step that was taken."""
+        kind, action = row.get("action_type") or "", row.get("action") or ""
+        self._past.add(
+            PastStep(
+                screenshot=self._images.get(row["image_sha256"]),
+                thought=row.get("thought") or "",
+                action=action,
+                result=row.get("tool_result") or "",
+                kind=kind,
+                typed=self._typed(action) if kind == "type" else "",
+                url=row.get("url") or "",
+                fault=row.get("parse_error") or "",
+            )
+        )
+
+    def _typed(self, action: str) -> str:
+        # What numbers mean does not matter to a text, so any space does.
+        grammar = Grammar(self._policy.template, coordinates.boxes())
+        found = parse(response_text("", action), grammar).action
+        return found.content if isinstance(found, Type) else ""
 
 
 def step_context(
@@ -16,19 +84,15 @@ def step_context(
     before: Sequence[Mapping[str, Any]],
     images: Mapping[str, bytes],
     screen: bytes,
-    settings: PolicySettings,
+    policy: config.Policy,
+    *,
+    count: Callable[[Context], int] | None = None,
+    summarizer: Summarizer | None = None,
 ) -> Context:
-    """What the policy is shown: the instruction, M_t made of the rows `before` (table `steps`, in order), the screen.
-
-    images: PNG by sha256; those of the last working_steps - 1 rows are read, if there.
-    """
-    past = [
-        PastStep(
-            screenshot=images.get(row["image_sha256"]),
-            thought=row.get("thought") or "",
-            action=row.get("action") or "",
-            result=row.get("tool_result") or "",
-        )
-        for row in before
-    ]
-    return build_context(instruction, past, screen, settings)
+    """The context that follows the rows `before`: of one step alone. For all steps of a trajectory use a `History`."""
+    history = History(instruction, images, policy, count=count, summarizer=summarizer)
+    stored = None
+    for row in before:
+        history.add(row)
+        stored = row.get("memory") or stored
+    return history.context(screen, stored)

@@ -76,7 +76,8 @@ async def rollout(
 
 def _deadline(task: Task, settings: Settings) -> float:
     """Seconds of a whole episode: every call at its own limit, and the time to start an environment."""
-    return (task.max_steps + 2) * 2 * (settings.sandbox.timeout_s + settings.policy.timeout_s)
+    digest_s = settings.language_model.timeout_s if settings.policy.summarizer == "language_model" else 0
+    return (task.max_steps + 2) * (2 * (settings.sandbox.timeout_s + settings.policy.timeout_s) + digest_s)
 
 
 def _late(task: Task, settings: Settings) -> EnvTimeout:

@@ -73,6 +73,10 @@ class Hands:
             case act.NavigateBack():
                 if await self._page.go_back(wait_until="commit") is None:
                     return "there is no page to go back to"
+            case act.Wait() | act.Finished() | act.CallUser():
+                pass
+            case _:
+                return f"a browser page has no {act.NAMES[type(action)]}"
         return ""
 
     async def _navigate(self, content: str, base: str) -> str:

@@ -16,7 +16,7 @@ from flywheel.store.partitions import sha256_file
 
 
 def _begin(ctx: Context) -> Path:
-    return ctx.ws.resolve(data.newest_model(ctx)["model"])
+    return data.newest_folder(ctx)
 
 
 def _inputs(ctx: Context) -> dict:

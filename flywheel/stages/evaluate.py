@@ -21,7 +21,7 @@ from flywheel.store import metrics
 
 def _model(ctx: Context, shard: str) -> Path:
     if shard == "before":
-        return ctx.ws.resolve(data.newest_model(ctx)["model"])
+        return data.newest_folder(ctx)
     return ctx.ws.model(ctx.iteration, "merged")
 
 
@@ -30,7 +30,7 @@ def _inputs(ctx: Context) -> dict:
     return {
         "tasks": data.digests(ctx, [("tasks", "synthesize")]),
         "models": [digest(_model(ctx, shard)) for shard in ("before", "after")],
-        "settings": [s.seed, s.policy.model_dump(), s.sandbox.model_dump(), s.evaluation.model_dump()],
+        "settings": [s.seed, *data.policy_settings(s), s.sandbox.model_dump(), s.evaluation.model_dump()],
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from flywheel.agent.grammar import Grammar
 from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
 from flywheel.stages import staged
@@ -32,7 +33,7 @@ def _inputs(ctx: Context) -> dict:
     s = ctx.settings
     return {
         "sessions": [asdict(session) for session in _sessions(ctx)],
-        "settings": [s.recording.model_dump(), s.language_model.model_dump(), s.policy.coordinates],
+        "settings": [s.recording.model_dump(), s.language_model.model_dump(), asdict(Grammar.of_settings(s))],
     }
 
 

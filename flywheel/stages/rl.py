@@ -16,10 +16,10 @@ def stage(domain: str) -> Stage:
 
     def inputs(ctx: Context) -> dict:
         s = ctx.settings
-        blocks = (s.policy, s.sandbox, s.rollout, s.rl)
+        blocks = (s.sandbox, s.rollout, s.rl)
         return {
             "tasks": data.digests(ctx, [("tasks", "synthesize")]), "model": digest(ctx.ws.model(ctx.iteration, "sft")),
-            "settings": [s.seed, *(block.model_dump() for block in blocks)],
+            "settings": [s.seed, *data.policy_settings(s), *(block.model_dump() for block in blocks)],
         }  # fmt: skip
 
     def work(ctx: Context, folder: Path) -> list[dict]:

@@ -29,7 +29,7 @@ def _inputs(ctx: Context) -> dict:
     s = ctx.settings
     return {
         "tasks": data.digests(ctx, [("tasks", "synthesize")]), "model": data.newest_model(ctx)["digest"],
-        "settings": [s.seed, s.policy.model_dump(), s.sandbox.model_dump(), s.rollout.model_dump()],
+        "settings": [s.seed, *data.policy_settings(s), s.sandbox.model_dump(), s.rollout.model_dump()],
     }  # fmt: skip
 
 
@@ -48,7 +48,7 @@ async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dic
         done += 1
         ctx.report(f"{shard}: {done} of {total} trajectories")
 
-    policy = open_policy(ctx.ws.resolve(data.newest_model(ctx)["model"]), settings.policy)
+    policy = open_policy(data.newest_folder(ctx), settings.policy)
     try:
         async with open_sandbox(settings) as sandbox:
             began = time.monotonic()

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from flywheel.agent.digests import open_summarizer
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest
 from flywheel.settings import Supervised
@@ -33,7 +34,8 @@ def train(
     store = stores.read(ctx.ws, cumulative, store_name)
     encoder = Encoder.from_folder(begin)
     by_id = {row["trajectory_id"]: (weights or {}).get(row["source"], 1.0) for row in store.rows}
-    agent = stores.agent(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id)
+    summarizer = open_summarizer(ctx.settings)
+    agent = stores.agent(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
     agent = [sample for sample in agent if sample.weight > 0]
     general = stores.general(ctx.ws, cumulative, encoder, ctx.settings.policy)
     samples = mix(agent, general, settings, ctx.seed("mix", store_name))

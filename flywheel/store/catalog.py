@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.errors import BadInput, DataError
-from flywheel.schema import TABLES
+from flywheel.schema import ADDED, TABLES
 from flywheel.store import manifest
 from flywheel.workspace import Workspace
 
@@ -97,10 +97,13 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> 
     names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     types = "hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
     columns = ", ".join(f'"{name}"' for name in ("iteration", "stage", *TABLES[table].names))
+    read = f"FROM read_parquet([{names}], hive_partitioning = true, {types})"
+    if table in ADDED:  # older files lack these columns, perhaps all of them do
+        added = ", ".join(f'NULL::VARCHAR AS "{name}"' for name in ADDED[table])
+        read = read.replace("hive_partitioning", "union_by_name = true, hive_partitioning")
+        read = f"FROM ({read} UNION ALL BY NAME SELECT {added} WHERE false)"
     try:
-        connection.execute(
-            f"CREATE VIEW {table} AS SELECT {columns} FROM read_parquet([{names}], hive_partitioning = true, {types})"
-        )
+        connection.execute(f"CREATE VIEW {table} AS SELECT {columns} {read}")
     except duckdb.Error as error:
         raise DataError(
             f"a file of table {table} cannot be read: {_line(error)}",

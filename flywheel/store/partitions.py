@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.errors import DataError, DiskFull
-from flywheel.schema import SORT, TABLES
+from flywheel.schema import ADDED, SORT, TABLES
 from flywheel.workspace import Workspace
 
 _ROWS_PER_FILE = 1_000_000
@@ -130,6 +130,9 @@ def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None =
             fix=f"delete the folder and run the stage {stage} again, or fetch it with `dvc checkout`",
         ) from error  # fmt: skip
     expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
+    for place, field in enumerate(expected):
+        if field.name in ADDED.get(table, ()) and field.name not in data.column_names:
+            data = data.add_column(place, field, pa.nulls(data.num_rows, field.type))
     if not data.schema.equals(expected):
         raise DataError(f"columns differ from table {table} of this version", where=where, fix="run `flywheel doctor`")
     return data

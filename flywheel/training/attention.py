@@ -52,7 +52,9 @@ def install(model: torch.nn.Module) -> None:
     embed = model.model.visual.patch_embed
 
     def project(patches: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(patches, embed.proj.weight.flatten(1), embed.proj.bias)
+        frames = embed.proj.kernel_size[0]  # of a still picture, all alike
+        still = patches.unflatten(1, (embed.in_channels, frames, -1))[:, :, 0].flatten(1)
+        return torch.nn.functional.linear(still, embed.proj.weight.sum(2).flatten(1), embed.proj.bias)
 
     embed.forward = project
 

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import cache
 from typing import Any
@@ -18,17 +18,15 @@ from flywheel import settings as config
 from flywheel.sandbox import chromium
 from flywheel.synthesis import scenes
 from flywheel.synthesis.render import Renderer
-from flywheel.training.curriculum import Curriculum
+from flywheel.training.mixture import plan
 
 CHUNK = 256  # scenes drawn at once
 
 
-def chunks(
-    curriculum: Curriculum, name: str, first: int, coordinates: int
-) -> Iterator[tuple[int, np.ndarray, list[scenes.Scene]]]:
+def chunks(name: str, first: int, coordinates: int) -> Iterator[tuple[int, np.ndarray, list[scenes.Scene]]]:
     """Number, pixels (uint8 [CHUNK, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
 
-    name: of the stream: the same name and number give the same scenes of a given plan.
+    name: of the stream: the same name and number give the same scenes.
     """
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with_parent)
@@ -36,8 +34,7 @@ def chunks(
         waiting: deque[Future[Any]] = deque()
         for number in range(first, 2**31):
             while len(waiting) < 2:
-                seed = f"{name}/{number + len(waiting)}"
-                waiting.append(pool.submit(_draw, curriculum.plan(CHUNK, random.Random(seed)), seed, coordinates))
+                waiting.append(pool.submit(_draw, CHUNK, f"{name}/{number + len(waiting)}", coordinates))
             pixels, drawn = waiting.popleft().result()
             yield number, pixels, drawn
     finally:
@@ -60,7 +57,7 @@ def _browser() -> Renderer:
     return Renderer(str(chromium.find(config.Sandbox()))).__enter__()
 
 
-def _draw(plan: Sequence[tuple[str, int]], seed: str, coordinates: int) -> tuple[np.ndarray, list[scenes.Scene]]:
+def _draw(count: int, seed: str, coordinates: int) -> tuple[np.ndarray, list[scenes.Scene]]:
     rng = random.Random(seed)
-    drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan]
+    drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan(count, rng)]
     return _browser().draw(drawn), drawn

@@ -18,6 +18,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.synthesis.scenes import Box, Question
 
 IGNORED = -100
+SHOWN = 0.15  # of an image token's cell, at least, is what is shown in it
 
 
 @dataclass(frozen=True)
@@ -58,47 +59,58 @@ class _Row:
     looks: list[tuple[int, np.ndarray]]
 
 
-def cover(box: Box, side: int, cells: int) -> np.ndarray:
-    """The shares of a box's area in each of cells x cells image tokens: float32 [cells^2], summing to 1."""
+def overlap(box: Box, side: int, cells: int) -> np.ndarray:
+    """The area in square pixels of a box in each of cells x cells image tokens: [cells^2]."""
     edges = np.arange(cells + 1) * (side / cells)
     across = np.clip(np.minimum(box.x + box.w, edges[1:]) - np.maximum(box.x, edges[:-1]), 0, None)
     down = np.clip(np.minimum(box.y + box.h, edges[1:]) - np.maximum(box.y, edges[:-1]), 0, None)
-    area = np.outer(down, across).ravel()
+    return np.outer(down, across).ravel()
+
+
+def cover(box: Box, side: int, cells: int) -> np.ndarray:
+    """The shares of a box's area in each image token: float32 [cells^2], summing to 1."""
+    area = overlap(box, side, cells)
     return (area / area.sum()).astype(np.float32)
 
 
 def name_cells(
     encoder: Encoder, shown: Sequence[Sequence[tuple[str, Box]]], side: int, cells: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each image token shows, in words: the thing that covers most of its cell, or "empty".
+    """What each image token shows, in words: the things in its cell by their shares of it, or "empty".
 
     shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each
-    [screens x cells x cells, words]. The weights sum to 1; most of a screen is empty, so the empty cells have half of
-    it together.
+    [screens x cells x cells, words]. The weights sum to 1; most of a screen may be empty, so the empty cells have
+    half of it together.
     """
-    width = side / cells
     spelt: dict[str, list[int]] = {}
-    rows: list[list[int]] = []
+
+    def spell(name: str) -> list[int]:
+        if name not in spelt:
+            spelt[name] = encoder.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
+        return spelt[name]
+
+    rows: list[dict[int, float]] = []
     for things in shown:
-        names = [["empty", 0.15 * width * width] for _ in range(cells * cells)]
-        for name, box in things:
-            for row in range(max(0, int(box.y // width)), min(cells, int((box.y + box.h) // width) + 1)):
-                for column in range(max(0, int(box.x // width)), min(cells, int((box.x + box.w) // width) + 1)):
-                    across = min(box.x + box.w, (column + 1) * width) - max(box.x, column * width)
-                    down = min(box.y + box.h, (row + 1) * width) - max(box.y, row * width)
-                    if across * down >= names[row * cells + column][1]:
-                        names[row * cells + column] = [name, across * down]
-        for name, _ in names:
-            if name not in spelt:
-                spelt[name] = encoder.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
-            rows.append(spelt[name])
+        areas = np.zeros((len(things), cells * cells))
+        for number, (_, box) in enumerate(things):
+            areas[number] = overlap(box, side, cells)
+        areas[areas < SHOWN * (side / cells) ** 2] = 0
+        for place in range(cells * cells):
+            here = areas[:, place].nonzero()[0]
+            total = areas[here, place].sum()
+            row: dict[int, float] = {}
+            for number in here:
+                tokens = spell(things[number][0])
+                for token in tokens:
+                    row[token] = row.get(token, 0.0) + areas[number, place] / total / len(tokens)
+            rows.append(row or dict.fromkeys(spell("empty"), 1.0))
     longest = max(len(row) for row in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     weights = torch.zeros(len(rows), longest)
     for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(row)
-        weights[number, : len(row)] = 1 / len(row)
-    empty = torch.tensor([row is spelt.get("empty") for row in rows])
+        ids[number, : len(row)] = torch.tensor(list(row))
+        weights[number, : len(row)] = torch.tensor(list(row.values()))
+    empty = ids[:, 0] == spell("empty")[0]
     for group in (empty, ~empty):
         weights[group] /= max(1, int(group.sum())) * (2 if empty.any() and not empty.all() else 1)
     return ids, weights

@@ -2,8 +2,8 @@
 
 The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, two aids beside the
 answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in
-one sequence (`packing`), difficulty raised by success (`curriculum`), AdamW at 1e-3, and an average of the weights
-over time as the result.
+one sequence (`packing`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as the
+result.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.synthesis import scenes, words
 from flywheel.training import attention
-from flywheel.training.curriculum import Curriculum
 from flywheel.training.drawing import chunks, end_with_parent
-from flywheel.training.objectives import losses
+from flywheel.training.mixture import Tally
+from flywheel.training.objectives import losses, seeing
 from flywheel.training.packing import IGNORED, Packed, Packer, name_cells
 from flywheel.training.skills import DESCRIBING, evaluate, success
 
@@ -44,7 +44,9 @@ BATCH = 16  # screens a step, over all processes
 QUESTIONS = 4  # at most, of one screen
 RATE = 1e-3
 WARMUP = 200
-COOLDOWN = 0.2  # the last share of the steps, in which the rate falls to a twentieth
+SEEING = 10_000  # steps, the first, in which it learns to name what it sees and no more
+SEEING_BATCH = 8  # screens of such a step
+COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
 DECAY = 0.999  # of the average over the weights
 KINDS = list(scenes.KINDS)
 
@@ -59,7 +61,7 @@ class Recipe:
 
     out: Path
     seed: int = 7
-    steps: int = 10_000
+    steps: int = 15_000
     start: Path | None = None
     seconds: float = math.inf
     processes: int = 1
@@ -99,7 +101,7 @@ def _join(rank: int, recipe: Recipe, meeting: str) -> None:
 
 
 class _Training:
-    """Weights, optimiser, curriculum and counters of one process; they are the same in all."""
+    """Weights, optimiser, tally and counters of one process; they are the same in all."""
 
     def __init__(self, recipe: Recipe, rank: int) -> None:
         self.recipe, self.rank = recipe, rank
@@ -110,7 +112,7 @@ class _Training:
         self.average = copy.deepcopy(self.model)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
-        self.curriculum, self.step, self.chunk = Curriculum(), 0, 0
+        self.tally, self.step, self.chunk = Tally(), 0, 0
         self._restore()
         self.packer = Packer(self.encoder, SCREEN)
         self.digits = torch.tensor(self.encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
@@ -120,33 +122,36 @@ class _Training:
 
     def run(self) -> None:
         recipe, began = self.recipe, time.monotonic()
-        stream = chunks(self.curriculum, f"{recipe.seed}/{self.rank}", self.chunk, recipe.policy.coordinates)
-        rows = BATCH // recipe.processes
+        stream = chunks(f"{recipe.seed}/{self.rank}", self.chunk, recipe.policy.coordinates)
         with closing(stream):
-            self._follow(stream, rows, began)
+            self._follow(stream, began)
 
-    def _follow(self, stream: Iterator[Any], rows: int, began: float) -> None:
+    def _follow(self, stream: Iterator[Any], began: float) -> None:
         recipe = self.recipe
         for number, pixels, drawn in stream:
             self.chunk = number + 1
             rng = random.Random(f"{recipe.seed}/{self.rank}/{number}/questions")
             order = rng.sample(range(len(drawn)), len(drawn))
-            for begin in range(0, len(order), rows):
-                chosen = order[begin : begin + rows]
+            while order:
+                rows = (SEEING_BATCH if self.step < SEEING else BATCH) // recipe.processes
+                chosen, order = order[:rows], order[rows:]
                 self._step(pixels[chosen], [drawn[row] for row in chosen], rng)
                 ended = self._together(self.step >= recipe.steps or time.monotonic() - began > recipe.seconds)
                 if self.step % recipe.report_every == 0:
-                    self.report.write(self.step, self.curriculum)
+                    self.report.write(self.step, self.tally.success)
                 if self.step % recipe.evaluate_every == 0 or ended:
                     self._keep()
                 if ended:
                     return
 
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
-        chosen = [_choose(scene.questions, rng) for scene in drawn]
+        chosen = [_choose(scene.questions, rng) if self.step >= SEEING else [] for scene in drawn]
         packed = self.packer.pack(pixels, chosen)
         cells = name_cells(self.encoder, [scene.shown for scene in drawn], SCREEN, SCREEN // 32)
-        lost = losses(self.model, packed, cells, self.digits)
+        if self.step < SEEING:
+            lost = seeing(self.model, packed, cells)
+        else:
+            lost = losses(self.model, packed, cells, self.digits)
         self.optimizer.zero_grad(set_to_none=True)
         lost.total.backward()
         counts = self._counts(packed, lost.predicted, drawn, chosen)
@@ -154,7 +159,7 @@ class _Training:
         if not math.isfinite(total):
             raise TrainingError("the loss is not finite", where=f"pretraining, step {self.step}")
         for kind, (hits, asked) in zip(KINDS, counts.tolist(), strict=True):
-            self.curriculum.note(kind, round(hits), round(asked))
+            self.tally.note(kind, round(hits), round(asked))
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = RATE * self._schedule()
@@ -167,14 +172,14 @@ class _Training:
 
     def _schedule(self) -> float:
         """Warm up, stay, and cool down at the end."""
-        left = (self.recipe.steps - self.step) / (COOLDOWN * self.recipe.steps)
+        left = (self.recipe.steps - self.step) / (COOLDOWN * (self.recipe.steps - SEEING))
         return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
 
     def _share(self, loss: float, counts: torch.Tensor) -> tuple[float, torch.Tensor]:
         """Average the gradients over the processes in one exchange, the loss with them, and add up the counts."""
         if self.recipe.processes == 1:
             return loss, counts
-        parts = [parameter.grad for parameter in self.parameters]
+        parts = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         flat = torch.cat([*(part.reshape(-1) for part in parts), torch.tensor([loss]), counts.reshape(-1)])
         dist.all_reduce(flat)
         size = sum(part.numel() for part in parts)
@@ -194,13 +199,11 @@ class _Training:
     def _counts(
         self, packed: Packed, predicted: torch.Tensor, drawn: Sequence[scenes.Scene], chosen: list[list]
     ) -> torch.Tensor:
-        """[kinds, 2]: hits and questions at each kind's level, with the true tokens before each (a free by-product)."""
+        """[kinds, 2]: hits and questions of each kind, with the true tokens before each (a free by-product)."""
         counts = torch.zeros(len(KINDS), 2)
         where = packed.labels[:, 1:] != IGNORED
         row_of, question_of = where.nonzero()[:, 0], packed.question[:, 1:][where]
         for row, scene in enumerate(drawn):
-            if scene.level < self.curriculum.levels[scene.kind]:
-                continue
             mine = row_of == row
             tokens, numbers = predicted[mine], question_of[mine]
             for number, question in enumerate(chosen[row]):
@@ -219,7 +222,6 @@ class _Training:
         self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.chunk = state["step"], state["chunk"]
-        self.curriculum = Curriculum(**state["curriculum"])
 
     def _keep(self) -> None:
         """Save, and evaluate the average; the first process does it for all."""
@@ -228,7 +230,6 @@ class _Training:
             state = {
                 "model": self.model.state_dict(), "average": self.average.state_dict(),
                 "optimizer": self.optimizer.state_dict(), "step": self.step, "chunk": self.chunk,
-                "curriculum": self.curriculum.state(),
             }  # fmt: skip
             torch.save(state, out / "state.tmp")
             (out / "state.tmp").replace(out / "state.pt")
@@ -263,7 +264,7 @@ class _Report:
         self._losses.append((lost.answers.item(), lost.naming.item(), lost.pointing.item(), lost.right))
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
-    def write(self, step: int, curriculum: Curriculum) -> None:
+    def write(self, step: int, success: dict[str, float]) -> None:
         """scenes_s, questions_s: of this process."""
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
@@ -271,7 +272,7 @@ class _Report:
             "step": step, **dict(zip(("answers", "naming", "pointing", "right"), means, strict=True)),
             "scenes_s": round(self._seen / (now - self._last), 1),
             "questions_s": round(self._asked / (now - self._last), 1), "seconds": round(now - self._began),
-            "levels": curriculum.levels, "success": {k: round(v, 2) for k, v in curriculum.success.items()},
+            "success": {kind: round(value, 2) for kind, value in success.items()},
         })  # fmt: skip
         self._clear()
 

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from flywheel.errors import TrainingError
-from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
+from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.pool import Sandbox, rollout
 from flywheel.sandbox.env import Task
@@ -95,7 +96,7 @@ class _Run:
         self._load()
         if self.done >= self.rl.steps:
             return
-        policy = EmbeddedPolicy(self._publish(), self.settings.policy)
+        policy = open_policy(self._publish(), self.settings.policy)
         try:
             async with open_sandbox(self.settings) as sandbox:
                 if self.done < 0:
@@ -105,7 +106,7 @@ class _Run:
         finally:
             await policy.close()
 
-    async def _pretrain(self, policy: EmbeddedPolicy, sandbox: Sandbox) -> None:
+    async def _pretrain(self, policy: Policy, sandbox: Sandbox) -> None:
         if self.rl.value_pretraining_steps and self.rl.steps:
             chosen = self._choose("pretraining", 0, self.rl.value_pretraining_tasks)
             batch, _ = await self._collect(policy, sandbox, chosen)
@@ -117,7 +118,7 @@ class _Run:
         self.done = 0
         self._save()
 
-    async def _step(self, policy: EmbeddedPolicy, sandbox: Sandbox) -> dict[str, Any]:
+    async def _step(self, policy: Policy, sandbox: Sandbox) -> dict[str, Any]:
         started = time.monotonic()
         chosen = self._choose("train", self.done, self.rl.tasks_per_step)
         batch, episodes = await self._collect(policy, sandbox, chosen)
@@ -133,7 +134,7 @@ class _Run:
         return metric
 
     async def _collect(
-        self, policy: EmbeddedPolicy, sandbox: Sandbox, tasks: Sequence[Task]
+        self, policy: Policy, sandbox: Sandbox, tasks: Sequence[Task]
     ) -> tuple[list[Experience], list[Episode]]:
         episodes = await rollout(
             tasks, self.rl.samples, policy, sandbox, iteration=self.iteration, settings=self.settings,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from flywheel.synthesis.scenes.controls import buttons, form, mixed, rows
 from flywheel.synthesis.scenes.scene import LEVELS, SIDE, Box, Drawn, Question, Scene
 from flywheel.synthesis.scenes.shapes import blocks, outlines, shapes
+from flywheel.synthesis.scenes.sheets import sheet
 from flywheel.synthesis.scenes.texts import numbers, texts
 
 __all__ = ["COUNTS", "KINDS", "LEVELS", "SIDE", "Box", "Question", "Scene", "draw"]
@@ -21,7 +22,7 @@ COUNTS = ((1, 2), (2, 4), (4, 6), (6, 10))  # things on a screen of each level
 # (level, count, rng, coordinates) -> what is drawn
 KINDS: dict[str, Callable[[int, int, random.Random, int], Drawn]] = {
     "shapes": shapes, "blocks": blocks, "buttons": buttons, "rows": rows, "form": form, "outlines": outlines,
-    "numbers": numbers, "texts": texts, "mixed": mixed,
+    "numbers": numbers, "texts": texts, "mixed": mixed, "sheet": sheet,
 }  # fmt: skip
 
 

@@ -34,12 +34,17 @@ def texts(level: int, count: int, rng: random.Random, coordinates: int) -> Drawn
     return Drawn(page(rng, body), [*questions, *_reading(rng, items, coordinates)], items)
 
 
+def some_text(rng: random.Random) -> str:
+    """A word, or a number of up to three digits."""
+    number = str(rng.randrange(10 ** rng.randint(1, 3)))
+    return number if rng.random() < NUMBERS_SHARE else rng.choice(words.READING)
+
+
 def _different(count: int, rng: random.Random) -> list[str]:
     """Texts, the longest first: they are the hardest to place."""
     found: set[str] = set()
     while len(found) < count:
-        number = str(rng.randrange(10 ** rng.randint(1, 3)))
-        found.add(number if rng.random() < NUMBERS_SHARE else rng.choice(words.READING))
+        found.add(some_text(rng))
     return sorted(found, key=lambda text: (-len(text), text))
 
 

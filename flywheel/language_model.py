@@ -1,4 +1,4 @@
-"""A language model behind an OpenAI-compatible endpoint: for refinement, obfuscation, judging."""
+"""A language model behind an OpenAI-compatible endpoint: for refinement, obfuscation, judging, digests of memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ class OpenAIModel:
         )  # fmt: skip
 
     def _body(self, system: str, user: str) -> dict:
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        texts = (
+            text.encode("utf-8", "replace").decode() for text in (system, user)
+        )  # half a surrogate pair is no JSON
+        messages = [{"role": role, "content": text} for role, text in zip(("system", "user"), texts, strict=True)]
         return {"model": self._settings.model, "messages": messages, "temperature": 0, "max_tokens": 256}
 
     def _headers(self) -> dict[str, str]:

@@ -1,0 +1,92 @@
+"""Coordinate spaces: what the numbers of a model's points mean. An explicit value, never guessed from the numbers.
+
+- points: cells 0..n-1 of the width and the height (the embedded model: n = 100; UI-TARS's `<point>`, Qwen3-VL: 1000).
+  A point is the middle of its cell.
+- boxes: thousandths 0..1000 of the width and the height (UI-TARS 1.0).
+- pixels: of the image as the model is shown it, after `smart_resize` (UI-TARS 1.5, Qwen2.5-VL).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from flywheel.agent.actions import Point
+from flywheel.errors import BadInput
+
+Kind = Literal["points", "boxes", "pixels"]
+
+MAX_RATIO = 200  # of an image's sides, as Qwen2-VL's processor has it
+_BELOW_ONE = math.nextafter(1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """size: what the whole width (or height) counts. last: the largest number written. middle: 0.5 for cells."""
+
+    size: int
+    last: int
+    middle: float
+
+    def read(self, number: float) -> float:
+        """The fraction that 0 <= number <= size names. The far edge, which models write, is the last place."""
+        return min(((self.last if number > self.last else number) + self.middle) / self.size, _BELOW_ONE)
+
+    def write(self, fraction: float) -> int:
+        return min(self.last, max(0, math.floor(fraction * self.size + (0.5 - self.middle))))
+
+
+@dataclass(frozen=True)
+class Space:
+    kind: Kind
+    x: Axis
+    y: Axis
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """What the width and the height count."""
+        return self.x.size, self.y.size
+
+    def snap(self, point: Point) -> Point:
+        """The point that reading back what is written of `point` gives."""
+        return Point(self.x.read(self.x.write(point.x)), self.y.read(self.y.write(point.y)))
+
+
+def points(coordinates: int) -> Space:
+    axis = Axis(coordinates, coordinates - 1, 0.5)
+    return Space("points", axis, axis)
+
+
+def boxes() -> Space:
+    axis = Axis(1000, 1000, 0.0)
+    return Space("boxes", axis, axis)
+
+
+def pixels(width: int, height: int) -> Space:
+    """width, height: of the resized image. A pixel's number is its distance from the edge, as in UI-TARS's code."""
+    return Space("pixels", Axis(width, width - 1, 0.0), Axis(height, height - 1, 0.0))
+
+
+def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Width and height of the image that Qwen2-VL's processor makes of a screen.
+
+    Both are multiples of `factor`, their product lies in min_pixels..max_pixels as nearly as that allows, and their
+    ratio is kept. Raises BadInput for an empty screen and for sides that differ by more than 200 times, which the
+    processor refuses.
+    """
+    if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
+        raise BadInput(
+            f"no image processor takes a screen of {width} x {height}",
+            where="sandbox.width, sandbox.height", fix=f"keep their ratio within {MAX_RATIO}",
+        )  # fmt: skip
+
+    sides = tuple(round(side / factor) * factor for side in (width, height))
+    area = sides[0] * sides[1]
+    if area > max_pixels:
+        shrink = math.sqrt(width * height / max_pixels)
+        sides = tuple(max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height))
+    elif area < min_pixels:
+        grow = math.sqrt(min_pixels / (width * height))
+        sides = tuple(math.ceil(side * grow / factor) * factor for side in (width, height))
+    return sides

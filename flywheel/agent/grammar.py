@@ -1,0 +1,69 @@
+"""A grammar: the text form of a model's actions, and what the numbers in it mean. One explicit value for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from flywheel import settings as config
+from flywheel.agent import coordinates
+from flywheel.agent.coordinates import Space
+from flywheel.errors import BadInput
+
+Form = Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """How a model writes its actions.
+
+    form: as `policy.template`; minimal is written as point. space: what its numbers mean. actions: the action space
+    that its prompt tells. functions: whether that holds the SDK functions; any grammar reads every action.
+    """
+
+    form: Form
+    space: Space
+    actions: Literal["computer", "browser", "mobile", "game"] = "browser"
+    functions: bool = False
+
+    @classmethod
+    def of(cls, policy: config.Policy, screen: tuple[int, int] | None = None) -> Grammar:
+        """The grammar that the settings name.
+
+        screen: width and height of the screens that the model is shown, in pixels. Only the pixels space depends on
+        it; raises BadInput where that space is set and there is none, or one that cannot be resized.
+        """
+        return cls(policy.template, _space(policy, screen), policy.actions, policy.functions)
+
+    @classmethod
+    def of_settings(cls, settings: config.Settings) -> Grammar:
+        """The grammar of a workspace, whose screens are the sandbox's."""
+        return cls.of(settings.policy, (settings.sandbox.width, settings.sandbox.height))
+
+
+def _space(policy: config.Policy, screen: tuple[int, int] | None) -> Space:
+    if policy.space == "points":
+        return coordinates.points(policy.coordinates)
+    if policy.space == "boxes":
+        return coordinates.boxes()
+    if screen is None:
+        raise BadInput("a point in pixels has no meaning without the size of the screen", where="policy.space")
+    resized = coordinates.smart_resize(*screen, policy.resize_factor, policy.min_pixels, policy.max_pixels)
+    return coordinates.pixels(*resized)
+
+
+def as_grammar(grammar: Grammar | int) -> Grammar:
+    """A plain number stands for the point form with that many cells an axis: the embedded model's grammar."""
+    return grammar if isinstance(grammar, Grammar) else _cells(grammar)
+
+
+@lru_cache(maxsize=64)
+def _cells(number: int) -> Grammar:
+    return Grammar("point", coordinates.points(number))
+
+
+def response_text(thought: str, action: str) -> str:
+    """A step as the model writes it; `action` is serialised. A tool call carries its own mark."""
+    label = "" if action.startswith("<tool_call>") else "Action: "
+    return f"Thought: {thought}\n{label}{action}"

@@ -1,0 +1,78 @@
+"""Quoted strings and numbers in a model's text: what the call form and the tool form read alike.
+
+Every pattern takes time linear in the text: none of them can be made to try a stretch of text twice.
+"""
+
+from __future__ import annotations
+
+import re
+
+from flywheel.agent.actions import whole
+
+# Opening quote -> what may close it.
+QUOTES = {"'": "'", '"': '"', "‘": "‘’", "’": "‘’", "“": "“”", "”": "“”", "＇": "＇", "＂": "＂"}
+
+_QUOTE = re.compile(r"\\.|(?P<quote>['\"‘’“”＇＂])", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "/": "/", "'": "'", '"': '"', "\\": "\\"}
+_ESCAPED = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+_TAGS = re.compile(r"</?(?:point|bbox|box)>|<\|(?:box|point)_(?:start|end)\|>")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBERS = re.compile(r"[\s,，;()（）\[\]]*(-?\d+(?:\.\d+)?(?:[\s,，;()（）\[\]]+-?\d+(?:\.\d+)?)*)[\s,，;()（）\[\]]*")
+_LONGEST_POINT = 200  # characters; longer text is no point, and is not searched for one
+
+
+def closing(text: str, at: int, after: re.Pattern[str], spent: set[str]) -> int:
+    """The quote that ends the string opened at `at`; -1 where the string is not closed.
+
+    Content may hold quotes that nobody escaped ("it's"), so a quote ends the string only where `after` follows it;
+    the first such one, since content is seldom a whole call. Where there is none, the first quote of the opening's
+    kind does, or before it one of another kind that `after` follows, since some models mix them.
+
+    spent: kept over one reading of a text; the kinds of which no such quote is left, so that it is searched to its
+    end once, and not for each string.
+    """
+    kinds, first, other = QUOTES[text[at]], -1, -1
+    known = kinds in spent
+    for quote in _QUOTE.finditer(text, at + 1):
+        if quote.lastgroup is None:
+            continue
+        same = quote[0] in kinds
+        if (not known if same else other < 0) and after.match(text, quote.end()):
+            if same:
+                return quote.start()
+            other = quote.start()
+        if same and first < 0:
+            first = quote.start()
+            if known:
+                break
+    spent.add(kinds)
+    return other if 0 <= other < first or first < 0 else first
+
+
+def next_quote(text: str, at: int) -> int:
+    """The quote, of whatever kind, that comes first behind the one at `at`; -1 where there is none."""
+    return next((quote.start() for quote in _QUOTE.finditer(text, at + 1) if quote.lastgroup), -1)
+
+
+def escape(text: str) -> str:
+    """For between single quotes."""
+    return text.translate(_ESCAPED)
+
+
+def unescape(text: str) -> str:
+    """Escapes that there are not, such as that of a path in Windows, stay as they stand."""
+    return whole(_ESCAPE.sub(_unescaped, text) if "\\" in text else text)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[0])
+
+
+def numbers_in(text: str) -> list[float]:
+    """The numbers of a point or a box in any of its spellings; none where there is anything else."""
+    if len(text) > _LONGEST_POINT:
+        return []
+    numbers = _NUMBERS.fullmatch(_TAGS.sub(" ", text))
+    return [float(number) for number in _NUMBER.findall(numbers[1])] if numbers else []

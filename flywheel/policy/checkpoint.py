@@ -1,0 +1,142 @@
+"""Checkpoint folders: found by path or by Hugging Face name, and looked at before anything is loaded.
+
+The library's own errors for a broken checkpoint are many, long and late (after gigabytes were read), so what can be
+seen from names, sizes and headers is checked here first, each fault by name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from flywheel.errors import ModelError
+
+# model_type of the architectures that share one way of placing images in a sequence.
+FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+_INDEX = "model.safetensors.index.json"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]  # of a repository: no weights in other formats
+_COPY = "copy the whole checkpoint"
+
+
+def resolve(base: Path | str, root: Path | None = None) -> Path:
+    """The folder of a checkpoint: `base`, seen from `root`, or the snapshot of the Hugging Face repository so named.
+
+    A name is looked up in the hub's cache on this machine and fetched where it is not there. What begins with the
+    name of a folder that is there (`models/none`) is a path. Raises ModelError where there is neither a folder nor
+    such a repository within reach.
+    """
+    folder = (root or Path()) / base
+    if folder.exists() or folder.parent.exists() or not _HUB_NAME.fullmatch(str(base)):
+        return folder
+    from huggingface_hub import snapshot_download  # takes a second to import
+
+    try:
+        return Path(snapshot_download(str(base), allow_patterns=_WANTED))
+    except Exception as error:  # no network, no such repository, no permission: the hub has a class for each
+        raise ModelError(
+            f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: {reason(error)}",
+            where="policy.base", fix="give the folder of a checkpoint, or a name that the hub knows",
+        ) from None  # fmt: skip
+
+
+def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
+    """The checkpoint's config.json, once the folder is seen to be whole. Reads no weights, only their headers.
+
+    weights: false where the tokeniser and the image settings are all that is wanted. Raises ModelError for a folder
+    without configuration, weights, tokeniser or image settings, for a model of another family, for a missing shard,
+    and for a weights file that is cut off.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelError("no such model folder", where=folder, fix="set policy.base to a checkpoint's folder")
+    if not (folder / "config.json").is_file():
+        raise ModelError("not a model folder: it has no config.json", where=folder, fix="give policy.base a checkpoint")
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type")
+    if kind not in FAMILY:
+        raise ModelError(
+            f"a model of the architecture {str(kind)[:40]!r} cannot see screens here", where=folder,
+            fix=f"give policy.base one of the family {', '.join(FAMILY)}",
+        )  # fmt: skip
+    for file in weight_files(folder) if weights else ():
+        _check_header(file)
+    if not tokenizer_files(folder):
+        raise ModelError("the model folder has no tokenizer.json", where=folder, fix=_COPY)
+    if not (folder / "preprocessor_config.json").is_file():
+        raise ModelError("the model folder has no preprocessor_config.json", where=folder, fix=_COPY)
+    return config
+
+
+def weight_files(folder: Path | str) -> list[Path]:
+    """The safetensors files of a checkpoint, sorted by name: those of its index, where it has one.
+
+    Raises ModelError where there are none, or where the index names a shard that is not there.
+    """
+    folder = Path(folder)
+    if (folder / _INDEX).is_file():
+        shards = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise ModelError(f"{_INDEX} names no shards", where=folder, fix="copy it again")
+        files = [folder / name for name in sorted({str(name) for name in shards.values()})]
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise ModelError(f"the shard {missing[0]} is missing{more}", where=folder, fix=_COPY)
+        return files
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError("the model folder has no safetensors file", where=folder, fix=_COPY)
+    return files
+
+
+def tokenizer_files(folder: Path) -> bool:
+    """Whether a tokeniser is there, in its own file or as a list of merges."""
+    return (folder / "tokenizer.json").is_file() or all((folder / n).is_file() for n in ("vocab.json", "merges.txt"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises ModelError naming the file."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{path.name} is not JSON: {reason(error)}", where=path.parent, fix="copy it again") from None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{path.name} is not a JSON object", where=path.parent, fix="copy it again")
+    return raw
+
+
+def parameters(folder: Path | str) -> int:
+    """How many numbers the checkpoint's weights files hold, from their headers."""
+    return sum(_check_header(file) for file in weight_files(folder))
+
+
+def _check_header(file: Path) -> int:
+    """Numbers in a safetensors file. It begins with its header's length (8 bytes) and the header, which has the shape
+    of each tensor and where it ends; the last one ends where the file does."""
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if not 2 <= length <= min(size, 2**27):
+                raise ValueError
+            header = json.loads(stream.read(length))
+        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+        wanted = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+        numbers = sum(math.prod(tensor["shape"]) for tensor in tensors)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        raise ModelError(f"{file.name} is not a safetensors file", where=file.parent, fix="copy it again") from None
+    if size < wanted:
+        raise ModelError(
+            f"{file.name} is cut off: it has {size} bytes of {wanted}", where=file.parent, fix="copy it again"
+        )
+    return numbers
+
+
+def reason(error: Exception) -> str:
+    """The first line of a library's error, cut to a length that can be read."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[0].strip() if lines else type(error).__name__)[:300]

@@ -1,0 +1,1 @@
+"""`flywheel serve`: the policy of this process behind an OpenAI-compatible HTTP server."""

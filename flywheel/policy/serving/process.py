@@ -1,0 +1,144 @@
+"""The life of `flywheel serve`: a socket, the model, signals, and an end that answers what is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from flywheel import settings as config
+from flywheel.errors import BadInput, PolicyError
+from flywheel.policy import checkpoint
+
+GRACE_S = 20.0  # what is under way when the server is told to end has this long
+_START_S = 20.0
+_WRITE_S = 5  # for the last answers to leave
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a server that answers says of itself. url: policy.endpoint of those who use it."""
+
+    url: str
+    model: str
+    weight_version: str
+
+
+def serve(
+    folder: Path,
+    policy: config.Policy,
+    *,
+    host: str,
+    port: int,
+    name: str,
+    key: str,
+    say: Callable[[Ready], None],
+    grace_s: float = GRACE_S,
+) -> None:
+    """Serve a checkpoint until SIGTERM or Ctrl-C; returns once nothing of it is left.
+
+    folder: or a Hugging Face name. port 0 takes a free one. Raises BadInput for an address that cannot be used and
+    ModelError for a folder that is no checkpoint, before anything answers.
+    """
+    with _listener(host, port) as listener:
+        asyncio.run(_serve(listener, checkpoint.resolve(folder), policy, name, key, say, grace_s))
+
+
+async def _serve(
+    listener: socket.socket,
+    folder: Path,
+    policy: config.Policy,
+    name: str,
+    key: str,
+    say: Callable[[Ready], None],
+    grace_s: float,
+) -> None:
+    # Imported late, as it imports torch: an address that cannot be used is told at once.
+    from flywheel.policy.embedded import EmbeddedPolicy
+    from flywheel.policy.serving.app import Service, application
+
+    engine = EmbeddedPolicy(folder, policy)
+    try:
+        service = Service(engine, name=name, folder=folder, key=key, settings=policy)
+        stop = _stop_on_signals(service.cut)
+        server = _QuietServer(
+            uvicorn.Config(
+                application(service), log_level="warning", access_log=False, lifespan="off",
+                timeout_graceful_shutdown=_WRITE_S,
+            )
+        )  # fmt: skip
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        await _until_started(server, running)
+        say(Ready(f"http://{_address(listener)}/v1", name, engine.weight_version))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
+        await service.drain(grace_s)
+        server.should_exit = True
+        await running
+        stopping.cancel()
+    finally:
+        await engine.close()
+
+
+def _stop_on_signals(cut: Callable[[], None]) -> asyncio.Event:
+    """Set by the first signal; a second one does not wait for what is under way."""
+    stop = asyncio.Event()
+
+    def told() -> None:
+        if stop.is_set():
+            cut()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    return stop
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves the process's signal handlers alone: they belong to `_serve`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _until_started(server: uvicorn.Server, running: asyncio.Task) -> None:
+    async with asyncio.timeout(_START_S):
+        while not server.started:
+            if running.done():
+                raise PolicyError("the server did not start", where="flywheel serve") from running.exception()
+            await asyncio.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _listener(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise BadInput(f"not an address: {error.strerror or error}", where=f"--host {host}") from None
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise BadInput(
+                    f"port {port} is in use", where=host, fix="give another --port; 0 takes a free one"
+                ) from None
+            raise BadInput(
+                f"cannot serve at {host}:{port}: {error.strerror}", where="--host, --port", fix="give another address"
+            ) from None
+        yield listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

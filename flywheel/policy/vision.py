@@ -1,0 +1,99 @@
+"""Screens to what the language model reads of them, a few at a time, each computed once while it is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from flywheel.policy.cache import Lru
+from flywheel.policy.prefix import Screen
+
+PATCHES = 1024  # in one pass on a CPU: what it works on then stays in its caches
+PATCHES_CUDA = 65_536
+
+Features = tuple[Tensor, ...]  # [tokens, size]: at the input, then what deepstack adds to the first layers
+
+
+class StillPatches(nn.Module):
+    """The patch projection for still pictures, as one matrix product.
+
+    A still picture's frames are all alike, so the kernel can be summed over them; and kernel and stride are equal, so
+    the convolution is a product. On a CPU it takes a third of the library's time and rounds no worse.
+    """
+
+    def __init__(self, convolution: nn.Conv3d) -> None:
+        super().__init__()
+        folded = convolution.weight.detach().float().sum(dim=2).flatten(1).to(convolution.weight.dtype)
+        self.register_buffer("weight", folded, persistent=False)  # [size, channels x patch x patch]
+        self.bias = convolution.bias
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """[patches, channels, frames, side, side] -> [patches, size]."""
+        return nn.functional.linear(patches[:, :, 0].flatten(1), self.weight, self.bias)
+
+
+def fold_frames(model: PreTrainedModel) -> None:
+    """Put `StillPatches` into a model that will only infer, and only from pictures. Its checkpoint is not affected."""
+    embed = model.base_model.visual.patch_embed
+    if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
+        embed.proj = StillPatches(embed.proj)
+
+
+class Vision:
+    """The vision tower of a model, and the features of the screens seen last, up to `limit` bytes."""
+
+    def __init__(self, model: PreTrainedModel, limit: int) -> None:
+        self._model, self._held = model, Lru[Features](limit)
+        device = next(model.parameters()).device
+        self._patches = PATCHES_CUDA if device.type == "cuda" else PATCHES
+        self._device = device
+        self.encoded = self.shared = 0  # screens, since the start
+
+    def features(self, screens: Sequence[Screen]) -> list[Features]:
+        """In the order of `screens`; equal screens are encoded once."""
+        unique = {screen.key: screen for screen in screens}
+        known = {key: found for key in unique if (found := self._held.get(key)) is not None}
+        new = [screen for key, screen in unique.items() if key not in known]
+        self.encoded, self.shared = self.encoded + len(new), self.shared + len(screens) - len(new)
+        for part in _parts(new, self._patches):
+            for screen, found in zip(part, self._encode(part), strict=True):
+                known[screen.key] = found
+                self._held.put(screen.key, found, sum(tensor.nbytes for tensor in found))
+        return [known[screen.key] for screen in screens]
+
+    def _encode(self, screens: Sequence[Screen]) -> list[Features]:
+        pixels = torch.from_numpy(np.concatenate([screen.pixels for screen in screens])).to(self._device)
+        grid = torch.tensor([screen.grid for screen in screens], device=self._device)
+        out = self._model.base_model.get_image_features(pixels, grid, return_dict=True)
+        levels = [out.pooler_output, *(getattr(out, "deepstack_features", None) or ())]
+        # Copies: the parts of a split keep the whole pass alive.
+        copy = len(screens) > 1
+        return [tuple(part.clone() if copy else part for part in parts) for parts in zip(*levels, strict=True)]
+
+    def clear(self) -> None:
+        self._held.clear()
+
+
+def _parts(screens: Iterable[Screen], limit: int) -> list[list[Screen]]:
+    """Parts of at most `limit` patches, one screen at least."""
+    parts: list[list[Screen]] = []
+    room = 0
+    for screen in screens:
+        if not parts or len(screen.pixels) > room:
+            parts.append([])
+            room = limit
+        parts[-1].append(screen)
+        room -= len(screen.pixels)
+    return parts
+
+
+def as_model_output(features: Sequence[Features]) -> dict[str, Any]:
+    """The form in which the library's models take features that are ready (`mm_encoder_outputs`)."""
+    first, *deeper = zip(*features, strict=True)
+    return {"image": SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])}

@@ -1,0 +1,35 @@
+"""Actions at the sandbox's hands: what a browser page has no means for is said, and every action can be replayed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from flywheel.agent import actions as act
+from flywheel.agent.specimens import action as draw
+from flywheel.sandbox.inputs import Hands, pack, unpack
+
+NONE_OF_ITS = [
+    act.LongPress(act.Point(0.5, 0.5)), act.OpenApp("Maps"), act.PressHome(), act.PressBack(), act.Terminal("ls"),
+    act.ReadFile("a"), act.WriteFile("a", "b"), act.ListFiles("."), act.ToolCall("search"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("action", NONE_OF_ITS, ids=lambda action: type(action).__name__)
+async def test_what_a_page_cannot_do_is_said(action):
+    hands = Hands(None, 100, 100, lambda: None)  # no page: it is not touched
+    assert await hands.do(action, "http://a.test/") == f"a browser page has no {act.NAMES[type(action)]}"
+
+
+async def test_waiting_and_ending_need_no_hands():
+    hands = Hands(None, 100, 100, lambda: None)
+    for action in (act.Wait(), act.Finished("x"), act.CallUser()):
+        assert await hands.do(action, "http://a.test/") == ""
+
+
+def test_every_action_is_kept_in_a_checkpoint():
+    rng = random.Random(1)
+    actions = [draw(rng) for _ in range(2000)]
+    assert {type(one) for one in actions} == set(act.NAMES)
+    assert unpack(pack(actions)) == actions

@@ -1,0 +1,47 @@
+"""Text forms and coordinate spaces that do not go together are refused by name."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from flywheel import settings
+from flywheel.agent.grammar import Grammar
+from flywheel.agent.specimens import GRAMMARS
+from flywheel.errors import BadInput
+
+FORMS = ("minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call")
+TOGETHER = {
+    ("minimal", "points"), ("point", "points"), ("ui_tars_1_5", "pixels"), ("ui_tars_1_0", "boxes"),
+    ("tool_call", "points"), ("tool_call", "pixels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "space"), list(product(FORMS, ("points", "boxes", "pixels"))))
+def test_a_form_goes_with_its_spaces_alone(template, space):
+    raw = {"policy": {"template": template, "space": space}}
+    if (template, space) in TOGETHER:
+        chosen = settings.parse(raw, where="params.yaml")
+        grammar = Grammar.of_settings(chosen)
+        assert (grammar.form, grammar.space.kind) == (template, space)
+    else:
+        with pytest.raises(BadInput, match=rf"policy\.template {template} goes with policy\.space .*, not {space}"):
+            settings.parse(raw, where="params.yaml")
+
+
+def test_the_pixels_are_those_of_the_sandbox_as_the_model_sees_it():
+    raw = {"policy": {"template": "ui_tars_1_5", "space": "pixels"}, "sandbox": {"width": 1280, "height": 720}}
+    assert Grammar.of_settings(settings.parse(raw, where="")).space.size == (1288, 728)
+    raw["policy"] |= {"resize_factor": 32, "max_pixels": 500_000}
+    assert Grammar.of_settings(settings.parse(raw, where="")).space.size == (928, 512)
+
+
+def test_limits_the_wrong_way_round_are_refused():
+    with pytest.raises(BadInput, match=r"policy\.min_pixels must not be above policy\.max_pixels"):
+        settings.parse({"policy": {"min_pixels": 2000, "max_pixels": 1000}}, where="")
+
+
+def test_the_specimens_cover_each_combination():
+    assert {(grammar.form, grammar.space.kind) for grammar in GRAMMARS} == TOGETHER
+    assert {grammar.actions for grammar in GRAMMARS} >= {"computer", "browser", "mobile"}

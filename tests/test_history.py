@@ -1,0 +1,143 @@
+"""What training rebuilds of a trajectory is what the policy was shown, whatever memory it was shown with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lamps import LEFT, Lamps, Scripted, task
+from lamps import settings as lamp_settings
+from local_server import Server, said
+
+from flywheel.agent.digests import ModelSummarizer, open_summarizer
+from flywheel.language_model import OpenAIModel
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.protocol import Image
+from flywheel.rollout.history import step_context
+from flywheel.rollout.pool import rollout
+from flywheel.schema import TABLES
+from flywheel.store import catalog
+from flywheel.store.partitions import from_rows, read, write
+from flywheel.training.samples import agent_samples
+
+STEPS = 30
+DEAD = "http://127.0.0.1:1/v1"
+
+
+@pytest.fixture(scope="module")
+def encoder(project) -> Encoder:
+    return Encoder.from_folder(project / "models" / "base")
+
+
+def settings(server: Server | None = None, **policy):
+    more = {"max_new_tokens": 24, "timeout_s": 30, **policy}
+    block = server.settings(retries=0).model_dump() if server else {}
+    return lamp_settings(policy=more, language_model=block)
+
+
+async def rolled_out(encoder: Encoder, chosen):
+    """Two episodes of 30 steps that never hit; the policy counts tokens as a checkpoint's own encoder does."""
+
+    class Counting(Scripted):
+        async def complete(self, context, sampling):
+            answer = await super().complete(context, sampling)
+            return replace(answer, prompt_tokens=encoder.count(context))
+
+    def answer(context, sampling) -> str:
+        kind = sampling.seed % 3
+        return (LEFT, "Thought: type.\nAction: type(content='milk')", "no action")[kind]
+
+    policy = Counting(answer)
+    policy.encoder = encoder
+    tasks = [task(number, max_steps=STEPS, side="right") for number in (1, 2)]
+    episodes = await rollout(tasks, 1, policy, Lamps(), iteration=0, settings=chosen, temperature=1.0)
+    return episodes, policy
+
+
+def same(samples, policy, encoder) -> bool:
+    asked = sorted(encoder.encode(context).input_ids.tobytes() for context, _ in policy.asked)
+    return sorted(sample.context.input_ids.tobytes() for sample in samples) == asked
+
+
+MEMORIES = {
+    "the default": {},
+    "a digest by rules": {"digest_characters": 120, "episodic_steps": 2},
+    "several turns": {"working_steps": 4, "digest_characters": 120, "max_context_tokens": 900},
+    "too little room": {"working_steps": 4, "digest_characters": 120, "max_context_tokens": 200},
+    "tool calls": {"template": "tool_call", "working_steps": 3, "functions": True, "max_context_tokens": 4000},
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+async def test_training_sees_what_the_rollout_saw(name, encoder):
+    chosen = settings(**MEMORIES[name])
+    episodes, policy = await rolled_out(encoder, chosen)
+    steps = from_rows("steps", [row for episode in episodes for row in episode.steps])
+    trajectories = from_rows("trajectories", [episode.trajectory for episode in episodes])
+    images = {sha: png for episode in episodes for sha, png in episode.images.items()}
+    samples = agent_samples(trajectories, steps, images, encoder, chosen.policy, parse_errors=True)
+    assert len(samples) == 2 * STEPS
+    assert same(samples, policy, encoder)
+    counts = steps.sort_by([("trajectory_id", "ascending"), ("step", "ascending")])["prompt_tokens"].to_pylist()
+    assert [len(sample.context) for sample in samples] == counts
+    assert max(counts) <= chosen.policy.max_context_tokens
+    if name == "several turns":  # three screens before the present one, and no fewer: the real count was taken
+        assert sum(isinstance(part, Image) for message in policy.asked[-1][0] for part in message.parts) == 4
+
+
+async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again(encoder):
+    """The model's answers are never the same twice, so only what was stored can give the same context."""
+    answers = iter(range(1000))
+    with Server(lambda asked: said(f"Record {next(answers)}.")) as server:
+        chosen = settings(server, summarizer="language_model", digest_characters=100, episodic_steps=2)
+        episodes, policy = await rolled_out(encoder, chosen)
+    rows = [row for episode in episodes for row in episode.steps]
+    stored = [json.loads(row["memory"]) for row in rows if row["memory"]]
+    assert {one["steps"] for one in stored} == {8, 16, 24}
+    assert {one["by"] for one in stored} == {"stub"}
+    images = {sha: png for episode in episodes for sha, png in episode.images.items()}
+    dead = ModelSummarizer(OpenAIModel(chosen.language_model.model_copy(update={"endpoint": DEAD})), 100)
+    trajectories = [episode.trajectory for episode in episodes]
+    samples = agent_samples(trajectories, rows, images, encoder, chosen.policy, parse_errors=True, summarizer=dead)
+    assert same(samples, policy, encoder)
+    # What would have come next goes on from the last stored digest.
+    first = episodes[0]
+    beyond = step_context(
+        first.trajectory["instruction"], first.steps, first.images, first.last_screen, chosen.policy, summarizer=dead
+    )
+    last = json.loads(first.steps[-1]["memory"])
+    assert f"Before: {last['steps']} steps: {last['text']}\nDone: " in beyond[0].parts[-1]
+
+
+async def test_a_model_that_is_down_does_not_end_an_episode(encoder):
+    with Server(lambda asked: (401, "no key")) as server:
+        chosen = settings(server, summarizer="language_model", digest_characters=100)
+        episodes, _ = await rolled_out(encoder, chosen)
+    assert {episode.trajectory["steps"] for episode in episodes} == {STEPS}
+    by = {json.loads(row["memory"])["by"] for episode in episodes for row in episode.steps if row["memory"]}
+    assert by == {"rules, since stub failed: the language model refused: status 401: no key"}
+
+
+async def test_without_a_digest_nothing_is_stored(encoder):
+    episodes, _ = await rolled_out(encoder, settings())
+    assert {row["memory"] for episode in episodes for row in episode.steps} == {None}
+    assert open_summarizer(settings()).name == "rules"
+
+
+def test_steps_of_an_older_version_are_read_with_an_empty_memory(ws):
+    """Files without the column, alone and beside newer ones, in the partition and in the catalog."""
+    row = {"trajectory_id": "t", "step": 0, "action": "wait()"}
+    part = write(ws, "steps", 0, "rollout", [row]).parts[0]
+    path = ws.resolve(part.path)
+    old = pq.read_table(path).drop_columns(["memory"])
+    pq.write_table(old.replace_schema_metadata(TABLES["steps"].metadata), path)
+    assert read(ws, "steps", 0, "rollout").schema.equals(TABLES["steps"])
+    assert read(ws, "steps", 0, "rollout", ["memory"])["memory"].to_pylist() == [None]
+    ask = "SELECT iteration, memory FROM steps ORDER BY iteration"
+    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None)]
+    write(ws, "steps", 1, "rollout", [row | {"memory": "{}"}])
+    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None), (1, "{}")]
+    assert isinstance(pa.concat_tables([read(ws, "steps", n, "rollout") for n in (0, 1)]), pa.Table)

@@ -1,0 +1,411 @@
+"""`flywheel serve`: what it answers, what it refuses and how, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+import uvicorn
+from click.testing import CliRunner
+from lamps import small_model
+from served import COMMAND, context, screen, serving
+
+from flywheel.cli import main
+from flywheel.errors import BadInput, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import digest
+from flywheel.policy.protocol import Completion, Sampling
+from flywheel.policy.serving import app
+from flywheel.policy.wire import data_url, write_request
+from flywheel.settings import Policy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, project):
+    return small_model(tmp_path_factory.mktemp("models") / "small", project)
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with serving(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def ask(server):
+    """POST a completion, the fields given laid over a plain one; (status, body)."""
+    with httpx.Client(timeout=60) as client:
+
+        def ask(**fields):
+            plain = {"model": "small", "messages": [{"role": "user", "content": "Go."}], "max_tokens": 4, "seed": 1}
+            content = json.dumps(plain | fields).encode()  # httpx by itself refuses half a surrogate pair
+            headers = {"Content-Type": "application/json"}
+            answer = client.post(f"{server.url}/chat/completions", content=content, headers=headers)
+            return answer.status_code, answer.json()
+
+        yield ask
+
+
+def picture(url):
+    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+def test_the_list_of_models(server, folder):
+    (row,) = httpx.get(f"{server.url}/models").json()["data"]
+    assert row["id"] == server.model == "small"
+    assert (row["owned_by"], row["weight_version"]) == ("flywheel", digest(folder))
+    assert server.weight_version == digest(folder)
+    assert httpx.get(server.url.replace("/v1", "/health")).json() == {"status": "ok", "under_way": 0}
+
+
+def test_an_answer_is_openais_with_token_ids(ask, folder):
+    encoder = Encoder.from_folder(folder)
+    messages = [
+        {"role": "system", "content": "You act."},
+        {"role": "user", "content": [{"type": "text", "text": "Go."}, *picture(data_url(screen(1)))[0]["content"]]},
+    ]
+    status, body = ask(messages=messages, logprobs=True, return_token_ids=True, max_completion_tokens=5, user="u")
+    (choice,) = body["choices"]
+    assert (status, body["object"], body["model"]) == (200, "chat.completion", "small")
+    assert choice["message"] == {"role": "assistant", "content": encoder.decode(choice["token_ids"])}
+    assert choice["finish_reason"] == ("stop" if choice["token_ids"][-1] == encoder.end_id else "length")
+    entries = choice["logprobs"]["content"]
+    assert [entry["token"] for entry in entries] == [encoder.tokenizer.decode([i]) for i in choice["token_ids"]]
+    assert all(bytes(entry["bytes"]).decode() == entry["token"] and entry["logprob"] <= 0 for entry in entries)
+    assert body["prompt_token_ids"].count(encoder.image_id) == 4  # 64 x 64 pixels in patches of 32
+    assert body["usage"] == {
+        "prompt_tokens": len(body["prompt_token_ids"]), "completion_tokens": len(entries),
+        "total_tokens": len(body["prompt_token_ids"]) + len(entries),
+    }  # fmt: skip
+    assert body["system_fingerprint"] == choice["weight_version"] == digest(folder)
+
+
+def test_what_is_not_asked_for_is_not_sent(ask):
+    body = ask()[1]
+    assert "prompt_token_ids" not in body
+    assert body["choices"][0]["logprobs"] is None
+    assert "token_ids" not in body["choices"][0]
+
+
+def test_samples_of_one_prompt_take_the_seeds_after_the_first(ask):
+    def texts(**fields):
+        return [choice["message"]["content"] for choice in ask(temperature=1.0, max_tokens=6, **fields)[1]["choices"]]
+
+    together = texts(n=3, seed=7)
+    assert together == [texts(seed=seed)[0] for seed in (7, 8, 9)]
+    assert len(set(together)) == 3
+    assert len({texts(seed=None)[0] for _ in range(4)}) > 1
+
+
+def test_a_stream_holds_the_same_answer(server, ask):
+    fields = {"n": 2, "logprobs": True, "return_token_ids": True}
+    whole = ask(**fields)[1]
+    body = {"model": "small", "messages": [{"role": "user", "content": "Go."}], "max_tokens": 4, "seed": 1, **fields}
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream("POST", f"{server.url}/chat/completions", json=body, timeout=60) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    *chunks, usage = [json.loads(line) for line in lines[:-1]]
+    assert lines[-1] == "[DONE]"
+    assert usage["usage"] == whole["usage"]
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    for chunk, choice in zip(chunks, whole["choices"], strict=True):
+        (part,) = chunk["choices"]
+        assert part.pop("delta") == choice.pop("message")
+        assert part == choice
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+PNG = data_url(screen(0))
+BAD = {
+    "messages": ({"messages": []}, "messages"),
+    "no role": ({"messages": [{"content": "x"}]}, "messages.0.role"),
+    "a role of tools": ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+    "half a character": ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages.0.content.0.text"),
+    "an unknown part": ({"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}, "messages.0.content.0"),
+    "an address": ({"messages": picture("https://example.org/x.png")}, "messages.0.content.0.image_url.url"),
+    "a file": ({"messages": picture("file:///etc/passwd")}, "messages.0.content.0.image_url.url"),
+    "a number for an address": ({"messages": picture(7)}, "messages.0.content.0.image_url.url"),
+    "not base64": ({"messages": picture("data:image/png;base64,%%%")}, "messages.0.content.0.image_url.url"),
+    "not in base64": ({"messages": picture("data:text/plain,hello")}, "messages.0.content.0.image_url.url"),
+    "not a picture": ({"messages": picture(data_url(b"nothing"))}, "policy context"),
+    "cut off": ({"messages": picture(data_url(screen(0)[:500]))}, "policy context"),
+    "temperature": ({"temperature": -1}, "temperature"),
+    "no temperature": ({"temperature": "hot"}, "temperature"),
+    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "n": ({"n": 1000}, "n"),
+    "seed": ({"seed": 2**70}, "seed"),
+    "stop": ({"stop": ["\n"]}, "stop"),
+    "top_p": ({"top_p": 0.9}, "top_p"),
+    "top_logprobs": ({"top_logprobs": 3, "logprobs": True}, "top_logprobs"),
+    "tools": ({"tools": [{"type": "function"}]}, "tools"),
+    "a typing error": ({"temprature": 1}, "temprature"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(ask, name):
+    fields, param = BAD[name]
+    status, body = ask(**fields)
+    error = body["error"]
+    assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert "\n" not in error["message"]
+    assert ask()[0] == 200
+
+
+def test_neutral_values_and_nulls_are_no_fault(ask):
+    fields = {"top_p": 1, "stop": [], "tools": None, "presence_penalty": 0.0, "response_format": {"type": "text"}}
+    assert ask(**fields, metadata={"a": "b"}, max_tokens=None, max_completion_tokens=3)[0] == 200
+
+
+def test_a_prompt_that_does_not_fit(ask):
+    status, body = ask(messages=[{"role": "user", "content": "word " * 5000}])
+    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+    assert "do not fit into the model's 4096" in body["error"]["message"]
+
+
+def test_another_model(ask):
+    status, body = ask(model="gpt-4")
+    assert (status, body["error"]["code"]) == (404, "model_not_found")
+    assert "`small`" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{", "application/json", 400), (b"[1]", "application/json", 400), (b"\xff", "application/json", 400),
+        (b"[" * 100_000, "application/json", 400), (b"", "application/json", 400), (b"{}", "text/plain", 415),
+        (b" " * (app.MAX_BODY + 1), "application/json", 413),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_request(server, content, kind, status):
+    headers = {"Content-Type": kind}
+    answer = httpx.post(f"{server.url}/chat/completions", content=content, headers=headers, timeout=60)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_no_such_route(server):
+    for method, path, status in (("GET", "/nothing", 404), ("GET", "/v1/chat/completions", 405)):
+        answer = httpx.request(method, server.url.removesuffix("/v1") + path)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (status, f"no route {method} {path}")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "no folder"), ({"path": 3}, "no folder"), ({"path": "/nowhere"}, "/nowhere"),
+        ({"path": "a\0b"}, "no folder"), ({"path": "{folder}", "version": "0123"}, "not 0123"), ([], "no folder"),
+    ],
+)  # fmt: skip
+def test_weights_that_cannot_be_taken(server, folder, ask, body, words):
+    if isinstance(body, dict) and body.get("path") == "{folder}":
+        body = body | {"path": str(folder)}
+    answer = httpx.post(f"{server.url}/weights", json=body, timeout=60)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert words in answer.json()["error"]["message"]
+    assert ask()[1]["choices"][0]["weight_version"] == digest(folder)
+
+
+# -- a policy that fails, and callers who go away: a stand-in for the policy, behind the real routes ------------------
+class Scripted:
+    """Does what `then` says; `begun` is set at each request and `cancelled` counts those that were given up."""
+
+    weight_version = "v1"
+
+    def __init__(self, encoder, then) -> None:
+        self.encoder, self.then = encoder, then
+        self.begun, self.cancelled, self.go = asyncio.Event(), asyncio.Semaphore(0), asyncio.Event()
+
+    async def complete(self, context, sampling):
+        self.begun.set()
+        try:
+            return await self.then(self)
+        except asyncio.CancelledError:
+            self.cancelled.release()
+            raise
+
+
+async def waits(policy):
+    await policy.go.wait()
+    return Completion("ab", (45, 46), (-1.0, -1.0), 7, "v1", True)
+
+
+@asynccontextmanager
+async def routes(folder, then, *, key=""):
+    """The routes over a scripted policy, in this event loop: (service, policy, url)."""
+    policy = Scripted(Encoder.from_folder(folder), then)
+    service = app.Service(policy, name="small", folder=folder, key=key, settings=Policy(timeout_s=20))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app.application(service), log_level="error", lifespan="off"))
+        running = asyncio.create_task(server._serve(sockets=[listener]))
+        while not server.started:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        yield service, policy, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        server.should_exit = True
+        await running
+
+
+BODY = {"model": "small", "messages": [{"role": "user", "content": "Go."}]}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after"),
+    [
+        (PolicyBusy("16 wait", where="embedded policy"), 429, "1"),
+        (PolicyTimeout("no answer in 60 s", where="embedded policy"), 504, None),
+        (BadInput("the screen is not an image", where="policy context"), 400, None),
+        (PolicyError("the model failed", where="embedded policy"), 500, None),
+        (ZeroDivisionError("secret detail"), 500, None),
+    ],
+)
+async def test_an_error_of_the_policy_has_its_status(folder, error, status, retry_after):
+    async def fails(policy):
+        raise error
+
+    async with routes(folder, fails) as (_, _, url), httpx.AsyncClient(timeout=60) as client:
+        answer = await client.post(f"{url}/chat/completions", json=BODY | {"n": 3})
+        assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry_after)
+        message = answer.json()["error"]["message"]
+        assert str(error) in message or (isinstance(error, ZeroDivisionError) and "secret" not in message)
+
+
+async def test_a_caller_who_goes_away_is_no_longer_worked_for(folder):
+    async with routes(folder, waits) as (service, policy, url):
+        raw = json.dumps(BODY | {"n": 2}).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
+        lines = ["POST /v1/chat/completions HTTP/1.1", "Host: x", "Content-Type: application/json"]
+        writer.write("\r\n".join([*lines, f"Content-Length: {len(raw)}", "", ""]).encode() + raw)
+        await policy.begun.wait()
+        writer.close()
+        async with asyncio.timeout(20):
+            await policy.cancelled.acquire()
+            await policy.cancelled.acquire()
+            await service.drain(20)
+
+
+async def test_at_the_end_the_old_ones_are_answered_and_new_ones_refused(folder):
+    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60) as client:
+        first = asyncio.create_task(client.post(f"{url}/chat/completions", json=BODY))
+        await policy.begun.wait()
+        drained = asyncio.create_task(service.drain(20))
+        await asyncio.sleep(0)
+        late = await client.post(f"{url}/chat/completions", json=BODY)
+        assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+        assert "closing" in late.json()["error"]["message"]
+        health = await client.get(url.replace("/v1", "/health"))
+        assert (health.status_code, health.json()) == (503, {"status": "closing", "under_way": 1})
+        assert not drained.done()
+        policy.go.set()
+        assert (await first).json()["choices"][0]["message"]["content"] == "ab"
+        await drained
+
+
+async def test_who_is_not_answered_within_the_grace_is_told(folder):
+    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60) as client:
+        first = asyncio.create_task(client.post(f"{url}/chat/completions", json=BODY))
+        await policy.begun.wait()
+        await service.drain(0)
+        answer = await first
+        assert answer.status_code == 503
+        assert "closed before the answer" in answer.json()["error"]["message"]
+
+
+async def test_a_key_is_asked_for_everywhere(folder):
+    async with routes(folder, waits, key="s3cret") as (_, policy, url), httpx.AsyncClient(timeout=60) as client:
+        policy.go.set()
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer other"}, 401),
+            ({"Authorization": "Bearer s3cret"}, 200),
+        ):
+            assert (await client.get(f"{url}/models", headers=headers)).status_code == status
+            answer = await client.post(f"{url}/chat/completions", json=BODY, headers=headers)
+            assert answer.status_code == status
+            weights = await client.post(f"{url}/weights", json={}, headers=headers)
+            assert weights.status_code == (400 if status == 200 else 401)
+        assert (await client.get(url.replace("/v1", "/health"))).status_code == 200
+
+
+async def test_without_a_key_strangers_do_not_change_weights(folder):
+    service = app.Service(
+        Scripted(Encoder.from_folder(folder), waits), name="small", folder=folder, key="", settings=Policy()
+    )
+    for host, status in (("203.0.113.9", 403), ("127.0.0.1", 400), ("::1", 400)):
+        transport = httpx.ASGITransport(app.application(service), client=(host, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            answer = await client.post("/v1/weights", json={})
+            assert answer.status_code == status
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+def test_it_ends_once_what_is_under_way_is_answered(folder):
+    with serving(folder, "--set", "policy.batch=4") as server, ThreadPoolExecutor(4) as threads:
+        body = write_request(context(0), Sampling(max_new_tokens=600, ignore_end=True), "small")
+        asked = [threads.submit(httpx.post, f"{server.url}/chat/completions", json=body, timeout=60) for _ in range(4)]
+        health = server.url.replace("/v1", "/health")
+        while httpx.get(health).json()["under_way"] < 4:
+            pass
+        server.process.terminate()
+        answers = [answer.result() for answer in asked]
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert all(len(answer.json()["choices"][0]["token_ids"]) == 600 for answer in answers)
+        assert server.process.wait(60) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(health)
+
+
+def refused(*arguments):
+    """`flywheel serve`, which does not come to serve: (exit code, what it says)."""
+    done = CliRunner().invoke(main, ["serve", *map(str, arguments)])
+    assert len(done.output.splitlines()) == 1
+    return done.exit_code, done.output
+
+
+def test_a_port_in_use(folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, line = refused(folder, "--port", port)
+    assert code == 2
+    assert f"port {port} is in use (127.0.0.1); give another --port" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{tmp}", "--port", 0], "config.json"), (["{tmp}/nowhere", "--port", 0], "no such model folder"),
+        (["{folder}", "--host", "no.such.host.invalid"], "not an address"),
+        (["{folder}", "--host", "203.0.113.9", "--port", 0], "cannot serve at 203.0.113.9:0"),
+        (["{folder}", "--set", "rollout.samples=3"], "not of the policy: rollout.samples"),
+        (["{folder}", "--set", "policy.batch=0"], "policy.batch"),
+        (["{folder}", "--key-variable", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served(folder, tmp_path, arguments, words):
+    code, line = refused(*(str(word).format(tmp=tmp_path, folder=folder) for word in arguments))
+    assert code == 2
+    assert words in line
+
+
+def test_ctrl_c_and_the_line_for_people(folder):
+    process = subprocess.Popen(
+        [*COMMAND, str(folder), "--port", "0", "--name", "mine"], stdout=subprocess.PIPE, text=True
+    )
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    assert process.stdout.read() == ""
+    process.stdout.close()
+    assert line.startswith(f"serving mine (weights {digest(folder)}) at http://127.0.0.1:")
+    assert line.endswith("/v1; Ctrl-C ends it\n")
