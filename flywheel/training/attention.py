@@ -1,9 +1,8 @@
 """Attention as pretraining on a CPU wants it: quicker than the library's there, and open to the pointing loss.
 
-On two cores with bfloat16 instructions a masked attention is half again as quick as two matrix products around a
-softmax than by the library's fused kernel, whose gradient is slow for heads this narrow; the screens of a batch are
-attended to at once rather than one after the other; and the patch projection is one matrix product, whose gradient
-takes a sixth of a convolution's.
+On two cores with bfloat16 instructions a masked attention by two matrix products around a softmax is half again as
+quick as by the library's fused kernel, whose gradient is slow for heads this narrow; and the screens of a batch are
+attended to at once rather than one after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
+
+from flywheel.training.patches import quick_patches
 
 NAME = "pretraining"
 
@@ -46,17 +47,10 @@ def listening(layer: int, screens: int) -> Iterator[Heard]:
         _listener = None
 
 
-def install(model: torch.nn.Module) -> None:
+def install(model: PreTrainedModel) -> None:
     """Make a Qwen3-VL attend in this way; it must then be called inside `listening`."""
     model.set_attn_implementation(NAME)
-    embed = model.model.visual.patch_embed
-
-    def project(patches: torch.Tensor) -> torch.Tensor:
-        frames = embed.proj.kernel_size[0]  # of a still picture, all alike
-        still = patches.unflatten(1, (embed.in_channels, frames, -1))[:, :, 0].flatten(1)
-        return torch.nn.functional.linear(still, embed.proj.weight.sum(2).flatten(1), embed.proj.bias)
-
-    embed.forward = project
+    quick_patches(model)
 
 
 def screen_lengths(patches: int) -> torch.Tensor:

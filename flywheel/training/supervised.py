@@ -19,6 +19,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
 from flywheel.settings import Supervised
 from flywheel.training.forward import batch_of, response_logprobs
+from flywheel.training.patches import quick_patches
 from flywheel.training.samples import Sample
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ def train_supervised(
     if not samples:
         raise TrainingError("there are no samples to train on", where=out_folder.name, fix="collect trajectories first")
     encoder, model = Encoder.from_folder(model_folder), load_model(model_folder)
+    quick_patches(model)
     model.train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95)

@@ -15,6 +15,7 @@ from flywheel.errors import TrainingError
 from flywheel.settings import Rl
 from flywheel.training.experience import Turn
 from flywheel.training.forward import Batch, batch_of, by_length, response_logprobs
+from flywheel.training.patches import quick_patches
 from flywheel.training.ppo import PolicyTerms, explained_variance, policy_loss, positive_nll, value_loss
 from flywheel.training.value import ValueModel
 
@@ -32,6 +33,7 @@ class Learner:
 def learner(policy: PreTrainedModel, rl: Rl, seed: int) -> Learner:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
+        quick_patches(policy)
         value = ValueModel(policy)
     return Learner(
         policy.train(), value,
