@@ -15,6 +15,7 @@ from flywheel.agent.parser import parse
 from flywheel.settings import Settings
 from flywheel.synthesis import scenes, words
 from flywheel.synthesis.general import make_general
+from flywheel.synthesis.scenes.markup import div, letters
 from flywheel.training.skills import rate, success
 
 
@@ -120,6 +121,20 @@ def test_the_named_colour_is_where_the_answer_points(samples):
         assert (np.abs(around - wanted).max(axis=1) <= 14).mean() > 0.08, sample.instruction
         checked += 1
     assert checked >= 3
+
+
+def test_letters_stand_where_a_text_is_drawn():
+    """m, u and g of Helvetica take 0.83, 0.556 and 0.556 of the font's size, centred in the box."""
+    box = scenes.Box(20, 40, 80, 30)
+    plain = '<section style="font:normal 15px x">' + div(box, "font-size:20.0px", "Mug") + "</section>"
+    found = letters(plain)
+    assert [letter for letter, _ in found] == ["m", "u", "g"]
+    start = 60 - (0.83 + 2 * 0.556) * 20 / 2
+    assert [place.x for _, place in found] == pytest.approx([start, start + 16.6, start + 16.6 + 11.12])
+    assert all((place.y, place.h) == pytest.approx((43, 24)) for _, place in found)
+    left = letters(div(box, "justify-content:flex-start", "go on"))
+    assert [letter for letter, _ in left] == ["g", "o", "o", "n"]
+    assert left[0][1].x == 20
 
 
 def test_the_interval_is_wilsons():

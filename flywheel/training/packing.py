@@ -18,7 +18,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.synthesis.scenes import Box, Question
 
 IGNORED = -100
-SHOWN = 0.15  # of an image token's cell, at least, is what is shown in it
+SHOWN = 0.15  # of an image token's cell, or half of itself, is what is shown in it at least
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def cover(box: Box, side: int, cells: int) -> np.ndarray:
 def name_cells(
     encoder: Encoder, shown: Sequence[Sequence[tuple[str, Box]]], side: int, cells: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each image token shows, in words: the things in its cell by their shares of it, or "empty".
+    """What each image token shows, in words and letters: the things in its cell by their shares of it, or "empty".
 
     shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each
     [screens x cells x cells, words]. The weights sum to 1; most of a screen may be empty, so the empty cells have
@@ -86,15 +86,16 @@ def name_cells(
 
     def spell(name: str) -> list[int]:
         if name not in spelt:
-            spelt[name] = encoder.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
+            text = name if len(name) == 1 else f" {name}"
+            spelt[name] = encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
         return spelt[name]
 
     rows: list[dict[int, float]] = []
     for things in shown:
         areas = np.zeros((len(things), cells * cells))
         for number, (_, box) in enumerate(things):
-            areas[number] = overlap(box, side, cells)
-        areas[areas < SHOWN * (side / cells) ** 2] = 0
+            area = overlap(box, side, cells)
+            areas[number] = np.where(area >= min(SHOWN * (side / cells) ** 2, box.w * box.h / 2), area, 0)
         for place in range(cells * cells):
             here = areas[:, place].nonzero()[0]
             total = areas[here, place].sum()

@@ -44,7 +44,7 @@ BATCH = 16  # screens a step, over all processes
 QUESTIONS = 4  # at most, of one screen
 RATE = 1e-3
 WARMUP = 200
-SEEING = 10_000  # steps, the first, in which it learns to name what it sees and no more
+SEEING = 7_000  # steps, the first, in which it learns to name what it sees and no more
 SEEING_BATCH = 8  # screens of such a step
 COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
 DECAY = 0.999  # of the average over the weights
@@ -61,7 +61,7 @@ class Recipe:
 
     out: Path
     seed: int = 7
-    steps: int = 15_000
+    steps: int = 12_000
     start: Path | None = None
     seconds: float = math.inf
     processes: int = 1

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 
 from flywheel.synthesis.scenes.controls import buttons, form, mixed, rows
+from flywheel.synthesis.scenes.markup import letters
 from flywheel.synthesis.scenes.scene import LEVELS, SIDE, Box, Drawn, Question, Scene
 from flywheel.synthesis.scenes.shapes import blocks, outlines, shapes
 from flywheel.synthesis.scenes.sheets import sheet
@@ -32,5 +33,5 @@ def draw(kind: str, level: int, rng: random.Random, coordinates: int, count: int
     count: of the elements, at most, in place of the level's own; some kinds hold fewer, or a number of their own.
     """
     drawn = KINDS[kind](level, count or rng.randint(*COUNTS[level - 1]), rng, coordinates)
-    shown = tuple((item.name, item.box) for item in drawn.shown or drawn.items)
-    return Scene(kind, level, drawn.html, tuple(drawn.questions), shown, len(drawn.items))
+    shown = [(item.name, item.box) for item in drawn.shown or drawn.items]
+    return Scene(kind, level, drawn.html, tuple(drawn.questions), (*shown, *letters(drawn.html)), len(drawn.items))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 import json
 import random
+import re
 from functools import cache
 from importlib.resources import files
 
 from flywheel.synthesis import words
 from flywheel.synthesis.scenes.scene import SIDE, Box
 
+FONT = 15  # size of a page's text, in pixels
 EDGE = 4  # of a scene, where nothing is scattered
 PATHS = {
     "square": "M2 2h20v20H2z", "circle": "M12 2a10 10 0 1 0 .01 0z", "triangle": "M12 2l11 20H1z",
@@ -41,11 +43,39 @@ def div(box: Box, style: str, text: str = "") -> str:
     )
 
 
+# Widths of letters as shares of the font's size, of Helvetica and those made after it.
+_NARROW, _WIDE = dict.fromkeys("ijl", 0.22) | dict.fromkeys("ft", 0.28) | {"r": 0.33}, {"m": 0.83, "w": 0.72}
+_WIDTHS = dict.fromkeys("ckszvxy", 0.5) | _NARROW | _WIDE
+_USUAL = 0.556
+_TEXT = re.compile(
+    r'<div style="left:(-?[\d.]+)px;top:(-?[\d.]+)px;width:([\d.]+)px;height:([\d.]+)px;([^"]*)">([^<]+)</div>'
+)
+_SIZE = re.compile(r"font-size:([\d.]+)px")
+
+
+def letters(drawn: str) -> list[tuple[str, Box]]:
+    """The letters and digits of all texts on a page made here, in lower case, and about where each stands."""
+    stretch = (1.12 if "DejaVu" in drawn else 1.0) * (1.06 if "font:bold" in drawn else 1.0)
+    found = []
+    for left, top, width, height, style, text in _TEXT.findall(drawn):
+        set_size = _SIZE.search(style)
+        size = float(set_size[1]) if set_size else FONT
+        widths = [_WIDTHS.get(letter.lower(), _USUAL) * size * stretch for letter in text]
+        indent = 5.0 if "padding-left" in style else 0.0
+        x = float(left) + (indent if "flex-start" in style else (float(width) - sum(widths)) / 2)
+        line = Box(0, float(top) + float(height) / 2 - 0.6 * size, 0, 1.2 * size)
+        for letter, wide in zip(text.lower(), widths, strict=True):
+            if letter.isalnum():
+                found.append((letter, Box(x, line.y, wide, line.h)))
+            x += wide
+    return found
+
+
 def page(rng: random.Random, body: str) -> str:
     background = rng.choice(("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4"))
     weight = rng.choice(("bold", "bold", "normal"))
     family = rng.choice(("Liberation Sans", "Liberation Sans", "DejaVu Sans"))
-    return f"<section style=\"background:{background};font:{weight} 15px '{family}'\">{body}</section>"
+    return f"<section style=\"background:{background};font:{weight} {FONT}px '{family}'\">{body}</section>"
 
 
 def colour(name: str, rng: random.Random) -> str:

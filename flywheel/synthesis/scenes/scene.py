@@ -50,7 +50,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Scene:
-    """shown: what can be seen, by name, and where. count: the things that can be clicked."""
+    """shown: what can be seen, by name, and where: things, and the letters of texts. count: of what can be clicked."""
 
     kind: str
     level: int
