@@ -258,6 +258,24 @@ def test_prefixes_are_forgotten_for_newer_ones(qwen3):
     assert set(engine._prefixes._cuts.values()) == set(engine._prefixes._held)
 
 
+def test_a_row_that_is_given_up_between_two_steps_leaves_the_others_alone(qwen3):
+    """The last row moves into its gap, outside of any pass of the model."""
+    alone = rows_of(qwen3, 5)
+    for row in alone:
+        engine = qwen3.engine()
+        finish(engine, engine.admit([row]))
+    rows, engine = rows_of(qwen3, 5), qwen3.engine()
+    engine.admit(rows)
+    engine.step()
+    first, _, third, *_ = engine.rows
+    engine.drop(lambda row: row in (first, third))
+    left = [number for number, row in enumerate(rows) if row in engine.rows]
+    finish(engine)
+    assert len(left) == 3
+    for number in left:
+        same(rows[number], alone[number])
+
+
 def test_rows_keep_their_places_when_others_leave():
     """Exact numbers: five rows, of which two leave; buffers grow meanwhile."""
     held = KeyValues(8, 4)

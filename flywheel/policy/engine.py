@@ -134,6 +134,7 @@ class Engine:
             return self.fail(error)
         return self._leave(lambda row: row.ended(self._end_id))
 
+    @torch.inference_mode()
     def drop(self, gone: Callable[[Row], bool]) -> None:
         """Rows that nobody waits for any longer leave the batch."""
         self._leave(gone)

@@ -104,7 +104,7 @@ def name_cells(
                 tokens = spell(things[number][0])
                 for token in tokens:
                     row[token] = row.get(token, 0.0) + areas[number, place] / total / len(tokens)
-            rows.append(row or dict.fromkeys(spell("empty"), 1.0))
+            rows.append(row or dict.fromkeys(spell("empty"), 1 / len(spell("empty"))))
     longest = max(len(row) for row in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     weights = torch.zeros(len(rows), longest)
