@@ -268,11 +268,14 @@ def bench(name: str | None, options: tuple[str, ...]) -> None:
 
 @main.command(epilog="Example: flywheel pretrain --out .flywheel/pretrain --processes 2")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the state, the log and base/.")
-@click.option("--steps", type=click.IntRange(1), default=10_000, show_default=True, help="Gradient steps in all.")
+@click.option("--steps", type=click.IntRange(1), default=12_000, show_default=True, help="Gradient steps in all.")
+@click.option(
+    "--seeing", type=click.IntRange(0), default=7_000, show_default=True, help="The first of them: it only sees."
+)
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="They share each batch.")
 @click.option("--start", type=click.Path(path_type=Path), help="A checkpoint to go on from; default: from nothing.")
-def pretrain(out: Path, steps: int, seed: int, processes: int, start: Path | None) -> None:
+def pretrain(out: Path, steps: int, seeing: int, seed: int, processes: int, start: Path | None) -> None:
     """Train the small base model on rendered pages. Resumes where it was stopped; log.jsonl shows how it does."""
     import logging
 
@@ -280,7 +283,7 @@ def pretrain(out: Path, steps: int, seed: int, processes: int, start: Path | Non
     from flywheel.training.pretrain import pretrain as train
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    folder = train(Recipe(out, seed=seed, steps=steps, start=start, processes=processes))
+    folder = train(Recipe(out, seed=seed, steps=steps, seeing=seeing, start=start, processes=processes))
     click.echo(f"the checkpoint is {folder}")
 
 

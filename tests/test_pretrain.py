@@ -29,7 +29,6 @@ def small(monkeypatch):
     monkeypatch.setattr(module, "SEEING_BATCH", 4)
     monkeypatch.setattr(module, "QUESTIONS", 2)
     monkeypatch.setattr(module, "WARMUP", 2)
-    monkeypatch.setattr(module, "SEEING", 3)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +50,7 @@ def lines(folder):
 
 
 def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkeypatch):
-    run = {"out": tmp_path, "seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1}
+    run = {"out": tmp_path, "seed": 3, "seeing": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1}
     first = digest(pretrain(Recipe(steps=1, **run)))
     monkeypatch.setattr(module, "chunks", undrawn)
     folder = pretrain(Recipe(steps=8, **run))
@@ -70,19 +69,18 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
 @pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path):
     """Real screens; both must end at the same step, and one line is written for both."""
-    run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "processes": 2}
+    run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1, "processes": 2}
     folder = pretrain(Recipe(out=tmp_path / "a", **run))
     assert [line["step"] for line in lines(tmp_path / "a") if "answers" in line] == [1, 2]
     assert digest(folder) == digest(pretrain(Recipe(out=tmp_path / "b", **run)))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SEEING", 0)
     monkeypatch.setattr(module, "chunks", undrawn)
     true = objectives.digit_weights
     monkeypatch.setattr(objectives, "digit_weights", lambda *given: true(*given) * float("nan"))
     with pytest.raises(TrainingError, match="not finite"):
-        pretrain(Recipe(tmp_path, seed=3, steps=2))
+        pretrain(Recipe(tmp_path, seed=3, steps=2, seeing=0))
 
 
 def test_the_quick_attention_is_the_librarys(encoder):
@@ -169,9 +167,8 @@ def test_each_image_token_names_what_it_shows_in_proportion(encoder):
     assert all("".join(row) == blank for row in said[3:])
 
 
-def test_the_rate_warms_up_stays_and_cools_down(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SEEING", 0)
-    training = module._Training(Recipe(tmp_path, steps=1000), 0)
+def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
+    training = module._Training(Recipe(tmp_path, steps=1000, seeing=0), 0)
     rates = {}
     for step in (0, 99, 199, 500, 749, 875, 999):
         training.step = step

@@ -44,8 +44,7 @@ BATCH = 16  # screens a step, over all processes
 QUESTIONS = 4  # at most, of one screen
 RATE = 1e-3
 WARMUP = 200
-SEEING = 7_000  # steps, the first, in which it learns to name what it sees and no more
-SEEING_BATCH = 8  # screens of such a step
+SEEING_BATCH = 8  # screens of a step in which it learns to see
 COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
 DECAY = 0.999  # of the average over the weights
 KINDS = list(scenes.KINDS)
@@ -53,8 +52,9 @@ KINDS = list(scenes.KINDS)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one pretraining does. out: its folder. steps: gradient steps in all. start: a checkpoint to go on from.
+    """What one pretraining does. out: its folder. start: a checkpoint to go on from.
 
+    steps: gradient steps in all. seeing: those of them, the first, in which it learns to name what it sees and no more.
     processes: they share each batch; the result depends on their number as on a seed.
     held_out: scenes a kind in each evaluation.
     """
@@ -62,6 +62,7 @@ class Recipe:
     out: Path
     seed: int = 7
     steps: int = 12_000
+    seeing: int = 7_000
     start: Path | None = None
     seconds: float = math.inf
     processes: int = 1
@@ -133,7 +134,7 @@ class _Training:
             rng = random.Random(f"{recipe.seed}/{self.rank}/{number}/questions")
             order = rng.sample(range(len(drawn)), len(drawn))
             while order:
-                rows = (SEEING_BATCH if self.step < SEEING else BATCH) // recipe.processes
+                rows = (SEEING_BATCH if self.step < self.recipe.seeing else BATCH) // recipe.processes
                 chosen, order = order[:rows], order[rows:]
                 self._step(pixels[chosen], [drawn[row] for row in chosen], rng)
                 ended = self._together(self.step >= recipe.steps or time.monotonic() - began > recipe.seconds)
@@ -145,10 +146,10 @@ class _Training:
                     return
 
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
-        chosen = [_choose(scene.questions, rng) if self.step >= SEEING else [] for scene in drawn]
+        chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
         packed = self.packer.pack(pixels, chosen)
         cells = name_cells(self.encoder, [scene.shown for scene in drawn], SCREEN, SCREEN // 32)
-        if self.step < SEEING:
+        if self.step < self.recipe.seeing:
             lost = seeing(self.model, packed, cells)
         else:
             lost = losses(self.model, packed, cells, self.digits)
@@ -172,7 +173,7 @@ class _Training:
 
     def _schedule(self) -> float:
         """Warm up, stay, and cool down at the end."""
-        left = (self.recipe.steps - self.step) / (COOLDOWN * (self.recipe.steps - SEEING))
+        left = (self.recipe.steps - self.step) / (COOLDOWN * (self.recipe.steps - self.recipe.seeing))
         return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
 
     def _share(self, loss: float, counts: torch.Tensor) -> tuple[float, torch.Tensor]:
