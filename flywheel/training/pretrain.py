@@ -46,7 +46,7 @@ RATE = 1e-3
 WARMUP = 200
 SEEING_BATCH = 8  # screens of a step in which it learns to see
 COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
-DECAY = 0.999  # of the average over the weights
+DECAY = 0.998  # of the average over the weights
 KINDS = list(scenes.KINDS)
 
 
@@ -165,7 +165,8 @@ class _Training:
         for group in self.optimizer.param_groups:
             group["lr"] = RATE * self._schedule()
         self.optimizer.step()
-        decay = min(DECAY, (self.step + 1) / (self.step + 10))
+        since = self.step - (self.recipe.seeing if self.step >= self.recipe.seeing else 0)  # forgets what came before
+        decay = min(DECAY, (since + 1) / (since + 10))
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.parameters()), self.parameters, 1 - decay)
         self.step += 1
