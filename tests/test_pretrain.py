@@ -18,7 +18,7 @@ from flywheel.synthesis.scenes import Box
 from flywheel.training import attention, drawing, objectives
 from flywheel.training import pretrain as module
 from flywheel.training.mixture import WINDOW, Tally, plan
-from flywheel.training.packing import IGNORED, Packer, cover, name_cells
+from flywheel.training.packing import IGNORED, Packer, cover, name_cells, place_cells
 from flywheel.training.pretrain import Recipe, pretrain
 
 
@@ -165,6 +165,23 @@ def test_each_image_token_names_what_it_shows_in_proportion(encoder):
     assert said[0] == said[1] == pytest.approx({"red": 0.5, "star": 0.5})
     assert said[2] == pytest.approx({"blue": 0.75, "mug": 0.25})
     assert all("".join(row) == blank for row in said[3:])
+
+
+def test_each_image_token_tells_the_centre_of_what_it_shows_most_of():
+    shown = [[("star", Box(0, 0, 64, 32)), ("blue", Box(72, 0, 24, 32)), ("mug", Box(64, 0, 8, 32))], []]
+    places = place_cells(shown, 224, 7)
+    assert places.shape == (2 * 49, 4)
+    assert places[0].tolist() == places[1].tolist() == [1, 4, 0, 7]  # (32, 16) of 224
+    assert places[2].tolist() == [3, 7, 0, 7]
+    assert (places[3:] == IGNORED).all()
+    placing = objectives.Placing(8)
+    with torch.no_grad():
+        placing.weight.zero_()
+        placing.bias.copy_(torch.nn.functional.one_hot(torch.tensor([1, 4, 0, 7]), 10).flatten() * 50)
+    features = torch.zeros(len(places), 8)
+    assert placing.loss(features[:2], places[:2]).item() == pytest.approx(0, abs=1e-6)
+    assert placing.loss(features[:3], places[:3]).item() == pytest.approx(50 * (1 / 3) * 6 / 12, rel=1e-3)
+    assert placing.loss(features[3:], places[3:]).item() == 0
 
 
 def test_the_rate_warms_up_stays_and_cools_down(tmp_path):

@@ -1,7 +1,8 @@
-"""What pretraining minimises: the answers' cross-entropy, and two aids that make a small model see and point early.
+"""What pretraining minimises: the answers' cross-entropy, and three aids that make a small model see and point early.
 
-Naming: each image token, as it enters the language model, says in words what it shows. Pointing: a few attention
-heads, while a point is written or a thing is read out, look at the thing that is meant.
+Naming: each image token, as it enters the language model, says in words and letters what it shows. Placing: it says,
+through a layer that only training has, where the centre of the thing is. Pointing: a few attention heads, while a point
+is written or a thing is read out, look at the thing that is meant.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from flywheel.training.packing import IGNORED, Looks, Packed
 # noise, and as loud.
 TENS, UNITS = 5.0, 1.0
 NAMING = 1.0
+PLACING = 0.5
 POINTING = 1.0
 LAYER = 2  # of the language model, whose attention is taught to point; the last reads off what was found
 HEADS = 3  # of that layer, that many
@@ -25,34 +27,59 @@ HEADS = 3  # of that layer, that many
 
 @dataclass(frozen=True)
 class Losses:
-    """answers: mean weighted cross-entropy over response tokens. naming, pointing: the aids. right: the share of looks
-    that fall on the thing. predicted: [response tokens], the likeliest token at each.
+    """answers: mean weighted cross-entropy over response tokens. naming, placing, pointing: the aids. right: the share
+    of looks that fall on the thing. predicted: [response tokens], the likeliest token at each.
     """
 
     answers: torch.Tensor
     naming: torch.Tensor
+    placing: torch.Tensor
     pointing: torch.Tensor
     right: float
     predicted: torch.Tensor
 
     @property
     def total(self) -> torch.Tensor:
-        return self.answers + NAMING * self.naming + POINTING * self.pointing
+        return self.answers + NAMING * self.naming + PLACING * self.placing + POINTING * self.pointing
 
 
-def seeing(model: torch.nn.Module, packed: Packed, cells: tuple[torch.Tensor, torch.Tensor]) -> Losses:
-    """Naming alone, without a pass of the language model: less than half of the cost of `losses`."""
+@dataclass(frozen=True)
+class Shown:
+    """What is on the screens of a batch. names: of `packing.name_cells`. places: of `packing.place_cells`."""
+
+    names: tuple[torch.Tensor, torch.Tensor]
+    places: torch.Tensor
+
+
+class Placing(torch.nn.Linear):
+    """From what an image token is in the language model to the four digits of a centre."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden, 40)
+
+    def loss(self, features: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy over the image tokens that show something, first digits for five times the second."""
+        logits = self(features.float()).view(-1, 4, 10)
+        each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), places, reduction="none", ignore_index=IGNORED)
+        weights = torch.tensor([TENS, UNITS, TENS, UNITS]) / (2 * TENS + 2 * UNITS)
+        return (each * weights).sum() / (places[:, 0] != IGNORED).sum().clamp_min(1)
+
+
+def seeing(model: torch.nn.Module, placing: Placing, packed: Packed, shown: Shown) -> Losses:
+    """Naming and placing alone, without a pass of the language model: less than half of the cost of `losses`."""
     patches, grid = packed.inputs["pixel_values"], packed.inputs["image_grid_thw"]
     with torch.autocast("cpu", torch.bfloat16), listening(LAYER, len(grid)):
         images = model.model.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
-        named = _named(model, images)
+        features = _features(model, images)
+        named = model.lm_head(features)
     none = torch.zeros(())
-    return Losses(none, _naming(named, cells), none, 0.0, torch.zeros(0, dtype=torch.long))
+    placed = placing.loss(features, shown.places)
+    return Losses(none, _naming(named, shown.names), placed, none, 0.0, torch.zeros(0, dtype=torch.long))
 
 
-def _named(model: torch.nn.Module, images: Any) -> torch.Tensor:
-    """What image tokens say in words, as they enter the language model: logits [image tokens, vocabulary]."""
-    return model.lm_head(model.model.language_model.norm(torch.cat(list(images.pooler_output))))
+def _features(model: torch.nn.Module, images: Any) -> torch.Tensor:
+    """Image tokens as they enter the language model, in the measure in which it leaves: [image tokens, hidden]."""
+    return model.model.language_model.norm(torch.cat(list(images.pooler_output)))
 
 
 def _naming(named: torch.Tensor, cells: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -60,10 +87,8 @@ def _naming(named: torch.Tensor, cells: tuple[torch.Tensor, torch.Tensor]) -> to
     return -(named.float().log_softmax(-1).gather(1, words) * shares).sum()
 
 
-def losses(
-    model: torch.nn.Module, packed: Packed, cells: tuple[torch.Tensor, torch.Tensor], digits: torch.Tensor
-) -> Losses:
-    """cells: the words for each image token and their weights (`packing.name_cells`). digits: the digits' token ids.
+def losses(model: torch.nn.Module, placing: Placing, packed: Packed, shown: Shown, digits: torch.Tensor) -> Losses:
+    """digits: the digits' token ids.
 
     The model must have `attention.install`ed.
     """
@@ -75,14 +100,15 @@ def losses(
         hidden = core(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
         where = packed.labels[:, 1:] != IGNORED
         logits = model.lm_head(hidden[:, :-1][where])
-        named = _named(model, images)
+        features = _features(model, images)
+        named = model.lm_head(features)
     target = packed.labels[:, 1:][where]
     each = torch.nn.functional.cross_entropy(logits.float(), target, reduction="none")
     weights = digit_weights(packed.labels, digits)[:, 1:][where]
     pointing, right = _pointing(heard, packed.looks)
-    return Losses(
-        (each * weights).sum() / weights.sum(), _naming(named, cells), pointing, right, logits.detach().argmax(-1)
-    )
+    answers = (each * weights).sum() / weights.sum()
+    placed = placing.loss(features, shown.places)
+    return Losses(answers, _naming(named, shown.names), placed, pointing, right, logits.detach().argmax(-1))
 
 
 def digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:

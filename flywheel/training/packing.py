@@ -117,6 +117,24 @@ def name_cells(
     return ids, weights
 
 
+def place_cells(shown: Sequence[Sequence[tuple[str, Box]]], side: int, cells: int) -> torch.Tensor:
+    """Where the thing that each image token shows most of has its centre, in points of two digits.
+
+    Returns int64 [screens x cells x cells, 4]: the digits of x and of y, first and second; IGNORED for empty cells.
+    """
+    digits = np.full((len(shown), cells * cells, 4), IGNORED)
+    for screen, things in enumerate(shown):
+        if not things:
+            continue
+        areas = np.stack([overlap(box, side, cells) for _, box in things])
+        most = areas.argmax(0)
+        for cell in (areas.max(0) >= SHOWN * (side / cells) ** 2).nonzero()[0]:
+            centre = things[most[cell]][1].centre
+            x, y = (min(99, max(0, int(100 * part))) for part in (centre.x, centre.y))
+            digits[screen, cell] = (*divmod(x, 10), *divmod(y, 10))
+    return torch.from_numpy(digits.reshape(-1, 4))
+
+
 class Packer:
     """For screens of one size, `side` x `side` pixels, given as arrays."""
 

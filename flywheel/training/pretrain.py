@@ -34,12 +34,13 @@ from flywheel.synthesis import scenes, words
 from flywheel.training import attention
 from flywheel.training.drawing import chunks, end_with_parent
 from flywheel.training.mixture import Tally
-from flywheel.training.objectives import losses, seeing
-from flywheel.training.packing import IGNORED, Packed, Packer, name_cells
+from flywheel.training.objectives import Placing, Shown, losses, seeing
+from flywheel.training.packing import IGNORED, Packed, Packer, name_cells, place_cells
 from flywheel.training.skills import DESCRIBING, evaluate, success
 
 log = logging.getLogger(__name__)
 
+CELLS = SCREEN // 32  # image tokens across a screen
 BATCH = 16  # screens a step, over all processes
 QUESTIONS = 4  # at most, of one screen
 RATE = 1e-3
@@ -111,7 +112,8 @@ class _Training:
         self.encoder = Encoder.from_folder(start) if start else Encoder.new(train_tokenizer(words.corpus()), SCREEN)
         self.model = load_model(start) if start else new_model(recipe.seed)
         self.average = copy.deepcopy(self.model)
-        self.parameters = list(self.model.parameters())
+        self.placing = Placing(self.model.config.get_text_config().hidden_size)
+        self.parameters = [*self.model.parameters(), *self.placing.parameters()]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
         self.tally, self.step, self.chunk = Tally(), 0, 0
         self._restore()
@@ -148,11 +150,12 @@ class _Training:
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
         chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
         packed = self.packer.pack(pixels, chosen)
-        cells = name_cells(self.encoder, [scene.shown for scene in drawn], SCREEN, SCREEN // 32)
+        things = [scene.shown for scene in drawn]
+        shown = Shown(name_cells(self.encoder, things, SCREEN, CELLS), place_cells(things, SCREEN, CELLS))
         if self.step < self.recipe.seeing:
-            lost = seeing(self.model, packed, cells)
+            lost = seeing(self.model, self.placing, packed, shown)
         else:
-            lost = losses(self.model, packed, cells, self.digits)
+            lost = losses(self.model, self.placing, packed, shown, self.digits)
         self.optimizer.zero_grad(set_to_none=True)
         lost.total.backward()
         counts = self._counts(packed, lost.predicted, drawn, chosen)
@@ -168,7 +171,7 @@ class _Training:
         since = self.step - (self.recipe.seeing if self.step >= self.recipe.seeing else 0)  # forgets what came before
         decay = min(DECAY, (since + 1) / (since + 10))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), self.parameters, 1 - decay)
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
         self.step += 1
         self.report.note(lost, len(drawn), sum(len(some) for some in chosen))
 
@@ -222,6 +225,7 @@ class _Training:
         state = torch.load(saved, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
+        self.placing.load_state_dict(state["placing"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.chunk = state["step"], state["chunk"]
 
@@ -231,6 +235,7 @@ class _Training:
             recipe, out = self.recipe, self.recipe.out
             state = {
                 "model": self.model.state_dict(), "average": self.average.state_dict(),
+                "placing": self.placing.state_dict(),
                 "optimizer": self.optimizer.state_dict(), "step": self.step, "chunk": self.chunk,
             }  # fmt: skip
             torch.save(state, out / "state.tmp")
@@ -260,10 +265,12 @@ class _Report:
 
     def _clear(self) -> None:
         self._last, self._seen, self._asked = time.monotonic(), 0, 0
-        self._losses: list[tuple[float, float, float, float]] = []
+        self._losses: list[tuple[float, ...]] = []
 
     def note(self, lost: Any, seen: int, asked: int) -> None:
-        self._losses.append((lost.answers.item(), lost.naming.item(), lost.pointing.item(), lost.right))
+        self._losses.append(
+            (lost.answers.item(), lost.naming.item(), lost.placing.item(), lost.pointing.item(), lost.right)
+        )
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
     def write(self, step: int, success: dict[str, float]) -> None:
@@ -271,7 +278,7 @@ class _Report:
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
         self._line({
-            "step": step, **dict(zip(("answers", "naming", "pointing", "right"), means, strict=True)),
+            "step": step, **dict(zip(("answers", "naming", "placing", "pointing", "right"), means, strict=True)),
             "scenes_s": round(self._seen / (now - self._last), 1),
             "questions_s": round(self._asked / (now - self._last), 1), "seconds": round(now - self._began),
             "success": {kind: round(value, 2) for kind, value in success.items()},
