@@ -61,7 +61,7 @@ def train(sft, folder, chosen=S, **more):
 def test_success_rises(sft, tmp_path):
     """One click, and it must be the left one."""
     tasks = [task(n, max_steps=1, side="left") for n in range(8)]
-    chosen = settings(rl={**RL, "steps": 5, "actor_lr": 5e-4})
+    chosen = settings(rl={**RL, "steps": 5, "actor_lr": 5e-4, "critic_lr": 2e-4})
     metrics = train_rl(
         sft, tmp_path / "out", "games", tasks, open_sandbox=Lamps.open, settings=chosen, iteration=1,
         state_folder=tmp_path / "state",
