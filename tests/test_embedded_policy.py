@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import itertools
 import json
 import shutil
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import make
-from PIL import Image as Picture
+from served import context as screen_and_text
 
 from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import open_policy
@@ -26,17 +25,7 @@ from flywheel.settings import Policy
 from flywheel.synthesis import words
 
 SETTINGS = Policy()
-TEXTS = ("Click the red tile.", "Go.", "Turn on night light and sync, then open the cart.", "Read the number.")
-
-
-def screen(seed: int) -> bytes:
-    out = io.BytesIO()
-    pixels = np.random.default_rng(seed).integers(0, 255, (224, 224, 3), dtype=np.uint8)
-    Picture.fromarray(pixels).save(out, format="PNG")
-    return out.getvalue()
-
-
-CONTEXTS = [(Message("user", (Image(screen(n)), TEXTS[n % 4])),) for n in range(8)]
+CONTEXTS = [screen_and_text(n) for n in range(8)]
 LONG = 3000  # tokens: nothing waits for the end of such an answer
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flywheel.errors import TrainingError
+from flywheel.errors import BadInput, ModelError, TrainingError
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, new_model
 from flywheel.policy.tokenizer import VOCABULARY, train_tokenizer
@@ -191,6 +191,21 @@ def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
         training.step = step
         rates[step] = training._schedule()
     assert rates == pytest.approx({0: 1 / 200, 99: 0.5, 199: 1, 500: 1, 749: 1, 875: 0.5, 999: 0.05})
+
+
+def test_what_cannot_be_run_is_refused_before_it_begins(tmp_path):
+    with pytest.raises(BadInput, match="3 processes do not share 8 screens evenly"):
+        pretrain(Recipe(tmp_path / "out", processes=3))
+    with pytest.raises(ModelError, match="no such model folder"):
+        pretrain(Recipe(tmp_path / "out", start=tmp_path / "nowhere", processes=2))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_only_sees_keeps_its_rate(tmp_path):
+    for steps in (900, 1000):
+        training = module._Training(Recipe(tmp_path, steps=steps, seeing=1000), 0)
+        training.step = 800
+        assert training._schedule() == 1
 
 
 def test_all_kinds_and_levels_are_shown_and_success_is_told_by_kind():

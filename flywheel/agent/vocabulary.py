@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ MAX_KEYS = 3
 DIRECTIONS = ("up", "down", "left", "right")
 
 
-class Arguments:
+class Arguments(ABC):
     """The arguments of one call, by the grammar's parameter names.
 
     at: where the call begins. Each text form says how its values are read: `point_of`, `text_of`, `said`, `place`.
@@ -24,15 +25,15 @@ class Arguments:
     def __init__(self, name: str, values: dict[str, Any], at: int, space: Space) -> None:
         self.name, self.values, self.at, self.space = name, values, at, space
 
-    def point_of(self, value: Any) -> Point:
-        raise NotImplementedError
+    @abstractmethod
+    def point_of(self, value: Any) -> Point: ...
 
-    def text_of(self, value: Any) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def text_of(self, value: Any) -> str: ...
 
+    @abstractmethod
     def said(self, value: Any) -> str:
         """A value as an error names it."""
-        raise NotImplementedError
 
     def place(self, value: Any) -> int:
         """Where a value stands in the text."""

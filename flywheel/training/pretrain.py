@@ -1,6 +1,6 @@
 """Pretraining of the base: a tiny model learns from general screens to see, to read and to point.
 
-The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, two aids beside the
+The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, three aids beside the
 answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in
 one sequence (`packing`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as the
 result.
@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 
 from flywheel import settings as config
-from flywheel.errors import TrainingError
+from flywheel.errors import BadInput, TrainingError
+from flywheel.policy import checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
 from flywheel.policy.tokenizer import train_tokenizer
@@ -78,8 +79,16 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
 
     Resumable: `out`/state.pt holds weights, optimiser and counters. `out`/log.jsonl takes a line each
     `report_every` steps and each evaluation. Stops after `steps` steps, or `seconds` of this call.
-    Raises TrainingError for a loss that is not finite.
+    Raises TrainingError for a loss that is not finite, ModelError for a `start` that is not a model, BadInput for a
+    number of processes that does not share the batches evenly.
     """
+    if SEEING_BATCH % recipe.processes:
+        raise BadInput(
+            f"{recipe.processes} processes do not share {SEEING_BATCH} screens evenly", where="pretraining",
+            fix="take 1, 2, 4 or 8",
+        )  # fmt: skip
+    if recipe.start:
+        checkpoint.check(recipe.start)
     recipe.out.mkdir(parents=True, exist_ok=True)
     if not resume:
         (recipe.out / "state.pt").unlink(missing_ok=True)
@@ -87,7 +96,11 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
         _Training(recipe, 0).run()
     else:
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(_join, (recipe, f"{folder}/meeting"), nprocs=recipe.processes)
+            try:
+                torch.multiprocessing.spawn(_join, (recipe, f"{folder}/meeting"), nprocs=recipe.processes)
+            except torch.multiprocessing.ProcessRaisedException as error:
+                log.error("%s", error)
+                raise TrainingError(str(error).strip().splitlines()[-1], where="a process of pretraining") from None
     return recipe.out / "base"
 
 
@@ -177,7 +190,8 @@ class _Training:
 
     def _schedule(self) -> float:
         """Warm up, stay, and cool down at the end."""
-        left = (self.recipe.steps - self.step) / (COOLDOWN * (self.recipe.steps - self.recipe.seeing))
+        others = max(1, self.recipe.steps - self.recipe.seeing)  # a run that only sees does not cool down
+        left = (self.recipe.steps - self.step) / (COOLDOWN * others)
         return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
 
     def _share(self, loss: float, counts: torch.Tensor) -> tuple[float, torch.Tensor]:
