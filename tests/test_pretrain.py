@@ -18,8 +18,9 @@ from flywheel.synthesis.scenes import Box
 from flywheel.training import attention, drawing, objectives
 from flywheel.training import pretrain as module
 from flywheel.training.mixture import WINDOW, Tally, plan
-from flywheel.training.packing import IGNORED, Packer, cover, name_cells, place_cells
+from flywheel.training.packing import IGNORED, READING, Packer, cover
 from flywheel.training.pretrain import Recipe, pretrain
+from flywheel.training.targets import CHARACTERS, name_cells, place_cells, read_cells, spell_patches
 
 
 @pytest.fixture
@@ -122,15 +123,19 @@ def test_the_pointing_loss_is_low_where_the_heads_look_at_the_thing(encoder):
 
 
 def test_looks_stand_before_each_digit_and_before_what_is_read(encoder):
-    """The token after a look is a digit of the point, or the first of the reading."""
+    """The token after a look is a digit of the point, any of a reading, or the first of a judgement."""
     rng = random.Random(1)
     drawn = [scenes.draw(kind, 3, rng, 100) for kind in scenes.KINDS]
     pixels = np.zeros((len(drawn), 224, 224, 3), dtype=np.uint8)
     packed = Packer(encoder, 224).pack(pixels, [scene.questions for scene in drawn])
     ids = packed.inputs["input_ids"]
     following = encoder.tokenizer.convert_ids_to_tokens(ids[packed.looks.row, packed.looks.position + 1].tolist())
-    points = sum(len(question.boxes) for scene in drawn for question in scene.questions)
-    read = sum(question.seen is not None for scene in drawn for question in scene.questions)
+    asked = [question for scene in drawn for question in scene.questions]
+    points = sum(len(question.boxes) for question in asked)
+    read = sum(
+        len(encoder.encode_text(question.response)) - 1 if question.skill in READING else 1
+        for question in asked if question.seen is not None
+    )  # fmt: skip
     assert len(following) == 4 * points + read
     assert sum(token.isdigit() for token in following) >= 4 * points
     torch.testing.assert_close(packed.looks.cells.sum(1), torch.ones(len(following)))
@@ -174,14 +179,52 @@ def test_each_image_token_tells_the_centre_of_what_it_shows_most_of():
     assert places[0].tolist() == places[1].tolist() == [1, 4, 0, 7]  # (32, 16) of 224
     assert places[2].tolist() == [3, 7, 0, 7]
     assert (places[3:] == IGNORED).all()
-    placing = objectives.Placing(8)
+    aids = objectives.Aids(8, 8)
     with torch.no_grad():
-        placing.weight.zero_()
-        placing.bias.copy_(torch.nn.functional.one_hot(torch.tensor([1, 4, 0, 7]), 10).flatten() * 50)
+        aids.place.weight.zero_()
+        aids.place.bias.copy_(torch.nn.functional.one_hot(torch.tensor([1, 4, 0, 7]), 10).flatten() * 50)
     features = torch.zeros(len(places), 8)
-    assert placing.loss(features[:2], places[:2]).item() == pytest.approx(0, abs=1e-6)
-    assert placing.loss(features[:3], places[:3]).item() == pytest.approx(50 * (1 / 3) * 6 / 12, rel=1e-3)
-    assert placing.loss(features[3:], places[3:]).item() == 0
+    assert aids.placing(features[:2], places[:2]).item() == pytest.approx(0, abs=1e-6)
+    assert aids.placing(features[:3], places[:3]).item() == pytest.approx(50 * (1 / 3) * 6 / 12, rel=1e-3)
+    assert aids.placing(features[3:], places[3:]).item() == 0
+
+
+def test_each_patch_tells_the_characters_whose_middles_stand_in_it():
+    """A patch of 16 pixels has four slots; patches come in blocks of two by two, as the vision tower has them."""
+    text = scenes.Text("a7", (Box(14, 20, 4, 10), Box(19, 20, 4, 10)))  # middles (16, 25) and (21, 25)
+    slots = spell_patches([[text], []], 224, 14, 2)
+    assert slots.shape == (2 * 196, 4)
+    assert slots[3].tolist() == [CHARACTERS["a"], CHARACTERS["7"], 0, 0]  # right and lower in the first block
+    assert slots.count_nonzero() == 2
+    outside = scenes.Text("b", (Box(-20, 20, 4, 10),))
+    assert spell_patches([[outside]], 224, 14, 2).count_nonzero() == 0
+
+
+def test_each_image_token_tells_the_letters_of_the_text_it_shows_most_of():
+    long = scenes.Text("abcdefghij", tuple(Box(4 * i, 8, 4, 16) for i in range(10)))  # 40 x 16: two cells
+    short = scenes.Text("42", (Box(40, 8, 8, 16), Box(48, 8, 8, 16)))
+    told = read_cells([[long, short], []], 224, 7)
+    assert told.shape == (2 * 49, 8)
+    assert told[0].tolist() == [CHARACTERS[c] for c in "abcdefgh"]
+    assert told[1].tolist() == [CHARACTERS["4"], CHARACTERS["2"], 0, 0, 0, 0, 0, 0]
+    assert (told[2:] == IGNORED).all()
+
+
+def test_the_loss_of_characters_counts_blanks_for_a_tenth():
+    wanted = torch.tensor([[1, 0], [IGNORED, IGNORED]])
+    logits = torch.zeros(2, 2 * 37)
+    logits[0, 1] = 50  # the character is right; of the blank nothing is known
+    assert objectives._characters(logits, wanted).item() == pytest.approx(0.1 * np.log(37) / 1.1, rel=1e-4)
+    assert objectives._characters(logits[1:], wanted[1:]).item() == 0
+
+
+def test_what_is_read_weighs_more_than_a_token_of_an_action(encoder):
+    rng = random.Random(1)
+    scene = scenes.draw("texts", 2, rng, 100)
+    packed = Packer(encoder, 224).pack(np.zeros((1, 224, 224, 3), np.uint8), [scene.questions])
+    spoken = packed.question[packed.read].unique().tolist()
+    assert spoken == [i for i, question in enumerate(scene.questions) if question.skill in READING]
+    assert (packed.labels[packed.read] != IGNORED).all()
 
 
 def test_the_rate_warms_up_stays_and_cools_down(tmp_path):

@@ -15,7 +15,7 @@ from flywheel.synthesis.scenes import SIDE, Scene
 
 COLUMNS = 8  # scenes across a sheet
 
-_STYLE = f"""<!doctype html><style>
+STYLE = f"""<!doctype html><style>
 * {{ box-sizing: border-box; margin: 0; }}
 body {{ width: {COLUMNS * SIDE}px; display: grid; grid: auto-flow {SIDE}px / repeat({COLUMNS}, {SIDE}px); }}
 section {{ position: relative; width: {SIDE}px; height: {SIDE}px; overflow: hidden; color: #1b1f27; }}
@@ -60,7 +60,7 @@ class Renderer:
 
     def _sheet(self, scenes: Sequence[Scene]) -> np.ndarray:
         try:
-            self._page.set_content(_STYLE + "".join(scene.html for scene in scenes), timeout=self._timeout)
+            self._page.set_content(STYLE + "".join(scene.html for scene in scenes), timeout=self._timeout)
             png = self._page.screenshot(timeout=self._timeout)
         except Error as error:
             raise EnvError(f"a sheet of general screens was not drawn: {error}") from None

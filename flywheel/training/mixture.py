@@ -9,17 +9,17 @@ from flywheel.synthesis import scenes
 
 # Crowded screens teach most: each thing on a screen is named by the image tokens that show it, at the same cost.
 LEVELS = (1, 2, 3, 3, 4, 4)
-SHEETS = 6  # more times than another kind
+MORE = {"sheet": 5, "texts": 3, "rows": 3, "buttons": 1}  # times that a kind is drawn beyond the once of all
 WINDOW = 300  # questions that success is measured on
 
 
 def plan(count: int, rng: random.Random) -> list[tuple[str, int]]:
-    """Kinds and levels of the next scenes: all kinds alike, crowded ones more often.
+    """Kinds and levels of the next scenes: all kinds, those that teach most more often.
 
     Levels raised by success, which a small model needs to learn by answers alone which thing a word means, are not
     needed where attention is taught to point: it falls on the right one of several things after 5,000 screens.
     """
-    kinds = [*scenes.KINDS, *["sheet"] * SHEETS]
+    kinds = [*scenes.KINDS, *(kind for kind, times in MORE.items() for _ in range(times))]
     return [(rng.choice(kinds), rng.choice(LEVELS)) for _ in range(count)]
 
 

@@ -18,25 +18,27 @@ from flywheel.policy.encoding import Encoder
 from flywheel.synthesis.scenes import Box, Question
 
 IGNORED = -100
-SHOWN = 0.15  # of an image token's cell, or half of itself, is what is shown in it at least
+READING = ("read", "ask")  # skills whose whole answer is read off the screen
 
 
 @dataclass(frozen=True)
 class Packed:
     """Tensors of a batch. inputs: the model's keyword arguments, with attention_mask bool [batch, 1, length, length]
     and position_ids [3, batch, length]. labels: [batch, length], the token itself where it belongs to a response.
-    question: [batch, length], the number of the question that a token belongs to (-1: none).
+    question: [batch, length], the number of the question that a token belongs to (-1: none). read: bool
+    [batch, length], whether it is of an answer that is read off the screen.
     """
 
     inputs: dict[str, torch.Tensor]
     labels: torch.Tensor
     question: torch.Tensor
+    read: torch.Tensor
     looks: Looks
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Where the model should look on the screen while it writes a point, or begins to read a thing out.
+    """Where the model should look on the screen while it writes a point, reads a thing out, or begins to judge it.
 
     row, position: [looks], of the token whose successor depends on it. cells: [looks, image tokens], the shares of the
     thing's area, summing to 1. screen: the image tokens' place in a row.
@@ -55,6 +57,7 @@ class _Row:
     ids: list[int]
     labels: list[int]
     segment: list[int]
+    read: list[bool]
     positions: list[np.ndarray]
     looks: list[tuple[int, np.ndarray]]
 
@@ -71,68 +74,6 @@ def cover(box: Box, side: int, cells: int) -> np.ndarray:
     """The shares of a box's area in each image token: float32 [cells^2], summing to 1."""
     area = overlap(box, side, cells)
     return (area / area.sum()).astype(np.float32)
-
-
-def name_cells(
-    encoder: Encoder, shown: Sequence[Sequence[tuple[str, Box]]], side: int, cells: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each image token shows, in words and letters: the things in its cell by their shares of it, or "empty".
-
-    shown: for each screen, names and boxes in pixels. Returns the words' token ids and their weights, each
-    [screens x cells x cells, words]. The weights sum to 1; most of a screen may be empty, so the empty cells have
-    half of it together.
-    """
-    spelt: dict[str, list[int]] = {}
-
-    def spell(name: str) -> list[int]:
-        if name not in spelt:
-            text = name if len(name) == 1 else f" {name}"
-            spelt[name] = encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return spelt[name]
-
-    rows: list[dict[int, float]] = []
-    for things in shown:
-        areas = np.zeros((len(things), cells * cells))
-        for number, (_, box) in enumerate(things):
-            area = overlap(box, side, cells)
-            areas[number] = np.where(area >= min(SHOWN * (side / cells) ** 2, box.w * box.h / 2), area, 0)
-        for place in range(cells * cells):
-            here = areas[:, place].nonzero()[0]
-            total = areas[here, place].sum()
-            row: dict[int, float] = {}
-            for number in here:
-                tokens = spell(things[number][0])
-                for token in tokens:
-                    row[token] = row.get(token, 0.0) + areas[number, place] / total / len(tokens)
-            rows.append(row or dict.fromkeys(spell("empty"), 1 / len(spell("empty"))))
-    longest = max(len(row) for row in rows)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    weights = torch.zeros(len(rows), longest)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(list(row))
-        weights[number, : len(row)] = torch.tensor(list(row.values()))
-    empty = ids[:, 0] == spell("empty")[0]
-    for group in (empty, ~empty):
-        weights[group] /= max(1, int(group.sum())) * (2 if empty.any() and not empty.all() else 1)
-    return ids, weights
-
-
-def place_cells(shown: Sequence[Sequence[tuple[str, Box]]], side: int, cells: int) -> torch.Tensor:
-    """Where the thing that each image token shows most of has its centre, in points of two digits.
-
-    Returns int64 [screens x cells x cells, 4]: the digits of x and of y, first and second; IGNORED for empty cells.
-    """
-    digits = np.full((len(shown), cells * cells, 4), IGNORED)
-    for screen, things in enumerate(shown):
-        if not things:
-            continue
-        areas = np.stack([overlap(box, side, cells) for _, box in things])
-        most = areas.argmax(0)
-        for cell in (areas.max(0) >= SHOWN * (side / cells) ** 2).nonzero()[0]:
-            centre = things[most[cell]][1].centre
-            x, y = (min(99, max(0, int(100 * part))) for part in (centre.x, centre.y))
-            digits[screen, cell] = (*divmod(x, 10), *divmod(y, 10))
-    return torch.from_numpy(digits.reshape(-1, 4))
 
 
 class Packer:
@@ -165,11 +106,13 @@ class Packer:
         batch = len(rows)
         ids = np.zeros((batch, length), dtype=np.int64)
         labels = np.full_like(ids, IGNORED)
+        read = np.zeros_like(ids, dtype=bool)
         segment = np.full_like(ids, -2)  # padding; the screen is -1
         positions = np.zeros((3, batch, length), dtype=np.int64)
         for number, row in enumerate(rows):
             n = len(row.ids)
             ids[number, :n], labels[number, :n], segment[number, :n] = row.ids, row.labels, row.segment
+            read[number, :n] = row.read
             positions[:, number, :n] = np.concatenate(row.positions, axis=1)
         mine = torch.from_numpy(segment)
         same = (mine[:, :, None] == mine[:, None, :]) | (mine[:, None, :] == -1)
@@ -183,7 +126,10 @@ class Packer:
             "pixel_values": self.patches(pixels),
             "image_grid_thw": torch.tensor([[1, self._grid, self._grid]] * batch),
         }
-        return Packed(inputs, torch.from_numpy(labels), torch.from_numpy(segment).clamp_min(-1), self._looks(rows))
+        return Packed(
+            inputs, torch.from_numpy(labels), torch.from_numpy(segment).clamp_min(-1), torch.from_numpy(read),
+            self._looks(rows),
+        )  # fmt: skip
 
     def _looks(self, rows: Sequence[_Row]) -> Looks:
         looks = [(number, at, cells) for number, row in enumerate(rows) for at, cells in row.looks]
@@ -196,13 +142,15 @@ class Packer:
 
     def _row(self, asked: Sequence[Question]) -> _Row:
         blank = len(self._prefix)
-        row = _Row(list(self._prefix), [IGNORED] * blank, [-1] * blank, [self._positions], [])
+        row = _Row(list(self._prefix), [IGNORED] * blank, [-1] * blank, [False] * blank, [self._positions], [])
         for number, question in enumerate(asked):
             prompt = self._ids(f"{question.instruction}<|im_end|>\n<|im_start|>assistant\n")
             answer = self._encoder.encode_text(question.response)
             last = len(row.ids) + len(prompt) - 1  # the token before the answer
+            reads = question.skill in READING
             if question.seen is not None:
-                row.looks.append((last, cover(question.seen, self._side, self._cells)))
+                target = cover(question.seen, self._side, self._cells)
+                row.looks += [(last + token, target) for token in range(len(answer) - 1 if reads else 1)]
             for place, box in zip(self._points(answer, len(question.boxes)), question.boxes, strict=True):
                 target = cover(box, self._side, self._cells)
                 row.looks += [(last + place + digit, target) for digit in (0, 1, 3, 4)]
@@ -210,6 +158,7 @@ class Packer:
             row.labels += [*[IGNORED] * len(prompt), *answer]
             count = len(prompt) + len(answer)
             row.segment += [number] * count
+            row.read += [*[False] * len(prompt), *[reads] * len(answer)]
             row.positions.append(np.broadcast_to(self._start + np.arange(count), (3, count)))
         return row
 

@@ -1,6 +1,6 @@
 """Pretraining of the base: a tiny model learns from general screens to see, to read and to point.
 
-The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, three aids beside the
+The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, five aids beside the
 answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in
 one sequence (`packing`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as the
 result.
@@ -35,9 +35,10 @@ from flywheel.synthesis import scenes, words
 from flywheel.training import attention
 from flywheel.training.drawing import chunks, end_with_parent
 from flywheel.training.mixture import Tally
-from flywheel.training.objectives import Placing, Shown, losses, seeing
-from flywheel.training.packing import IGNORED, Packed, Packer, name_cells, place_cells
+from flywheel.training.objectives import WEIGHTS, Aids, Shown, losses, seeing
+from flywheel.training.packing import IGNORED, Packed, Packer
 from flywheel.training.skills import DESCRIBING, evaluate, success
+from flywheel.training.targets import name_cells, place_cells, read_cells, spell_patches
 
 log = logging.getLogger(__name__)
 
@@ -125,8 +126,9 @@ class _Training:
         self.encoder = Encoder.from_folder(start) if start else Encoder.new(train_tokenizer(words.corpus()), SCREEN)
         self.model = load_model(start) if start else new_model(recipe.seed)
         self.average = copy.deepcopy(self.model)
-        self.placing = Placing(self.model.config.get_text_config().hidden_size)
-        self.parameters = [*self.model.parameters(), *self.placing.parameters()]
+        shape = self.model.config
+        self.aids = Aids(shape.text_config.hidden_size, shape.vision_config.hidden_size)
+        self.parameters = [*self.model.parameters(), *self.aids.parameters()]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
         self.tally, self.step, self.chunk = Tally(), 0, 0
         self._restore()
@@ -164,11 +166,15 @@ class _Training:
         chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
         packed = self.packer.pack(pixels, chosen)
         things = [scene.shown for scene in drawn]
-        shown = Shown(name_cells(self.encoder, things, SCREEN, CELLS), place_cells(things, SCREEN, CELLS))
+        texts = [scene.texts for scene in drawn]
+        shown = Shown(
+            name_cells(self.encoder, things, SCREEN, CELLS), place_cells(things, SCREEN, CELLS),
+            spell_patches(texts, SCREEN, 2 * CELLS, 2), read_cells(texts, SCREEN, CELLS),
+        )  # fmt: skip
         if self.step < self.recipe.seeing:
-            lost = seeing(self.model, self.placing, packed, shown)
+            lost = seeing(self.model, self.aids, packed, shown)
         else:
-            lost = losses(self.model, self.placing, packed, shown, self.digits)
+            lost = losses(self.model, self.aids, packed, shown, self.digits)
         self.optimizer.zero_grad(set_to_none=True)
         lost.total.backward()
         counts = self._counts(packed, lost.predicted, drawn, chosen)
@@ -239,7 +245,7 @@ class _Training:
         state = torch.load(saved, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
-        self.placing.load_state_dict(state["placing"])
+        self.aids.load_state_dict(state["aids"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.chunk = state["step"], state["chunk"]
 
@@ -249,7 +255,7 @@ class _Training:
             recipe, out = self.recipe, self.recipe.out
             state = {
                 "model": self.model.state_dict(), "average": self.average.state_dict(),
-                "placing": self.placing.state_dict(),
+                "aids": self.aids.state_dict(),
                 "optimizer": self.optimizer.state_dict(), "step": self.step, "chunk": self.chunk,
             }  # fmt: skip
             torch.save(state, out / "state.tmp")
@@ -283,7 +289,7 @@ class _Report:
 
     def note(self, lost: Any, seen: int, asked: int) -> None:
         self._losses.append(
-            (lost.answers.item(), lost.naming.item(), lost.placing.item(), lost.pointing.item(), lost.right)
+            (lost.answers.item(), *(lost.aids[aid].item() if aid in lost.aids else 0.0 for aid in WEIGHTS), lost.right)
         )
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
@@ -292,7 +298,7 @@ class _Report:
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
         self._line({
-            "step": step, **dict(zip(("answers", "naming", "placing", "pointing", "right"), means, strict=True)),
+            "step": step, **dict(zip(("answers", *WEIGHTS, "right"), means, strict=True)),
             "scenes_s": round(self._seen / (now - self._last), 1),
             "questions_s": round(self._asked / (now - self._last), 1), "seconds": round(now - self._began),
             "success": {kind: round(value, 2) for kind, value in success.items()},

@@ -10,13 +10,13 @@ import random
 from collections.abc import Callable
 
 from flywheel.synthesis.scenes.controls import buttons, form, mixed, rows
-from flywheel.synthesis.scenes.markup import letters
-from flywheel.synthesis.scenes.scene import LEVELS, SIDE, Box, Drawn, Question, Scene
+from flywheel.synthesis.scenes.markup import written
+from flywheel.synthesis.scenes.scene import LEVELS, SIDE, Box, Drawn, Question, Scene, Text
 from flywheel.synthesis.scenes.shapes import blocks, outlines, shapes
 from flywheel.synthesis.scenes.sheets import sheet
 from flywheel.synthesis.scenes.texts import numbers, texts
 
-__all__ = ["COUNTS", "KINDS", "LEVELS", "SIDE", "Box", "Question", "Scene", "draw"]
+__all__ = ["COUNTS", "KINDS", "LEVELS", "SIDE", "Box", "Question", "Scene", "Text", "draw"]
 
 COUNTS = ((1, 2), (2, 4), (4, 6), (6, 10))  # things on a screen of each level
 
@@ -33,5 +33,5 @@ def draw(kind: str, level: int, rng: random.Random, coordinates: int, count: int
     count: of the elements, at most, in place of the level's own; some kinds hold fewer, or a number of their own.
     """
     drawn = KINDS[kind](level, count or rng.randint(*COUNTS[level - 1]), rng, coordinates)
-    shown = [(item.name, item.box) for item in drawn.shown or drawn.items]
-    return Scene(kind, level, drawn.html, tuple(drawn.questions), (*shown, *letters(drawn.html)), len(drawn.items))
+    shown = tuple((item.name, item.box) for item in drawn.shown or drawn.items)
+    return Scene(kind, level, drawn.html, tuple(drawn.questions), shown, tuple(written(drawn.html)), len(drawn.items))

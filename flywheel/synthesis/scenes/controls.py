@@ -7,7 +7,7 @@ import random
 from flywheel.agent.actions import Click, Finished, Type
 from flywheel.synthesis import words
 from flywheel.synthesis.scenes.markup import colour, div, icons, ink, page, scatter, svg
-from flywheel.synthesis.scenes.questions import about, act, click, spot
+from flywheel.synthesis.scenes.questions import about, act, click, read_at, spot
 from flywheel.synthesis.scenes.scene import Box, Drawn, Item, Question
 from flywheel.synthesis.scenes.shapes import OUTLINE, pairs
 
@@ -33,6 +33,7 @@ def buttons(level: int, count: int, rng: random.Random, coordinates: int) -> Dra
     called = "link" if style == "link" else "button"
     for item in rng.sample(items, min(2, len(items))):
         questions.append(click(rng, "button", f"{item.name} {called}", item.box, coordinates))
+    questions += read_at(rng, items, coordinates)
     return Drawn(page(rng, body), questions, items)
 
 
@@ -104,7 +105,7 @@ def rows(level: int, count: int, rng: random.Random, coordinates: int) -> Drawn:
         body += div(Box(toggle.x + (20 if on else 2), toggle.y + 2, 16, 16), "background:#fff;border-radius:8px")
         items.append(Item(label, toggle))
         states.append(on)
-        seen += [Item(label, Box(x, y, 120, height - 3)), Item("on" if on else "off", toggle)]
+        seen += [Item(label, Box(x, y, 120, height - 3)), Item(label, toggle), Item("on" if on else "off", toggle)]
     return Drawn(page(rng, body), _switching(rng, items, states, coordinates), items, seen)
 
 

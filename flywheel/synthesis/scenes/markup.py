@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from flywheel.synthesis import words
-from flywheel.synthesis.scenes.scene import SIDE, Box
+from flywheel.synthesis.scenes.scene import SIDE, Box, Text
 
 FONT = 15  # size of a page's text, in pixels
 EDGE = 4  # of a scene, where nothing is scattered
@@ -43,31 +43,38 @@ def div(box: Box, style: str, text: str = "") -> str:
     )
 
 
-# Widths of letters as shares of the font's size, of Helvetica and those made after it.
-_NARROW, _WIDE = dict.fromkeys("ijl", 0.22) | dict.fromkeys("ft", 0.28) | {"r": 0.33}, {"m": 0.83, "w": 0.72}
-_WIDTHS = dict.fromkeys("ckszvxy", 0.5) | _NARROW | _WIDE
-_USUAL = 0.556
 _TEXT = re.compile(
     r'<div style="left:(-?[\d.]+)px;top:(-?[\d.]+)px;width:([\d.]+)px;height:([\d.]+)px;([^"]*)">([^<]+)</div>'
 )
 _SIZE = re.compile(r"font-size:([\d.]+)px")
+_FONT = re.compile(r"font:(\w+) \d+px '([\w ]+)'")
 
 
-def letters(drawn: str) -> list[tuple[str, Box]]:
-    """The letters and digits of all texts on a page made here, in lower case, and about where each stands."""
-    stretch = (1.12 if "DejaVu" in drawn else 1.0) * (1.06 if "font:bold" in drawn else 1.0)
+@cache
+def _advances() -> dict[str, dict[str, int]]:
+    """Font/weight -> width of each letter, digit and the space, in thousandths of the font's size."""
+    return json.loads(files(__package__).joinpath("advances.json").read_text())
+
+
+def written(drawn: str) -> list[Text]:
+    """The texts of a page made here, to a tenth of a pixel on average (kerning is left out)."""
+    weight, family = _FONT.search(drawn).groups()
+    advances = _advances()[f"{family}/{weight}"]
     found = []
     for left, top, width, height, style, text in _TEXT.findall(drawn):
         set_size = _SIZE.search(style)
         size = float(set_size[1]) if set_size else FONT
-        widths = [_WIDTHS.get(letter.lower(), _USUAL) * size * stretch for letter in text]
+        widths = [advances[letter] * size / 1000 for letter in text]
         indent = 5.0 if "padding-left" in style else 0.0
         x = float(left) + (indent if "flex-start" in style else (float(width) - sum(widths)) / 2)
         line = Box(0, float(top) + float(height) / 2 - 0.6 * size, 0, 1.2 * size)
-        for letter, wide in zip(text.lower(), widths, strict=True):
-            if letter.isalnum():
-                found.append((letter, Box(x, line.y, wide, line.h)))
+        boxes = []
+        for wide in widths:
+            boxes.append(Box(x, line.y, wide, line.h))
             x += wide
+        marks = [(letter, box) for letter, box in zip(text.lower(), boxes, strict=True) if letter.isalnum()]
+        if marks:
+            found.append(Text("".join(letter for letter, _ in marks), tuple(box for _, box in marks)))
     return found
 
 

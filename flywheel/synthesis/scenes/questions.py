@@ -46,6 +46,13 @@ def ask_at(item: Item, coordinates: int) -> Question:
     return Question("ask", f"What is at {spot(item.box.centre, coordinates)}?", item.name, seen=item.box)
 
 
+def read_at(rng: random.Random, items: list[Item], coordinates: int, limit: int = 2) -> list[Question]:
+    """Some of the words and numbers, asked for by where they are."""
+    chosen = rng.sample(items, min(limit, len(items)))
+    said = [f"What does it say at {spot(item.box.centre, coordinates)}?" for item in chosen]
+    return [Question("read", ask, item.name, seen=item.box) for ask, item in zip(said, chosen, strict=True)]
+
+
 def several(rng: random.Random, items: list[Item], coordinates: int) -> Question:
     """Two or three sub-steps, of which the memory says that some are done."""
     chosen = rng.sample(items, min(len(items), rng.randint(2, 3)))

@@ -49,14 +49,28 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A drawn text: its letters and digits, in lower case, and where each stands."""
+
+    characters: str
+    boxes: tuple[Box, ...]
+
+    @property
+    def box(self) -> Box:
+        first, last = self.boxes[0], self.boxes[-1]
+        return Box(first.x, first.y, last.x + last.w - first.x, first.h)
+
+
+@dataclass(frozen=True)
 class Scene:
-    """shown: what can be seen, by name, and where: things, and the letters of texts. count: of what can be clicked."""
+    """shown: what can be seen, by name, and where. texts: all that is written. count: of what can be clicked."""
 
     kind: str
     level: int
     html: str
     questions: tuple[Question, ...]
     shown: tuple[tuple[str, Box], ...]
+    texts: tuple[Text, ...]
     count: int
 
 

@@ -6,7 +6,7 @@ import random
 
 from flywheel.synthesis import words
 from flywheel.synthesis.scenes.markup import colour, div, ink, page, svg
-from flywheel.synthesis.scenes.questions import about
+from flywheel.synthesis.scenes.questions import about, read_at
 from flywheel.synthesis.scenes.scene import SIDE, Box, Drawn, Item
 from flywheel.synthesis.scenes.shapes import OUTLINE, things
 from flywheel.synthesis.scenes.texts import some_text
@@ -16,7 +16,7 @@ GAP = 4
 
 def sheet(level: int, count: int, rng: random.Random, coordinates: int) -> Drawn:
     """Rows from edge to edge, whatever the level and the count."""
-    body, items = "", []
+    body, items, texts = "", [], []
     y = rng.uniform(2, 16)
     while True:
         height = rng.uniform(28, 56)
@@ -24,8 +24,10 @@ def sheet(level: int, count: int, rng: random.Random, coordinates: int) -> Drawn
             break
         make = _words if rng.random() < 0.5 else _pictures
         drawn, found = make(y, height, rng)
+        texts += found if make is _words else []
         body, items, y = body + drawn, items + found, y + height + GAP
-    return Drawn(page(rng, body), about(rng, "sheet", items, coordinates, clicks=4), items)
+    questions = about(rng, "sheet", items, coordinates, clicks=4)
+    return Drawn(page(rng, body), [*questions, *read_at(rng, texts, coordinates, limit=4)], items)
 
 
 def _pictures(y: float, height: float, rng: random.Random) -> tuple[str, list[Item]]:
