@@ -9,7 +9,7 @@ from flywheel.synthesis import scenes
 
 # Crowded screens teach most: each thing on a screen is named by the image tokens that show it, at the same cost.
 LEVELS = (1, 2, 3, 3, 4, 4)
-MORE = {"sheet": 5, "texts": 3, "rows": 3, "buttons": 1}  # times that a kind is drawn beyond the once of all
+MORE = {"texts": 7, "sheet": 4, "form": 2, "rows": 1, "buttons": 1}  # times that a kind is drawn beyond the once of all
 WINDOW = 300  # questions that success is measured on
 
 

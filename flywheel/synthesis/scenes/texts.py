@@ -49,14 +49,12 @@ def _different(count: int, rng: random.Random) -> list[str]:
 
 
 def _reading(rng: random.Random, items: list[Item], coordinates: int) -> list[Question]:
-    questions = []
-    for item in items:
-        asked = [f"What does it say at {spot(item.box.centre, coordinates)}?"]
-        asked += [f"What does the {card} say?" for card in item.others]
-        if len(items) == 1:
-            asked.append("Read the number." if item.name.isdigit() else "Read the word.")
-        questions.append(Question("read", rng.choice(asked), item.name, seen=item.box))
-    return rng.sample(questions, min(4, len(questions)))
+    asked = [(f"What does it say at {spot(item.box.centre, coordinates)}?", item) for item in items]
+    asked += [(f"What does the {card} say?", item) for item in items for card in item.others]
+    if len(items) == 1:
+        asked.append(("Read the number." if items[0].name.isdigit() else "Read the word.", items[0]))
+    chosen = rng.sample(asked, min(6, len(asked)))
+    return [Question("read", said, item.name, seen=item.box) for said, item in chosen]
 
 
 def numbers(level: int, count: int, rng: random.Random, coordinates: int) -> Drawn:
