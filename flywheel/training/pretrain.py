@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 CELLS = SCREEN // 32  # image tokens across a screen
 BATCH = 16  # screens a step, over all processes
 QUESTIONS = 4  # at most, of one screen
-READINGS = 3  # at most, beside these: short, and what is learnt last
+READINGS = 4  # at most, beside these: short, and what is learnt last
 RATE = 1e-3
 WARMUP = 200
 SEEING_BATCH = 8  # screens of a step in which it learns to see
@@ -272,7 +272,9 @@ def _choose(questions: Sequence[scenes.Question], rng: random.Random) -> list[sc
     """Some of a screen's questions, its description among them every second time, and some more that read."""
     reads = [question for question in questions if question.skill == "read"]
     rest = [question for question in questions if question.skill != "read"]
-    return [*_some(rest, rng), *rng.sample(reads, min(len(reads), READINGS))]
+    # Numbers before words: a word is told by any of its letters, a number only by all of its digits.
+    chosen = sorted(rng.sample(reads, len(reads)), key=lambda question: not question.response.isdigit())[:READINGS]
+    return [*_some(rest, rng), *chosen]
 
 
 def _some(questions: Sequence[scenes.Question], rng: random.Random) -> list[scenes.Question]:
