@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from flywheel.errors import FlywheelError
+from flywheel.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def examine(root: Path) -> list[Finding]:
     """Look at everything; nothing is changed."""
     findings = [_python()]
     findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
-    findings += [_guarded("Chromium", _chromium), _fonts(), _program("git"), _program("flite", optional=True)]
+    findings += [_guarded("Chromium", _chromium), _guarded("sandbox", lambda: _sandbox(root))]
+    findings += [_fonts(), _program("git"), _program("flite", optional=True)]
     findings += [_guarded("workspace", lambda: _workspace(root)), *_policy_server(root), _disk(root), _gpu()]
     return findings
 
@@ -66,6 +69,35 @@ def _chromium() -> str:
     path = chromium.find(Sandbox())
     asked = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
     return f"{path} {asked.stdout.strip()}"
+
+
+def _sandbox(root: Path) -> str:
+    """A page of a world, opened for real."""
+    import asyncio
+
+    from flywheel import settings
+    from flywheel.sandbox import profiles
+    from flywheel.workspace import Workspace
+
+    try:
+        chosen = settings.load(Workspace.find(root).params)
+    except FlywheelError:  # told by `workspace`
+        chosen = settings.Settings()
+    left = len(profiles.abandoned())
+    return asyncio.run(_open_a_page(chosen)) + (f"; folders of killed runs removed: {left}" if left else "")
+
+
+async def _open_a_page(chosen: Settings) -> str:
+    from flywheel.sandbox.pool import open_sandbox
+    from flywheel.synthesis.tasks import make_task
+    from flywheel.worlds import catalogue
+
+    task, began = make_task(catalogue.get("tiles"), "clear", 1, 0, "train"), time.monotonic()
+    async with open_sandbox(chosen) as pool, pool.env() as env:
+        await env.reset(task, 0)
+        seconds = time.monotonic() - began
+        status = await pool.status()
+    return f"a page in {seconds:.1f} s, {status.memory_mb:.0f} MB"
 
 
 def _fonts() -> Finding:

@@ -34,7 +34,7 @@ PROFILES: dict[str, dict] = {
         "rl.value_pretraining_steps": 2,
     },
 }
-_IGNORED = "/.flywheel/\n/data/\n/models/iteration=*/\n/report/\n"
+_IGNORED = "/.flywheel/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n"
 
 
 def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) -> Workspace:

@@ -62,11 +62,25 @@ class Policy(_Block):
 class Sandbox(_Block):
     width: int = Field(224, ge=64)
     height: int = Field(224, ge=64)
-    browsers: int = Field(2, ge=1)
-    pages: int = Field(8, ge=1)  # concurrent sessions, over all browsers
+    browsers: int = Field(2, ge=1)  # at most, by load
+    pages: int = Field(8, ge=1)  # concurrent sessions at most, over all browsers
+    pages_min: int = Field(1, ge=0)  # open whatever the load
     step_ms: int = Field(200, ge=0)  # page time that passes in a step
     timeout_s: float = Field(10, gt=0)  # deadline of a reset or step
+    wait_s: float = Field(600, gt=0)  # for a free page
+    lease_s: float = Field(3600, gt=0)  # a session held for longer is taken back
+    silent_s: float = Field(600, gt=0)  # and so is one whose holder makes no call for so long
+    idle_s: float = Field(60, ge=0)  # a page or browser that nobody uses is closed after it
+    recycle_after: int = Field(200, ge=1)  # episodes, after which a browser is replaced by a fresh one
+    browser_mb: int = Field(2048, ge=256)  # memory of a browser with its pages, above which it is replaced
+    page_mb: int = Field(1024, ge=512)  # memory of one page, above which it is ended as a crash
     executable: str = ""  # Chromium to use; empty: the first one found
+    frames: Literal["auto", "begin_frame", "screenshot"] = "auto"  # how screens are taken; auto: as the build can
+    heap_mb: int = Field(512, ge=64)  # JavaScript heap of a page
+    download_mb: int = Field(50, ge=0)  # a longer download is cancelled
+    record: Literal["none", "failed", "all"] = "none"  # episodes kept as animated PNGs; failed: and crashed
+    record_folder: str = "episodes"
+    record_mb: int = Field(200, ge=1)  # of that folder; the oldest make room
 
 
 class Recording(_Block):
@@ -93,6 +107,7 @@ class Synthesis(_Block):
         "games": ["tiles", "shapes", "merge"],
         "sites": ["shop", "settings"],
     }
+    manifests: list[str] = []  # third-party pages: manifest files, folders of them, names of shipped ones
     train_tasks: int = Field(40, ge=1)  # tasks made for each iteration, over all worlds
     eval_tasks: int = Field(40, ge=1)  # held-out tasks, the same in every iteration
     levels: list[int] = [1, 2]
@@ -234,6 +249,10 @@ class Settings(_Block):
                 f"policy.template {self.policy.template} goes with policy.space {' or '.join(spaces)}, "
                 f"not {self.policy.space}"
             )
+        if self.sandbox.pages_min > self.sandbox.pages:
+            raise ValueError("sandbox.pages_min must not be above sandbox.pages")
+        if self.sandbox.silent_s < 2 * self.policy.timeout_s:
+            raise ValueError("sandbox.silent_s must be twice policy.timeout_s or more: a session waits for its policy")
         if self.policy.min_pixels > self.policy.max_pixels:
             raise ValueError("policy.min_pixels must not be above policy.max_pixels")
         if self.rl.length_buffer >= self.policy.max_new_tokens:

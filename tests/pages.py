@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from playwright.async_api import Error as PlaywrightError
-
 from flywheel.agent.actions import Click, Point
+from flywheel.errors import EnvError
 from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import catalogue
 
@@ -23,14 +22,10 @@ def click_on(result, name):
 
 async def script(env, expression: str):
     """What a JavaScript expression gives in the page."""
-    answer = await env._cdp.send(
-        "Runtime.evaluate", {"expression": expression, "returnByValue": True, "awaitPromise": True}
-    )
-    assert "exceptionDetails" not in answer, answer
-    return answer["result"].get("value")
+    return await env.tab.evaluate(expression)
 
 
 async def swallow(sending) -> None:
     """Await a call that never comes back, because of what it does to its page."""
-    with suppress(PlaywrightError):
+    with suppress(EnvError):
         await sending

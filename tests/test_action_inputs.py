@@ -18,14 +18,14 @@ NONE_OF_ITS = [
 
 @pytest.mark.parametrize("action", NONE_OF_ITS, ids=lambda action: type(action).__name__)
 async def test_what_a_page_cannot_do_is_said(action):
-    hands = Hands(None, 100, 100, lambda: None)  # no page: it is not touched
-    assert await hands.do(action, "http://a.test/") == f"a browser page has no {act.NAMES[type(action)]}"
+    hands = Hands(100, 100)  # no page: it is not touched
+    assert await hands.do(action, None, (), "http://a.test/") == f"a browser page has no {act.NAMES[type(action)]}"
 
 
 async def test_waiting_and_ending_need_no_hands():
-    hands = Hands(None, 100, 100, lambda: None)
+    hands = Hands(100, 100)
     for action in (act.Wait(), act.Finished("x"), act.CallUser()):
-        assert await hands.do(action, "http://a.test/") == ""
+        assert await hands.do(action, None, (), "http://a.test/") == ""
 
 
 def test_every_action_is_kept_in_a_checkpoint():

@@ -41,7 +41,7 @@ async def test_the_browser_passes_the_conformance_suite(pool, world, template):
 
 async def test_a_hung_page_meets_its_deadline_and_the_next_lease_is_sound(hasty):
     async def hang(env):
-        env.hung = asyncio.ensure_future(swallow(env._cdp.send("Runtime.evaluate", {"expression": "for(;;);"})))
+        env.hung = asyncio.ensure_future(swallow(env.tab.evaluate("for(;;);")))
 
     await check_env(hasty.env, task_of("settings", "turn_on"), hang)
 
@@ -144,8 +144,8 @@ async def test_page_time_passes_by_steps_alone(pool):
             env,
             """
             window.seen = {frames: 0, ticks: 0};
-            const frame = () => { seen.frames += 1; requestAnimationFrame(frame); };
-            requestAnimationFrame(frame);
+            {const frame = () => { seen.frames += 1; requestAnimationFrame(frame); };
+            requestAnimationFrame(frame);}
             setInterval(() => { seen.ticks += 1; }, 30);
             setTimeout(() => { seen.at = Date.now(); seen.now = performance.now(); }, 150);
             seen.start = Date.now();

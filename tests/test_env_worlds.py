@@ -12,12 +12,13 @@ import pytest
 import pytest_asyncio
 from pages import click_on, script, task_of
 
-from flywheel.agent.actions import Click, Drag, Hotkey, Point, Type, Wait
+from flywheel.agent.actions import Drag, Hotkey, Point, Wait
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Sandbox, Settings, Synthesis
 from flywheel.synthesis.tasks import make_tasks
 from flywheel.worlds import oracle
 from flywheel.worlds.merge.board import play
+from flywheel.worlds.players import random_action
 
 FORTY = Settings(synthesis=Synthesis(train_tasks=40, eval_tasks=40, levels=[1, 2]))
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -81,7 +82,7 @@ async def test_random_play_seldom_succeeds(pool):
         async with pool.env() as env:
             result = await env.reset(task, task.seed)
             while not (result.terminated or result.truncated):
-                result = await env.step(_random_action(rng))
+                result = await env.step(random_action(rng, texts=True))
         return result.reward >= task.threshold
 
     wins = await asyncio.gather(*(luck(task) for task in make_tasks(FORTY, 0, "train")))
@@ -141,17 +142,3 @@ async def test_a_game_state_can_be_set(pool):
 
 def _digest(step):
     return hashlib.sha256(step[2].observation.screenshot).hexdigest()
-
-
-def _random_action(rng: random.Random):
-    def point():
-        return Point(rng.random(), rng.random())
-
-    return rng.choice(
-        [
-            lambda: Click(point()),
-            lambda: Drag(point(), point()),
-            lambda: Hotkey((rng.choice(("left", "right", "up", "down")),)),
-            lambda: Type(rng.choice(("anna\n", "mug\n", "red\n"))),
-        ]
-    )()

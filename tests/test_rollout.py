@@ -13,7 +13,7 @@ from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import EnvError, PolicyError, PolicyTimeout
 from flywheel.policy.protocol import Image
 from flywheel.rollout.episode import run_episode
-from flywheel.rollout.pool import rollout
+from flywheel.rollout.pool import Tally, rollout
 from flywheel.store.partitions import from_rows
 
 S = settings()
@@ -146,6 +146,13 @@ async def test_crash_in_every_try_is_kept_and_never_scored():
         assert e.trajectory.get("final_state") is None
         assert e.trajectory.get("reward") is None
     assert from_rows("trajectories", [e.trajectory for e in got]).num_rows == 2
+
+
+async def test_what_happened_around_the_episodes_is_counted():
+    lamps, tally = Lamps(lambda lease: LampEnv(crash_at=0 if lease < 2 else None)), Tally()
+    await rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, tally=tally, **ARGUMENTS)
+    await rollout([task(2)], 1, Scripted(lambda c, s: LEFT), Lamps(), tally=tally, **ARGUMENTS)
+    assert tally == Tally(retries=2)  # these lamps keep no count of their own
 
 
 async def test_hung_environment_meets_a_deadline():

@@ -73,6 +73,16 @@ def test_a_state_that_lacks_what_is_read_is_a_data_error(name, state):
         score(task(name, word="w", person="p", **params), state)
 
 
-def test_an_unknown_verifier_is_named():
-    with pytest.raises(BadInput, match="'nobody'"):
-        score(dataclasses.replace(ORDER, verifier="nobody"), {})
+@pytest.mark.parametrize("name", ["nobody", "world:", "world:nobody", "state:"])
+def test_an_unknown_verifier_is_named(name):
+    with pytest.raises(BadInput, match=f"'{name}'"):
+        score(dataclasses.replace(ORDER, verifier=name), {})
+
+
+def test_a_game_that_is_not_won_scores_less_than_one():
+    game = task("state:score")
+    assert score(game, {"won": True, "score": 0.7}) == 1.0
+    assert score(game, {"won": False, "score": 0.25}) == 0.25
+    assert score(game, {"won": False, "score": 1}) < 1
+    with pytest.raises(DataError, match="not in"):
+        score(game, {"won": False, "score": -0.5})

@@ -1,7 +1,10 @@
 """Deterministic verifiers (section 2.5.2): a score in [0, 1] from the recorded state of a finished episode.
 
-Pure functions of the task and the state, so the score stage can run again on stored trajectories. 1 is reached only
-where exactly what was asked is done; a part of it, or something beside it, scores less.
+Pure functions of the task's params and the state, so the score stage can run again on stored trajectories. 1 is reached
+only where exactly what was asked is done; a part of it, or something beside it, scores less.
+
+A verifier is named in a world's manifest and stored with each task: `state:score` (what a game's state says of
+itself), `world:NAME` (the function NAME of the world's own `world.py`), or one of `VERIFIERS` here.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from typing import Any
 
 from flywheel.errors import BadInput, DataError
 from flywheel.sandbox.env import Task
+from flywheel.worlds import catalogue
 
 Verifier = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
+_NOT_WON = 0.999  # the most that a game scores before it is won
 
 
 def score(task: Task, final_state: Mapping[str, Any]) -> float:
@@ -20,11 +25,7 @@ def score(task: Task, final_state: Mapping[str, Any]) -> float:
 
     Raises BadInput for an unknown verifier, DataError for a state that lacks what the verifier reads.
     """
-    verifier = VERIFIERS.get(task.verifier)
-    if verifier is None:
-        raise BadInput(
-            f"no verifier is called {task.verifier!r}", where=task.task_id, fix=f"known: {sorted(VERIFIERS)}"
-        )
+    verifier = find(task)
     try:
         value = float(verifier(task.params, final_state))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
@@ -34,6 +35,31 @@ def score(task: Task, final_state: Mapping[str, Any]) -> float:
     if not 0.0 <= value <= 1.0:
         raise DataError(f"verifier {task.verifier} gave {value}, which is not in [0, 1]", where=task.task_id)
     return value
+
+
+def find(task: Task) -> Verifier:
+    """The task's verifier. Raises BadInput where there is none of that name."""
+    kind, _, name = task.verifier.partition(":")
+    if kind == "world" and name:
+        verifier = getattr(catalogue.get(task.world).play, name, None)
+        known = f"a function of worlds/{task.world}/world.py"
+    else:
+        verifier = VERIFIERS.get(task.verifier)
+        known = f"known: {sorted(VERIFIERS)}"
+    if verifier is None:
+        raise BadInput(f"no verifier is called {task.verifier!r}", where=task.task_id, fix=known)
+    return verifier
+
+
+def _state_score(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """A game's own score; 1 exactly where it is won."""
+    return 1.0 if state["won"] else min(float(state["score"]), _NOT_WON)
+
+
+def _page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """What a third-party page tells by its manifest: the way from `floor` to `success` that the reward has gone."""
+    done = (state["reward"] - state["floor"]) / (state["success"] - state["floor"])
+    return min(max(float(done), 0.0), 1.0)
 
 
 def _tiles_cleared(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
@@ -86,6 +112,8 @@ def _shop_ordered(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
 
 
 VERIFIERS: dict[str, Verifier] = {
+    "state:score": _state_score,
+    "page:reward": _page_reward,
     "tiles_cleared": _tiles_cleared,
     "shapes_placed": _shapes_placed,
     "merge_reached": _merge_reached,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -19,9 +20,32 @@ log = logging.getLogger(__name__)
 
 
 class Sandbox(Protocol):
-    """Lends environments."""
+    """Lends environments. One with `events` (`flywheel.sandbox.events`) is asked how it fared."""
 
     def env(self) -> AbstractAsyncContextManager[Env]: ...
+
+
+@dataclass
+class Tally:
+    """What happened around the episodes of one rollout or of several: it is kept with the run.
+
+    retries: episodes begun again after their environment failed. The others are the sandbox's own count, 0 where it
+    keeps none: crashes of pages and browsers, sessions that it took back, resets and steps that it answered, those
+    of lost episodes included.
+    """
+
+    retries: int = 0
+    crashes: int = 0
+    reclaimed: int = 0
+    answers: int = 0
+
+    def add(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        """Add what the counts of a sandbox's events grew by."""
+        for name, event in (("crashes", "Crashed"), ("reclaimed", "Reclaimed"), ("answers", "Stepped")):
+            setattr(self, name, getattr(self, name) + after.get(event, 0) - before.get(event, 0))
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
 
 
 async def rollout(
@@ -35,13 +59,15 @@ async def rollout(
     temperature: float,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     run_id: str = "",
+    tally: Tally | None = None,
 ) -> list[Episode]:
     """`samples` episodes of each task, at most min(rollout.max_concurrent, sandbox.pages) at once.
 
     Returned sorted by trajectory_id, so the order of finishing changes nothing; `on_episode` is called in that order
     of finishing. A crash of an environment is tried again in a fresh one, rollout.retries times; then the episode's
-    status is `crashed`, with the error. Raises PolicyError: without a policy no episode can go on.
+    status is `crashed`, with the error. `tally` is added to. Raises PolicyError: without a policy no episode can go on.
     """
+    tally, before = tally or Tally(), _counts(sandbox)
     slots = asyncio.Semaphore(min(settings.rollout.max_concurrent, settings.sandbox.pages))
     version = policy.weight_version
 
@@ -54,6 +80,7 @@ async def rollout(
     async def _with_retries(task: Task, sample: int) -> Episode:
         started = datetime.now(UTC)
         for attempt in range(settings.rollout.retries + 1):
+            tally.retries += attempt > 0
             try:
                 async with asyncio.timeout(_deadline(task, settings)), sandbox.env() as env:
                     return await run_episode(
@@ -71,7 +98,14 @@ async def rollout(
     except BaseExceptionGroup as several:
         # One cause stops the others; callers want that cause by its class.
         raise several.exceptions[0] from None
+    finally:
+        tally.add(before, _counts(sandbox))
     return sorted((task.result() for task in running), key=lambda episode: episode.id)
+
+
+def _counts(sandbox: Sandbox) -> Mapping[str, int]:
+    events = getattr(sandbox, "events", None)
+    return events.counts if events is not None else {}
 
 
 def _deadline(task: Task, settings: Settings) -> float:

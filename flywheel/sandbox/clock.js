@@ -1,128 +1,625 @@
-// Runs in every document before its own scripts: time that stands still until it is advanced, seeded chance,
-// and what an observer needs to know. `SEED` is replaced at each reset.
+// Runs in every document before its own scripts: time that stands still until it is advanced, seeded chance, answers
+// to dialogs, and what an observer needs to know. `CONFIG` is replaced for each page: { seed, start, patience }.
+//
+// Frames of one origin share the clock of their parent; frames of other origins have their own, advanced by message.
+// A page may replace any built-in function afterwards, so all that is needed later is taken at the start.
 (() => {
   "use strict";
-  const real = { Date, setTimeout: window.setTimeout.bind(window), MessageChannel };
-  const EPOCH = real.Date.UTC(2026, 0, 1, 9);
+  // The first document of a frame, which is empty, leaves its window to the next one.
+  if (window.__flywheel__) return window.__flywheel__.settleIn();
+  const config = CONFIG;
+  const uncurried = (method) => Function.prototype.call.bind(method);
+  const property = (object, name) => uncurried(Object.getOwnPropertyDescriptor(object, name).get);
+  const P = Promise, RealDate = Date, Channel = MessageChannel, E = Element, apply = Reflect.apply, plain = Object.create;
+  const { construct, get: read } = Reflect, { min, max, round, floor, imul } = Math, { parse, stringify } = JSON;
+  const define = Object.defineProperty, same = Object.is, text = String, number = Number, indirect = eval;
+  const then = uncurried(P.prototype.then);
+  const realTimeout = window.setTimeout.bind(window), realClear = window.clearTimeout.bind(window);
+  const realNow = performance.now.bind(performance);
+  const style = window.getComputedStyle.bind(window), report = window.reportError.bind(window);
+  const listen = uncurried(EventTarget.prototype.addEventListener);
+  const find = uncurried(Document.prototype.querySelectorAll), box = uncurried(E.prototype.getBoundingClientRect);
+  const attribute = uncurried(E.prototype.getAttribute), matches = uncurried(E.prototype.matches);
+  const closest = uncurried(E.prototype.closest), slice = uncurried(String.prototype.slice);
+  const animationsOf = uncurried(Document.prototype.getAnimations);
+  const post = uncurried(MessagePort.prototype.postMessage), closePort = uncurried(MessagePort.prototype.close);
+  const frameSend = window.postMessage;
+  const seen = uncurried(WeakMap.prototype.get), remember = uncurried(WeakMap.prototype.set);
+  const has = uncurried(WeakSet.prototype.has), mark = uncurried(WeakSet.prototype.add);
+  const ready = property(Document.prototype, "readyState"), active = property(Document.prototype, "activeElement");
+  const prevented = property(Event.prototype, "defaultPrevented"), targetOf = property(Event.prototype, "target");
+  const postTask = window.scheduler && uncurried(Scheduler.prototype.postTask);
+  const theScheduler = window.scheduler;
+
+  const EPOCH = RealDate.UTC(2026, 0, 1, 9);
   const FRAME = 1000 / 60;
+  const NESTED = 5, CLAMP = 4; // timers set by timers, five deep, wait 4 ms at least, as in every browser
+  const PATIENCE = 1500; // real milliseconds that a load may hold time up
+  const GESTURE = 5000; // page milliseconds in which a press of the user allows one popup
+  const NOTES = 20; // of one look
 
-  let now = 0;
-  let nextId = 1;
-  let timers = new Map(); // id -> { at, every, run }
-  let frames = new Map(); // id -> callback
-  let nextFrame = FRAME;
-  let leaving = false; // a navigation was asked for and has not been committed yet
+  // -- what is handed on -----------------------------------------------------------------------------------------
+  // A document hands time and notes to the next one of its origin, in a store that it empties before any script looks.
+  const CARRY = "__flywheel_carry__";
+  const carried = () => {
+    const fresh = { start: config.start, number: 0, notes: [] };
+    try {
+      const kept = parent === window ? sessionStorage.getItem(CARRY) : null;
+      if (kept === null) return fresh;
+      sessionStorage.removeItem(CARRY);
+      return parse(kept);
+    } catch {
+      return fresh; // a document without storage
+    }
+  };
+  const before = carried();
+  const makeCore = () => ({
+    start: before.start, now: 0, nextId: 1, nextFrame: FRAME, depth: 0, timers: plain(null), frames: plain(null),
+    waiting: 0, realms: [], leaving: false, traversing: false, pending: plain(null), submits: [], moves: [],
+    notes: before.notes, gesture: -Infinity,
+  });
+  let core = null;
+  try {
+    if (parent !== window) core = parent.__flywheel__.core;
+  } catch { /* a frame of another origin, or a parent without a clock */ }
+  core = core || makeCore();
+  core.realms[core.realms.length] = window;
+  const push = (list, value) => { list[list.length] = value; };
+  const note = (kind, what) => {
+    if (core.notes.length < NOTES) push(core.notes, [kind, slice(text(what), 0, 200)]);
+  };
+  const onHide = () => {
+    try {
+      if (parent !== window) return;
+      const next = { start: core.start + core.now, number: before.number + 1, notes: core.notes };
+      sessionStorage.setItem(CARRY, stringify(next));
+    } catch { /* a document without storage */ }
+  };
 
+  // -- the clock ------------------------------------------------------------------------------------------------
+  const born = core.now;
+  const now = () => core.now - born;
   const run = (callback, args) => {
     try {
-      if (typeof callback === "function") callback(...args);
-      else (0, eval)(String(callback));
+      if (typeof callback === "function") apply(callback, window, args);
+      else indirect(text(callback));
     } catch (error) {
-      reportError(error);
+      report(error);
     }
   };
   const addTimer = (callback, delay, every, args) => {
-    const wait = Math.max(Number(delay) || 0, every ? 1 : 0);
-    timers.set(nextId, { at: now + wait, every: every ? wait : 0, run: () => run(callback, args) });
-    return nextId++;
-  };
-  window.setTimeout = (callback, delay, ...args) => addTimer(callback, delay, false, args);
-  window.setInterval = (callback, delay, ...args) => addTimer(callback, delay, true, args);
-  window.requestIdleCallback = (callback) =>
-    addTimer(callback, 1, false, [{ didTimeout: false, timeRemaining: () => 10 }]);
-  window.clearTimeout = window.clearInterval = window.cancelIdleCallback = (id) => void timers.delete(id);
-  window.requestAnimationFrame = (callback) => (frames.set(nextId, callback), nextId++);
-  window.cancelAnimationFrame = (id) => void frames.delete(id);
-  performance.now = () => now;
-
-  window.Date = new Proxy(real.Date, {
-    construct: (target, args, self) => Reflect.construct(target, args.length ? args : [EPOCH + now], self),
-    apply: () => new real.Date(EPOCH + now).toString(),
-    get: (target, key) => (key === "now" ? () => Math.floor(EPOCH + now) : Reflect.get(target, key)),
-  });
-  real.Date.prototype.constructor = window.Date;
-
-  let chance = SEED >>> 0;
-  Math.random = () => {
-    chance = (chance + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(chance ^ (chance >>> 15), chance | 1);
-    t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  };
-
-  // Lets the page's own tasks and promises run, without any real time.
-  const macrotask = () => new Promise((resolve) => {
-    const channel = new real.MessageChannel();
-    channel.port1.onmessage = () => (channel.port1.close(), resolve());
-    channel.port2.postMessage(0);
-  });
-
-  const born = new WeakMap();
-  const driveAnimations = () => {
-    for (const animation of document.getAnimations()) {
-      if (!born.has(animation)) {
-        born.set(animation, now);
-        animation.pause();
-      }
-      animation.currentTime = now - born.get(animation);
-    }
-  };
-
-  const advance = async (ms) => {
-    const end = now + ms;
-    for (;;) {
-      let due = null;
-      for (const [id, timer] of timers) if (!due || timer.at < due.timer.at) due = { id, timer };
-      const frameAt = frames.size ? Math.max(nextFrame, now) : Infinity;
-      const timerAt = due ? due.timer.at : Infinity;
-      if (Math.min(frameAt, timerAt) > end) break;
-      if (timerAt <= frameAt) {
-        now = Math.max(now, timerAt);
-        if (due.timer.every) due.timer.at = now + due.timer.every;
-        else timers.delete(due.id);
-        due.timer.run();
-      } else {
-        now = frameAt;
-        nextFrame = frameAt + FRAME;
-        const batch = [...frames.values()];
-        frames = new Map();
-        for (const callback of batch) run(callback, [now]);
-      }
-      await macrotask();
-    }
-    now = end;
-    driveAnimations();
-  };
-
-  addEventListener("click", (event) => {
-    const link = event.target instanceof Element && event.target.closest("a[href]");
-    if (link && !event.defaultPrevented && !link.getAttribute("href").startsWith("#")) leaving = true;
-  });
-  addEventListener("submit", (event) => { if (!event.defaultPrevented) leaving = true; });
-
-  const elements = () => [...document.querySelectorAll("[data-el]")].map((node) => {
-    const box = node.getBoundingClientRect();
-    const share = (value, whole) => Math.round((value / whole) * 1e4) / 1e4;
-    return {
-      name: node.dataset.el,
-      x: share(box.x, innerWidth), y: share(box.y, innerHeight),
-      w: share(box.width, innerWidth), h: share(box.height, innerHeight),
-      focused: node === document.activeElement,
+    const depth = core.depth + 1;
+    const least = depth > NESTED ? CLAMP : every ? 1 : 0;
+    const wait = min(max(number(delay) || 0, least), 2 ** 31);
+    const id = core.nextId++;
+    core.timers[id] = {
+      at: core.now + wait, every: every ? wait : 0, depth, realm: window, run: () => run(callback, args),
     };
-  }).filter((e) => e.w > 0 && e.h > 0 && e.x < 1 && e.y < 1 && e.x + e.w > 0 && e.y + e.h > 0);
-
-  /** Let what was begun finish (a navigation destroys this call: ask again), pass `ms`, and tell what there is. */
-  const observe = async (ms) => {
-    await macrotask();
-    await macrotask();
-    if (leaving) await new Promise((resolve) => real.setTimeout(resolve, 3000));
-    leaving = false;
-    if (document.readyState !== "complete") {
-      await new Promise((resolve) => addEventListener("load", resolve, { once: true }));
-      await macrotask();
-    }
-    await advance(ms);
-    return { elements: elements(), game: window.__env__ ? window.__env__.getState() : null };
+    return id;
   };
-  Object.defineProperty(window, "__flywheel__", { value: Object.freeze({ observe }) });
+  const replace = (object, name, value) =>
+    define(object, name, { value, writable: true, configurable: true, enumerable: true });
+  const getter = (object, name, get) => define(object, name, { get, configurable: true });
+
+  replace(window, "setTimeout", function setTimeout(callback, delay, ...args) {
+    return addTimer(callback, delay, false, args);
+  });
+  replace(window, "setInterval", function setInterval(callback, delay, ...args) {
+    return addTimer(callback, delay, true, args);
+  });
+  replace(window, "requestIdleCallback", function requestIdleCallback(callback) {
+    return addTimer(callback, 1, false, [{ didTimeout: false, timeRemaining: () => 10 }]);
+  });
+  const dropTimer = (id) => { delete core.timers[id]; };
+  replace(window, "clearTimeout", function clearTimeout(id) { dropTimer(id); });
+  replace(window, "clearInterval", function clearInterval(id) { dropTimer(id); });
+  replace(window, "cancelIdleCallback", function cancelIdleCallback(id) { dropTimer(id); });
+  replace(window, "requestAnimationFrame", function requestAnimationFrame(callback) {
+    const id = core.nextId++;
+    core.frames[id] = { realm: window, run: () => run(callback, [now()]) };
+    core.waiting += 1;
+    return id;
+  });
+  replace(window, "cancelAnimationFrame", function cancelAnimationFrame(id) {
+    if (core.frames[id]) core.waiting -= 1;
+    delete core.frames[id];
+  });
+  replace(AbortSignal, "timeout", function timeout(ms) {
+    const control = new AbortController();
+    addTimer(() => control.abort(new DOMException("signal timed out", "TimeoutError")), ms, false, []);
+    return control.signal;
+  });
+
+  replace(Performance.prototype, "now", { now() { return now(); } }.now);
+  getter(Performance.prototype, "timeOrigin", () => EPOCH + core.start + born);
+  getter(AnimationTimeline.prototype, "currentTime", () => now());
+  const stamps = new WeakMap();
+  getter(Event.prototype, "timeStamp", function timeStamp() {
+    if (seen(stamps, this) === undefined) remember(stamps, this, now());
+    return seen(stamps, this);
+  });
+  const date = () => EPOCH + core.start + core.now;
+  window.Date = new Proxy(RealDate, {
+    construct: (target, args, self) => construct(target, args.length ? args : [date()], self),
+    apply: () => new RealDate(date()).toString(),
+    get: (target, key) => (key === "now" ? dateNow : read(target, key)),
+  });
+  const dateNow = () => floor(date());
+  RealDate.prototype.constructor = window.Date;
+
+  // -- chance ---------------------------------------------------------------------------------------------------
+  const generator = (seed) => {
+    const state = { value: seed >>> 0 };
+    const next = () => {
+      state.value = (state.value + 0x6d2b79f5) >>> 0;
+      let t = imul(state.value ^ (state.value >>> 15), state.value | 1);
+      t = (t + imul(t ^ (t >>> 7), t | 61)) ^ t;
+      return (t ^ (t >>> 14)) >>> 0;
+    };
+    return { state, next };
+  };
+  // Each document of an episode has numbers of its own, and keys are not drawn from what Math.random gives.
+  const chance = generator(config.seed + imul(before.number, 0x9e3779b1));
+  const keys = generator(config.seed + imul(before.number + 1, 0x85ebca6b) + 1);
+  Math.random = function random() { return chance.next() / 4294967296; };
+  const Bytes = Uint8Array;
+  const fill = (array) => {
+    const bytes = new Bytes(array.buffer, array.byteOffset, array.byteLength);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = keys.next() >>> 24;
+    return array;
+  };
+  const randomValues = uncurried(Crypto.prototype.getRandomValues);
+  replace(Crypto.prototype, "getRandomValues", function getRandomValues(array) {
+    randomValues(this, array); // for its errors
+    return fill(array);
+  });
+  if (window.isSecureContext)
+    replace(Crypto.prototype, "randomUUID", function randomUUID() {
+      const bytes = fill(new Bytes(16));
+      let uuid = "";
+      for (let i = 0; i < 16; i++) {
+        const byte = i === 6 ? (bytes[i] & 15) | 64 : i === 8 ? (bytes[i] & 63) | 128 : bytes[i];
+        uuid += (i === 4 || i === 6 || i === 8 || i === 10 ? "-" : "") + (byte < 16 ? "0" : "") + byte.toString(16);
+      }
+      return uuid;
+    });
+
+  // -- what would block a page, or leave it: answered, or refused by name -----------------------------------------
+  window.alert = function alert(what = "") { note("note", `alert "${what}": closed`); };
+  window.confirm = function confirm(what = "") { return note("note", `confirm "${what}": answered OK`), true; };
+  window.prompt = function prompt(what = "", value = "") {
+    note("note", `prompt "${what}": answered "${value}"`);
+    return text(value);
+  };
+  window.print = function print() { note("note", "print: nothing was printed"); };
+  const refuse = (object, name, what) => {
+    if (object && object[name])
+      replace(object, name, function () {
+        note("note", `${what}: denied`);
+        return P.reject(new DOMException("Permission denied", "NotAllowedError"));
+      });
+  };
+  refuse(window.MediaDevices?.prototype, "getUserMedia", "camera or microphone");
+  refuse(window.MediaDevices?.prototype, "getDisplayMedia", "the screen's picture");
+  refuse(E.prototype, "requestPointerLock", "holding the mouse");
+  refuse(E.prototype, "requestFullscreen", "full screen");
+  refuse(window.ServiceWorkerContainer?.prototype, "register", "a service worker");
+  if (window.SharedWorker)
+    window.SharedWorker = function SharedWorker() {
+      note("note", "a shared worker: denied");
+      throw new DOMException("shared workers have no clock here", "NotSupportedError");
+    };
+
+  const frameNames = window.frames;
+  const here = (target) =>
+    target === "_self" || target === "_parent" || target === "_top" || frameNames[target] !== undefined;
+  const mayOpen = () => { // as browsers have it: a popup needs a press of the user, and uses it up
+    const may = core.now - core.gesture <= GESTURE;
+    core.gesture = -Infinity;
+    if (!may) note("note", "a popup that nobody asked for was blocked");
+    return may;
+  };
+  const realOpen = window.open;
+  window.open = function open(...args) {
+    const target = args[1] === undefined ? "" : text(args[1]);
+    return (target !== "" && here(target)) || mayOpen() ? apply(realOpen, window, args) : null;
+  };
+
+  // -- what is under way: a navigation stops the clock until the next document is there ---------------------------
+  const stays = (form, button) => {
+    const target = (button && attribute(button, "formtarget")) || attribute(form, "target");
+    const method = (button && attribute(button, "formmethod")) || attribute(form, "method") || "get";
+    return method.toLowerCase() === "dialog" || (target && !(target === "_self" || here(target)));
+  };
+  const onGesture = (event) => { if (event.isTrusted) core.gesture = core.now; };
+  const onSubmit = (event) => push(core.submits, event);
+  const onClick = (event) => {
+    const link = targetOf(event) instanceof E && closest(targetOf(event), "a[href],area[href]");
+    const target = link && attribute(link, "target");
+    if (target && !here(target) && !prevented(event) && !event.isTrusted && !mayOpen()) event.preventDefault();
+  };
+  const submit = uncurried(HTMLFormElement.prototype.submit);
+  replace(HTMLFormElement.prototype, "submit", { submit() {
+    if (this.isConnected && !stays(this)) core.leaving = true;
+    submit(this);
+  } }.submit);
+  const within = new WeakSet(); // navigations that the page makes of itself, without another document
+  if (window.navigation) {
+    listen(navigation, "navigate", (event) => {
+      core.traversing = false;
+      if (!event.destination.sameDocument && event.downloadRequest === null) push(core.moves, event);
+    });
+    listen(navigation, "navigateerror", () => { core.leaving = false; });
+    const intercept = uncurried(NavigateEvent.prototype.intercept);
+    replace(NavigateEvent.prototype, "intercept", { intercept(options) {
+      intercept(this, options);
+      mark(within, this);
+    } }.intercept);
+    const travel = (name) => {
+      const go = History.prototype[name];
+      replace(History.prototype, name, { [name](...args) {
+        core.traversing = this.length > 1;
+        apply(go, this, args);
+      } }[name]);
+    };
+    travel("back"); travel("forward"); travel("go");
+  }
+  const onTravelled = () => { core.traversing = false; };
+  const leaving = () => {
+    for (let i = 0; i < core.submits.length; i++) {
+      const event = core.submits[i];
+      if (!prevented(event) && !stays(targetOf(event), event.submitter)) core.leaving = true;
+    }
+    for (let i = 0; i < core.moves.length; i++)
+      if (!prevented(core.moves[i]) && !has(within, core.moves[i])) core.leaving = true;
+    core.submits.length = core.moves.length = 0;
+    return core.leaving;
+  };
+
+  // Requests of scripts, and questions to workers, take no page time: the clock waits for them.
+  let requests = 0;
+  const begun = () => {
+    const id = `${core.realms.length} ${requests++}`;
+    core.pending[id] = true;
+    return () => { delete core.pending[id]; };
+  };
+  const pending = () => {
+    for (const _ in core.pending) return true;
+    return false;
+  };
+  const track = (promise) => {
+    const over = begun();
+    then(promise, over, over);
+    return promise;
+  };
+  const realFetch = window.fetch;
+  replace(window, "fetch", { fetch(...args) { return track(apply(realFetch, window, args)); } }.fetch);
+  const trackMethod = (object, name) => {
+    const method = object[name];
+    replace(object, name, { [name](...args) { return track(apply(method, this, args)); } }[name]);
+  };
+  for (const name of ["json", "text", "blob", "arrayBuffer", "formData"]) trackMethod(Response.prototype, name);
+  const send = XMLHttpRequest.prototype.send;
+  replace(XMLHttpRequest.prototype, "send", { send(...args) {
+    listen(this, "loadend", begun(), { once: true });
+    return apply(send, this, args);
+  } }.send);
+  const ask = Worker.prototype.postMessage;
+  replace(Worker.prototype, "postMessage", { postMessage(...args) {
+    const over = begun();
+    listen(this, "message", over, { once: true });
+    listen(this, "error", over, { once: true });
+    return apply(ask, this, args);
+  } }.postMessage);
+
+  // So do pictures, scripts and style sheets that come in later.
+  const pictures = HTMLImageElement.prototype, source = Object.getOwnPropertyDescriptor(pictures, "src");
+  const complete = property(pictures, "complete"), setSource = uncurried(source.set);
+  define(pictures, "src", { ...source, set(value) {
+    setSource(this, value);
+    if (complete(this) || attribute(this, "loading") === "lazy") return;
+    const over = begun();
+    listen(this, "load", over, { once: true });
+    listen(this, "error", over, { once: true });
+  } });
+  const imagesOf = property(Document.prototype, "images"), scriptsOf = property(Document.prototype, "scripts");
+  const tagged = uncurried(Document.prototype.getElementsByTagName);
+  const loaded = new WeakSet();
+  const onLoaded = (event) => { if (targetOf(event) instanceof E) mark(loaded, targetOf(event)); };
+  const onFailed = (event) => {
+    const node = targetOf(event) instanceof E ? targetOf(event) : null;
+    if (node) mark(loaded, node);
+    if (node) note("fault", `could not load ${node.currentSrc || node.src || node.href || node.tagName}`);
+    else note("fault", `${event.message} at ${event.filename}:${event.lineno}`);
+  };
+  const onRejected = (event) => note("fault", `unhandled rejection: ${event.reason}`);
+  const onLoad = () => {
+    const images = imagesOf(document), scripts = scriptsOf(document), links = tagged(document, "link");
+    for (let i = 0; i < images.length; i++) mark(loaded, images[i]);
+    for (let i = 0; i < scripts.length; i++) mark(loaded, scripts[i]);
+    for (let i = 0; i < links.length; i++) mark(loaded, links[i]);
+  };
+  const awaited = (node, address) => attribute(node, address) && !has(loaded, node);
+  const unloaded = () => {
+    const images = imagesOf(document), scripts = scriptsOf(document), links = tagged(document, "link");
+    for (let i = 0; i < images.length; i++)
+      if (!complete(images[i]) && awaited(images[i], "src") && attribute(images[i], "loading") !== "lazy") return true;
+    if (ready(document) !== "complete") return false;
+    for (let i = 0; i < scripts.length; i++) if (awaited(scripts[i], "src") && !scripts[i].noModule) return true;
+    for (let i = 0; i < links.length; i++)
+      if (awaited(links[i], "href") && links[i].relList.contains("stylesheet") && !links[i].disabled) return true;
+    return false;
+  };
+
+  // -- letting things happen --------------------------------------------------------------------------------------
+  const turns = new Channel(), turning = plain(null);
+  let asked = 0, answered = 0;
+  turns.port1.onmessage = () => {
+    const resolve = turning[answered];
+    delete turning[answered++];
+    resolve();
+  };
+  const macrotask = () => new P((resolve) => {
+    turning[asked++] = resolve;
+    post(turns.port2, 0);
+  });
+  const sleep = (ms) => new P((resolve) => realTimeout(resolve, ms));
+  // Everything that the page has put into its task queues is done; a page that never rests is given up on.
+  const idle = () => {
+    if (!postTask) return macrotask();
+    return new P((resolve) => {
+      const limit = realTimeout(resolve, 250);
+      const done = () => (realClear(limit), resolve());
+      then(postTask(theScheduler, done, { priority: "background" }), undefined, done);
+    });
+  };
+  const settle = async () => {
+    await idle();
+    const begin = realNow();
+    while (!leaving() && realNow() - begin < PATIENCE && (core.traversing || pending() || unloaded())) {
+      if (core.traversing && realNow() - begin > 500) core.traversing = false; // there was nowhere to go
+      await sleep(2);
+      await idle();
+    }
+    if (!core.leaving && (pending() || unloaded())) { // a stream, or a server that does not answer: it is waited for no more
+      core.pending = plain(null);
+      onLoad();
+    }
+  };
+
+  const lives = new WeakMap(); // animation -> { time, seen }: its own time, and the page time when it was last moved
+  const driveAnimations = () => {
+    for (let r = core.realms.length - 1; r >= 0; r--) {
+      const realm = core.realms[r];
+      if (realm.closed) continue;
+      const animations = animationsOf(realm.document);
+      for (let i = 0; i < animations.length; i++) {
+        const animation = animations[i], effect = animation.effect;
+        let life = seen(lives, animation);
+        if (!life) {
+          if (animation.playState !== "running") continue;
+          remember(lives, animation, (life = { time: 0, seen: core.now }));
+          animation.pause();
+        }
+        const held = animation.animationName !== undefined && effect?.target &&
+          style(effect.target, effect.pseudoElement).animationPlayState === "paused";
+        if (!held) life.time += (core.now - life.seen) * animation.playbackRate;
+        life.seen = core.now;
+        const end = effect ? effect.getComputedTiming().endTime : 0;
+        if (life.time >= end && animation.playState !== "finished") animation.finish();
+        else if (life.time < end) animation.currentTime = max(life.time, 0);
+      }
+    }
+  };
+
+  /** Frames of other origins have clocks of their own. */
+  const advanceStrangers = async (ms) => {
+    for (let i = 0; i < frameNames.length; i++) {
+      const frame = frameNames[i];
+      let own = false;
+      try { own = Boolean(frame.document); } catch { /* of another origin */ }
+      if (own) continue;
+      const answer = new Channel();
+      await new P((resolve) => {
+        answer.port1.onmessage = resolve;
+        realTimeout(resolve, 1000);
+        apply(frameSend, frame, [{ __flywheel__: "advance", ms }, "*", [answer.port2]]);
+      });
+      closePort(answer.port1);
+    }
+  };
+  const onMessage = (event) => {
+    if (parent === window || event.source !== parent || event.data?.__flywheel__ !== "advance") return;
+    event.stopImmediatePropagation();
+    const port = event.ports[0];
+    then(advance(event.data.ms), () => post(port, 0));
+  };
+
+  /** Pass `ms` of page time, or less where the page is being left. Gives what is left of it. */
+  const advance = async (ms) => {
+    const begin = core.now, end = begin + ms;
+    driveAnimations();
+    while (!leaving()) {
+      let first = "", due = null;
+      for (const id in core.timers) {
+        const timer = core.timers[id];
+        if (!due || timer.at < due.at) { first = id; due = timer; }
+      }
+      const frameAt = core.waiting > 0 ? max(core.nextFrame, core.now) : Infinity;
+      const timerAt = due ? due.at : Infinity;
+      if (min(frameAt, timerAt) > end) {
+        core.now = end;
+        break;
+      }
+      if (timerAt <= frameAt) {
+        core.now = max(core.now, timerAt);
+        if (due.realm.closed || !due.every) delete core.timers[first];
+        else due.at = core.now + due.every;
+        core.depth = due.depth;
+        if (!due.realm.closed) due.run();
+        core.depth = 0;
+      } else {
+        core.now = frameAt;
+        core.nextFrame = frameAt + FRAME;
+        const batch = core.frames;
+        core.frames = plain(null);
+        core.waiting = 0;
+        for (const id in batch) if (!batch[id].realm.closed) batch[id].run();
+      }
+      await macrotask();
+      if (pending() || unloaded()) await settle();
+    }
+    driveAnimations();
+    if (frameNames.length) await advanceStrangers(core.now - begin);
+    return end - core.now;
+  };
+
+  // -- what an observer asks for ------------------------------------------------------------------------------------
+  const share = (value, whole) => round((value / whole) * 1e4) / 1e4;
+  // Named elements: those in the viewport, and those beyond it, to which one would have to scroll.
+  const elements = () => {
+    const found = [], beyond = [], nodes = find(document, "[data-el]"), focus = active(document);
+    for (let i = 0; i < nodes.length; i++) {
+      const node = nodes[i], area = box(node);
+      const one = {
+        name: attribute(node, "data-el"),
+        x: share(area.x, innerWidth), y: share(area.y, innerHeight),
+        w: share(area.width, innerWidth), h: share(area.height, innerHeight),
+        focused: node === focus,
+      };
+      if (!(one.w > 0 && one.h > 0)) continue;
+      if (one.x >= 1 || one.y >= 1 || one.x + one.w <= 0 || one.y + one.h <= 0) {
+        push(beyond, { name: one.name, x: one.x + one.w / 2, y: one.y + one.h / 2 });
+        continue;
+      }
+      if (matches(node, "input, textarea, select")) one.value = slice(text(node.value), 0, 200);
+      if (matches(node, "select")) one.picker = true;
+      else if (one.value && node.selectionStart === 0) one.selected = node.selectionEnd === node.value.length;
+      if (matches(node, "input[type=checkbox], input[type=radio]")) one.checked = node.checked;
+      push(found, one);
+    }
+    return { elements: found, beyond };
+  };
+  const gameState = () => (window.__env__ ? window.__env__.getState() : null);
+
+  /** Let what was begun finish, pass `ms`, and tell what there is. `left`: of `ms`, where the page is being left.
+   *  time: of the session, which a document that was handed none catches up with. until: the session's time at the
+   *  end, in place of `ms`, where nobody knows how much of a step the last document has passed. */
+  const observe = async (ms, reading = gameState, time = 0, until = null) => {
+    core.start += max(0, time - core.start - core.now);
+    if (until !== null) ms = max(0, round((until - core.start - core.now) * 1e6) / 1e6);
+    for (const begin = realNow(); ready(document) !== "complete" && !leaving() && realNow() - begin < config.patience;) {
+      await sleep(3);
+      await idle();
+    }
+    await settle();
+    const left = await advance(ms);
+    if (!core.leaving) await idle();
+    const told = { leaving: leaving(), left, time: core.start + core.now, notes: core.notes };
+    core.notes = [];
+    core.leaving = false; // a navigation that comes to nothing is not waited for twice
+    if (told.leaving) return told;
+    const { elements: found, beyond } = elements();
+    return { ...told, url: location.href, elements: found, beyond, game: reading() ?? null };
+  };
+
+  /** Run what prepares a page for its episode; page time passes while it waits for that. */
+  const prepare = async (begin) => {
+    let over = false, failure = null;
+    (async () => {
+      try { await begin(); } catch (error) { failure = error ?? new Error("it threw nothing"); }
+      over = true;
+    })();
+    for (let spent = 0; spent < 10000 && !over; spent += 50) {
+      await settle();
+      if (!over) await advance(50);
+    }
+    if (failure) throw failure;
+    if (!over) throw new Error("it is not done after 10 s of page time");
+  };
+
+  // -- checkpoints --------------------------------------------------------------------------------------------------
+  const pathOf = (node) => {
+    const path = [];
+    for (; node && node.parentElement; node = node.parentElement)
+      path.unshift([...node.parentElement.children].indexOf(node));
+    return path;
+  };
+  const storage = (store) => {
+    const kept = [];
+    for (let i = 0; i < store.length; i++) push(kept, [store.key(i), store.getItem(store.key(i))]);
+    return kept;
+  };
+  // What the document is, with what its fields hold: 32 bits of it (FNV-1a).
+  const likeness = () => {
+    let said = document.documentElement.outerHTML, hash = 0x811c9dc5;
+    const fields = find(document, "input, textarea, select");
+    for (let i = 0; i < fields.length; i++) said += `\n${fields[i].value}${fields[i].checked ? " on" : ""}`;
+    for (let i = 0; i < said.length; i++) hash = imul(hash ^ said.charCodeAt(i), 0x01000193);
+    return hash >>> 0;
+  };
+  const plan = () => {
+    const every = [], at = [];
+    for (const id in core.timers) { push(every, core.timers[id].every); push(at, core.timers[id].at); }
+    return { every, at };
+  };
+
+  const save = async () => ({
+    start: core.start, now: core.now, nextFrame: core.nextFrame, chance: chance.state.value, keys: keys.state.value,
+    ...plan(), waiting: core.waiting, likeness: likeness(), scroll: [scrollX, scrollY], focus: pathOf(active(document)),
+    local: storage(localStorage), session: storage(sessionStorage),
+    databases: window.indexedDB?.databases ? (await indexedDB.databases()).length : 0,
+    state: gameState(), restorable: Boolean(window.__env__?.setState) && core.realms.length === 1,
+  });
+  /** Bring back what `save` gave, in a fresh document; false where document or timers are not what they were. */
+  const load = async (kept) => {
+    for (const [store, pairs] of [[localStorage, kept.local], [sessionStorage, kept.session]]) {
+      store.clear();
+      for (const [key, value] of pairs) store.setItem(key, value);
+    }
+    [core.start, core.now, core.nextFrame] = [kept.start, kept.now, kept.nextFrame];
+    await window.__env__.setState(kept.state);
+    await settle();
+    if (plan().every.join() !== kept.every.join() || core.waiting !== kept.waiting) return false;
+    if (likeness() !== kept.likeness) return false;
+    [chance.state.value, keys.state.value] = [kept.chance, kept.keys];
+    let i = 0;
+    for (const id in core.timers) core.timers[id].at = kept.at[i++];
+    scrollTo(...kept.scroll);
+    let node = document.documentElement;
+    for (const index of kept.focus) node = node?.children[index];
+    if (node && node !== document.body) node.focus({ preventScroll: true });
+    return true;
+  };
+
+  // -- put in place, and again after document.open(), which takes every listener away -------------------------------
+  // A caret that blinks would do so in real time.
+  const still = new CSSStyleSheet();
+  still.replaceSync(":root { caret-animation: manual; }");
+  const settleIn = () => {
+    const early = { capture: true };
+    listen(window, "mousedown", onGesture, early);
+    listen(window, "keydown", onGesture, early);
+    listen(window, "submit", onSubmit);
+    listen(window, "click", onClick);
+    listen(window, "popstate", onTravelled);
+    listen(window, "pagehide", onHide);
+    listen(window, "error", onFailed, early);
+    listen(window, "unhandledrejection", onRejected);
+    listen(window, "message", onMessage, early);
+    listen(window, "load", onLoad);
+    listen(document, "load", onLoaded, early);
+    document.adoptedStyleSheets = [still];
+  };
+  settleIn();
+  for (const name of ["open", "write", "writeln"]) {
+    const method = Document.prototype[name];
+    replace(Document.prototype, name, { [name](...args) {
+      const answer = apply(method, this, args);
+      if (same(this, document)) settleIn();
+      return answer;
+    } }[name]);
+  }
+
+  define(window, "__flywheel__", { value: Object.freeze({ core, observe, prepare, save, load, settleIn }) });
 })();

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from flywheel.agent.actions import Action, CallUser, Click, Finished, Point
+from flywheel.agent.actions import Action, CallUser, Click, Finished, Point, Wait
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward import verifiers
 from flywheel.sandbox.env import Observation, StepResult, Task
@@ -73,15 +73,23 @@ class FakeEnv:
             x, y = action.point.x * SIZE - self._corner[0], action.point.y * SIZE - self._corner[1]
             if 0 <= x < SQUARE and 0 <= y < SQUARE:
                 self._page = "item/" + self._task.params["item"].replace(" ", "-")
+        elif not isinstance(action, Wait | Finished | CallUser):
+            note = "the fake takes clicks alone"
         return self._result(note, isinstance(action, Finished | CallUser))
 
     async def checkpoint(self) -> bytes:
+        if self._task is None:
+            raise EnvError("nothing to keep", fix="reset the environment first")
         return json.dumps({"seed": self._seed, "actions": pack(self._actions)}).encode()
 
     async def restore(self, checkpoint: bytes) -> StepResult:
-        kept = json.loads(checkpoint)
-        result = await self.reset(self._task, kept["seed"])
-        for action in unpack(kept["actions"]):
+        try:
+            kept = json.loads(checkpoint)
+            seed, actions = int(kept["seed"]), unpack(kept["actions"])
+        except (ValueError, KeyError, TypeError):
+            raise EnvError("this is no checkpoint", where=f"{len(checkpoint)} bytes") from None
+        result = await self.reset(self._task, seed)
+        for action in actions:
             result = await self.step(action)
         return result
 

@@ -2,144 +2,235 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import urljoin
-
-from playwright.async_api import Page
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
+from flywheel.sandbox import keyboard
+from flywheel.sandbox.keyboard import SHIFT, Key
+from flywheel.sandbox.page import Page
+from flywheel.sandbox.sessions import within
 
-_KEYS = {
-    "left": "ArrowLeft", "right": "ArrowRight", "up": "ArrowUp", "down": "ArrowDown", "enter": "Enter",
-    "return": "Enter", "esc": "Escape", "escape": "Escape", "tab": "Tab", "space": "Space", "backspace": "Backspace",
-    "delete": "Delete", "del": "Delete", "home": "Home", "end": "End", "pageup": "PageUp", "pagedown": "PageDown",
-    "ctrl": "Control", "control": "Control", "shift": "Shift", "alt": "Alt", "meta": "Meta", "cmd": "Meta",
-    "win": "Meta", "insert": "Insert", "arrowleft": "ArrowLeft", "arrowright": "ArrowRight", "arrowup": "ArrowUp",
-    "arrowdown": "ArrowDown",
-    **{f"f{n}": f"F{n}" for n in range(1, 13)},
-}  # fmt: skip
 _SCROLL = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 _SCROLL_SHARE = 0.5  # of the viewport, a scroll
 _MAX_TEXT = 2000
-
-
-def key_name(key: str) -> str | None:
-    """`left` -> `ArrowLeft`, `a` -> `a`; None for a key there is not."""
-    key = key.lower()
-    return _KEYS.get(key) or (key if len(key) == 1 and key.isprintable() and key.isascii() else None)
+_BUTTONS = {"none": 0, "left": 1, "right": 2}
+_SCROLL_FRAMES = 2  # in which a page has taken a turn of the wheel and moved
 
 
 class Hands:
-    """Mouse and keyboard of one page. width, height: the viewport in pixels. settle: waits for what was begun."""
+    """Mouse and keyboard of a session. width, height: the viewport in pixels.
 
-    def __init__(self, page: Page, width: int, height: int, settle: Callable[[], Awaitable[object]]) -> None:
-        self._page, self._width, self._height, self._settle = page, width, height, settle
-        self._held: set[str] = set()
+    Commands are written one after the other and only the last answer is waited for: the browser delivers them in order.
+    """
 
-    async def release_all(self) -> None:
-        for key in sorted(self._held):
-            await self._page.keyboard.up(key)
-        self._held.clear()
+    def __init__(self, width: int, height: int) -> None:
+        self._width, self._height = width, height
+        self._held: dict[str, Key] = {}  # by code
+        self.at = (0.0, 0.0)  # where the mouse is
 
-    async def do(self, action: Action, base: str) -> str:
-        """Carry out one action; "" or why it did nothing. base: the address a navigation may not leave."""
+    @property
+    def held(self) -> list[str]:
+        """Names of the keys that are held down, in the order in which they were pressed."""
+        return [key.key if key.key != " " else "Space" for key in self._held.values()]
+
+    async def do(self, action: Action, page: Page, allowed: tuple[str, ...], base: str) -> str:
+        """Carry out one action; "" or why it did nothing. base: what a relative address is relative to."""
         points = [value for value in vars(action).values() if isinstance(value, Point)]
         if not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points):
             return "the point is outside the viewport"
         match action:
             case act.Click(point):
-                await self._page.mouse.click(*self._pixel(point))
+                await self._click(page, self._pixel(point))
             case act.LeftDouble(point):
-                await self._double(self._pixel(point))
+                await self._double(page, self._pixel(point))
             case act.RightSingle(point):
-                await self._page.mouse.click(*self._pixel(point), button="right")
+                await self._click(page, self._pixel(point), "right")
             case act.Drag(start, end):
-                await self._drag(self._pixel(start), self._pixel(end))
+                await self._drag(page, self._pixel(start), self._pixel(end))
             case act.Scroll(point, direction):
-                x, y = _SCROLL[direction]
-                await self._page.mouse.move(*self._pixel(point))
-                await self._page.mouse.wheel(x * self._width * _SCROLL_SHARE, y * self._height * _SCROLL_SHARE)
+                await self._scroll(page, self._pixel(point), _SCROLL[direction])
             case act.Hotkey(keys):
-                return await self._hotkey(keys)
+                return await self._hotkey(page, keys)
             case act.Type(content):
-                return await self._type(content)
-            case act.Press(key) | act.Release(key):
-                return await self._hold(key, down=isinstance(action, act.Press))
+                return await self._type(page, content)
+            case act.Press(key):
+                return await self._press(page, key)
+            case act.Release(key):
+                return await self._release(page, key)
             case act.Navigate(content):
-                return await self._navigate(content, base)
-            case act.NavigateBack():
-                if await self._page.go_back(wait_until="commit") is None:
-                    return "there is no page to go back to"
+                return await self._navigate(page, content, allowed, base)
             case act.Wait() | act.Finished() | act.CallUser():
                 pass
             case _:
                 return f"a browser page has no {act.NAMES[type(action)]}"
         return ""
 
-    async def _navigate(self, content: str, base: str) -> str:
-        try:
-            target = urljoin(base, content.strip())
-        except ValueError:
-            return "that is not an address"
-        if not target.startswith(base):
-            return "the address is outside this world"
-        await self._page.goto(target, wait_until="commit")
-        return ""
+    # -- mouse ----------------------------------------------------------------------------------------------------
+    def move(self, page: Page, at: tuple[float, float], button: str = "none") -> None:
+        """Not waited for: a page hears of it with what comes next, or in its next frame."""
+        self.at = at
+        self._mouse(page, "mouseMoved", at, button, 0).add_done_callback(_unheard)
 
-    def _pixel(self, point: Point) -> tuple[float, float]:
-        return point.x * self._width, point.y * self._height
+    def _mouse(self, page: Page, kind: str, at: tuple[float, float], button: str, clicks: int) -> asyncio.Future:
+        held = _BUTTONS[button] if kind != "mouseReleased" else 0
+        return page.send("Input.dispatchMouseEvent", {
+            "type": kind, "x": at[0], "y": at[1], "button": button, "buttons": held, "clickCount": clicks,
+            "modifiers": self._modifiers(),
+        })  # fmt: skip
 
-    async def _double(self, at: tuple[float, float]) -> None:
+    async def _click(self, page: Page, at: tuple[float, float], button: str = "left", clicks: int = 1) -> None:
+        if clicks == 1:
+            self.move(page, at)
+        pressed = self._mouse(page, "mousePressed", at, button, clicks)
+        released = self._mouse(page, "mouseReleased", at, button, clicks)
+        await asyncio.gather(pressed, released)
+
+    async def _double(self, page: Page, at: tuple[float, float]) -> None:
         """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
-        mouse = self._page.mouse
-        await mouse.click(*at)
-        await self._settle()
-        await mouse.down(click_count=2)
-        await mouse.up(click_count=2)
+        await self._click(page, at)
+        await page.observe(0)
+        await page.draw()  # a document that is not drawn yet takes no clicks
+        await self._click(page, at, clicks=2)
 
-    async def _drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        mouse = self._page.mouse
-        await mouse.move(*start)
-        await mouse.down()
-        await mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
-        await mouse.move(*end)
-        await mouse.up()
+    async def _drag(self, page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self.move(page, start)
+        sent = [self._mouse(page, "mousePressed", start, "left", 1)]
+        self.move(page, ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2), "left")
+        self.move(page, end, "left")
+        sent.append(self._mouse(page, "mouseReleased", end, "left", 1))
+        await asyncio.gather(*sent)
 
-    async def _hotkey(self, keys: tuple[str, ...]) -> str:
-        names = [key_name(key) for key in keys]
-        if not names or None in names:
-            return f"no such key: {' '.join(keys)}"
-        for name in names:
-            await self._page.keyboard.down(name)
-        for name in reversed(names):
-            await self._page.keyboard.up(name)
+    async def _scroll(self, page: Page, at: tuple[float, float], way: tuple[int, int]) -> None:
+        self.move(page, at)
+        turned = page.send("Input.dispatchMouseEvent", {
+            "type": "mouseWheel", "x": at[0], "y": at[1], "modifiers": self._modifiers(),
+            "deltaX": way[0] * self._width * _SCROLL_SHARE, "deltaY": way[1] * self._height * _SCROLL_SHARE,
+        })  # fmt: skip
+        turned.add_done_callback(_unheard)
+        while not turned.done():
+            await page.draw()
+        await turned
+        for _ in range(_SCROLL_FRAMES):
+            await page.draw()
+
+    # -- keyboard -------------------------------------------------------------------------------------------------
+    def _modifiers(self) -> int:
+        bits = 0
+        for key in self._held.values():
+            bits |= key.modifier
+        return bits
+
+    def _down(self, page: Page, key: Key, extra: int = 0) -> asyncio.Future:
+        repeat = key.code in self._held
+        self._held.setdefault(key.code, key)
+        modifiers = self._modifiers() | extra
+        text = "" if modifiers & ~SHIFT else key.text
+        return page.send("Input.dispatchKeyEvent", {
+            "type": "keyDown" if text else "rawKeyDown", **_facts(key), "modifiers": modifiers, "autoRepeat": repeat,
+            **({"text": text, "unmodifiedText": text} if text else {}),
+        })  # fmt: skip
+
+    def _up(self, page: Page, key: Key, extra: int = 0) -> asyncio.Future:
+        self._held.pop(key.code, None)
+        return page.send("Input.dispatchKeyEvent", {
+            "type": "keyUp", **_facts(key), "modifiers": self._modifiers() | extra,
+        })  # fmt: skip
+
+    async def _hotkey(self, page: Page, names: tuple[str, ...]) -> str:
+        keys = [keyboard.find(name) for name in names]
+        if not keys or None in keys:
+            return f"no such key: {' '.join(names)}"
+        extra = SHIFT if any(key.shifted for key in keys) else 0  # `+` is a key of its own here
+        if any(key.modifier == SHIFT for key in keys) or self._modifiers() & SHIFT:
+            keys = [_with_shift(key) for key in keys]
+        before = set(self._held)  # what an earlier step pressed stays down
+        sent = [self._down(page, key, extra) for key in keys]
+        sent += [self._up(page, key, extra) for key in reversed(keys) if key.code not in before]
+        await asyncio.gather(*sent)
         return ""
 
-    async def _type(self, content: str) -> str:
+    async def _type(self, page: Page, content: str) -> str:
         if len(content) > _MAX_TEXT:
             return f"the text is longer than {_MAX_TEXT} characters"
         # A model's text may hold lone surrogates, which no message can carry.
         text = content.rstrip("\n").encode("utf-8", "replace").decode()
-        if text:
-            await self._page.keyboard.insert_text(text)
+        sent, other = [], ""
+        for character in text:
+            key = keyboard.KEYS.get(character)
+            if key is None:  # no key of this keyboard: it comes as from an input method
+                other += character
+                continue
+            if other:
+                sent.append(page.send("Input.insertText", {"text": other}))
+                other = ""
+            sent += self._stroke(page, key)
+        if other:
+            sent.append(page.send("Input.insertText", {"text": other}))
         if content.endswith("\n"):
-            await self._page.keyboard.press("Enter")
+            sent += self._stroke(page, keyboard.KEYS["Enter"])
+        if sent:
+            await asyncio.gather(*sent)
         return ""
 
-    async def _hold(self, key: str, *, down: bool) -> str:
-        name = key_name(key)
-        if name is None:
-            return f"no such key: {key}"
-        if down:
-            self._held.add(name)
-            await self._page.keyboard.down(name)
-        else:
-            self._held.discard(name)
-            await self._page.keyboard.up(name)
+    def _stroke(self, page: Page, key: Key) -> list[asyncio.Future]:
+        extra = SHIFT if key.shifted else 0
+        held = key.code in self._held
+        sent = [self._down(page, key, extra)]
+        return sent if held else [*sent, self._up(page, key, extra)]
+
+    async def _press(self, page: Page, name: str) -> str:
+        """Down; again without a release in between: the key repeats."""
+        key = keyboard.find(name)
+        if key is None:
+            return f"no such key: {name}"
+        await self._down(page, _with_shift(key) if self._modifiers() & SHIFT else key)
         return ""
+
+    async def _release(self, page: Page, name: str) -> str:
+        key = keyboard.find(name)
+        if key is None:
+            return f"no such key: {name}"
+        if key.code not in self._held:
+            return f"the key is not held down: {name}"
+        await self._up(page, self._held[key.code])
+        return ""
+
+    # -- elsewhere ------------------------------------------------------------------------------------------------
+    async def _navigate(self, page: Page, content: str, allowed: tuple[str, ...], base: str) -> str:
+        try:
+            target = urljoin(base, content.strip())
+        except ValueError:
+            return "that is not an address"
+        if not within(target, allowed):
+            return "the address is outside this world"
+        failed = await page.navigate(target)
+        return f"the address did not load: {failed}" if failed and failed != "net::ERR_ABORTED" else ""
+
+    def _pixel(self, point: Point) -> tuple[float, float]:
+        return point.x * self._width, point.y * self._height
+
+
+def _facts(key: Key) -> dict[str, Any]:
+    location = 1 if key.modifier else 0
+    return {"key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number, "location": location}
+
+
+def _with_shift(key: Key) -> Key:
+    """What the same key types with Shift."""
+    for other in keyboard.KEYS.values():
+        if other.shifted and other.code == key.code:
+            return other
+    return key
+
+
+def _unheard(answer: asyncio.Future) -> None:
+    if not answer.cancelled():
+        answer.exception()
 
 
 def pack(actions: list[Action]) -> str:

@@ -1,171 +1,237 @@
-"""A pool of pages over several browsers: leases, crash recovery, clean end.
+"""A pool of pages over several browsers: leases that end, crash recovery, growth and shrinking by load, a clean end.
 
-A crashed page or a killed browser costs the lease that was on it (`EnvError`); the next lease gets a fresh one.
+A crash costs the sessions that were on it, at once and by a named error; the next lease gets a fresh page. What goes
+on by itself (overdue sessions, hung pages, memory, idle pages) is in `watchdog.py`, the browsers are in `fleet.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-
-from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
-from playwright.async_api import Error as PlaywrightError
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox import chromium
+from flywheel.sandbox import chromium, profiles, recording
 from flywheel.sandbox.browser import BrowserEnv
+from flywheel.sandbox.env import Env
+from flywheel.sandbox.events import Crashed, Event, Events, Leased, Reclaimed, Released, Stepped
+from flywheel.sandbox.fleet import CLOSE_S, Chores, Fleet
+from flywheel.sandbox.hosts import Page
+from flywheel.sandbox.lease import Lease
+from flywheel.sandbox.process import Chromium
+from flywheel.sandbox.sessions import PageSource
+from flywheel.sandbox.sources import open_sources
+from flywheel.sandbox.status import PoolStatus, look
+from flywheel.sandbox.watchdog import Watchdog
 from flywheel.settings import Sandbox, Settings
-from flywheel.worlds.server import WorldServer
 
 log = logging.getLogger(__name__)
-_START_S = 60.0  # deadline of a browser's start, which a busy machine makes slow
-_CLOSE_S = 5.0
-_LEASE_WAIT_S = 600.0
-_FLAGS = (
-    "--disable-gpu", "--hide-scrollbars", "--disable-lcd-text", "--font-render-hinting=none", "--no-sandbox",
-    "--disable-partial-raster",  # else edges depend by a shade on what was drawn there before
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # pages reach no other machine
-)  # fmt: skip
+_TRIES = 3  # to open a page whose browser dies meanwhile
+_ANOTHER = "lease another environment"
+_MB = 2**20
 
 
 class BrowserPool:
-    """`async with BrowserPool(settings.sandbox, server) as pool:`, then `async with pool.env() as env:`."""
+    """`async with BrowserPool(settings.sandbox, source) as pool:`, then `async with pool.env() as env:`.
 
-    def __init__(self, settings: Sandbox, server: WorldServer) -> None:
-        self._settings, self._server = settings, server
-        self._executable = chromium.find(settings)
-        self._free: asyncio.Queue[_Slot] = asyncio.Queue()
+    events: what happens here (`events.py`). root: the folder that sandbox.record_folder counts from; None: the current
+    one. launch, make_env and clock are there for tests of failures: they start a browser, make a tab's environment,
+    and tell the time in seconds. Raises BadInput where no Chromium is installed.
+    """
+
+    def __init__(
+        self,
+        settings: Sandbox,
+        source: PageSource | None,
+        root: Path | None = None,
+        *,
+        launch: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+        make_env: Callable[[Any], Env] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings, self.source, self.clock = settings, source, clock
+        self.events, self.waiting = Events(), 0
+        hosts = getattr(source, "hosts", ())
+        launch = launch or partial(Chromium.start, chromium.find(settings), settings, hosts)
+        make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings))
+        self.fleet = Fleet(settings, self.events, clock, launch, make_env, self._died)
+        self.watchdog = Watchdog(self, settings)
+        self._films = (root or Path()) / settings.record_folder
+        self._permits = asyncio.Semaphore(settings.pages)  # first come, first served
+        self._chores, self._writers = Chores(), Chores()
+        self._open, self._count, self._name = False, 0, secrets.token_hex(3)
 
     async def __aenter__(self) -> BrowserPool:
-        self._manager = async_playwright()
-        playwright = await self._manager.start()
-        self._hosts = [_Host(playwright, str(self._executable)) for _ in range(self._settings.browsers)]
-        for number in range(self._settings.pages):
-            self._free.put_nowait(_Slot(self._hosts[number % len(self._hosts)], self._settings, self._server))
+        for folder in await asyncio.to_thread(profiles.sweep):
+            log.info("removed %s, left by a process that was killed", folder)
+        self._open = True
+        self.fleet.warm()
+        self._chores.begin(self.watchdog.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for host in self._hosts:
-            await host.close()
-        await self._manager.__aexit__()
+        """End every session and browser. Those who still hold a page, or wait for one, get EnvError."""
+        self._open = False
+        for lease in self.leases:
+            self._end(lease, EnvError("the pool was closed", where=lease.where))
+        for _ in range(self.waiting):
+            self._permits.release()
+        await self._chores.end(cancel=True)
+        await self.fleet.end()
+        await self._writers.end(cancel=False)
+        self.events.end()
 
+    # -- leases ---------------------------------------------------------------------------------------------------
     @asynccontextmanager
-    async def env(self) -> AsyncIterator[BrowserEnv]:
-        """Lease one page. Raises EnvTimeout where none comes free, EnvError where no browser starts."""
+    async def env(self, record: Path | None = None) -> AsyncIterator[Lease]:
+        """Lease one page until the block ends, or until sandbox.lease_s or sandbox.silent_s takes it back.
+
+        record: a folder for recordings of all episodes of this lease, whatever sandbox.record says. Raises EnvTimeout
+        where no page comes free within sandbox.wait_s, EnvError where no browser starts.
+        """
+        lease = await self._lease(record)
         try:
-            async with asyncio.timeout(_LEASE_WAIT_S):
-                slot = await self._free.get()
+            yield lease
+        finally:
+            await self._release(lease)
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [page.lease for page in self.fleet.pages if page.lease is not None]
+
+    async def status(self) -> PoolStatus:
+        """Browsers, pages and sessions with their ages and memory; `str()` of it is a table for people."""
+        return await look(self)
+
+    def reclaim(self, lease: Lease, why: str, error: EnvError) -> None:
+        """Take a session back from its holder, who gets `error`. why: overdue or idle."""
+        self._end(lease, error, Reclaimed(**_of(lease), why=why))
+
+    # -- what a lease tells ---------------------------------------------------------------------------------------
+    def lost(self, lease: Lease, error: EnvError) -> None:
+        """Its page crashed, hangs, or died with its browser."""
+        self._end(lease, error, Crashed(**_of(lease), error=str(error)))
+
+    def stepped(self, event: Stepped) -> None:
+        self.events.tell(event)
+
+    def filmed(self, film: recording.Film, folder: Path) -> None:
+        self._writers.begin(asyncio.to_thread(recording.save, film, folder, self.settings.record_mb * _MB))
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+    async def _lease(self, record: Path | None) -> Lease:
+        began = self.clock()
+        await self._permit()
+        try:
+            page = await self._page()
+        except BaseException:
+            self._permits.release()
+            raise
+        self._count += 1
+        session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
+        page.lease = lease = Lease(
+            session, page, self, self.clock, self.settings.timeout_s, self._camera(session, record)
+        )
+        self.events.tell(Leased(**_of(lease), waited=lease.began - began))
+        return lease
+
+    async def _permit(self) -> None:
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(self.settings.wait_s):
+                await self._permits.acquire()
         except TimeoutError:
             raise EnvTimeout(
-                f"no page came free within {_LEASE_WAIT_S:g} s", where="browser pool", fix="raise sandbox.pages"
+                f"no page came free within {self.settings.wait_s:g} s", where="browser pool", fix="raise sandbox.pages"
             ) from None
-        env = None
-        try:
-            env = await slot.open()
-            yield env
         finally:
-            if env is not None:
-                await env.close()
-                if env.broken:
-                    await slot.discard()
-            self._free.put_nowait(slot)
+            self.waiting -= 1
 
-
-class _Host:
-    """One browser, started when first needed and again after it died. Its pipe ends it when this process dies."""
-
-    def __init__(self, playwright: Playwright, executable: str) -> None:
-        self._playwright, self._executable = playwright, executable
-        self._browser: Browser | None = None
-        self._lock = asyncio.Lock()
-
-    async def browser(self) -> Browser:
-        async with self._lock:
-            if self._browser is None or not self._browser.is_connected():
-                if self._browser is not None:
-                    log.warning("a browser is gone; starting another")
-                try:
-                    self._browser = await self._playwright.chromium.launch(
-                        executable_path=self._executable, args=list(_FLAGS), timeout=_START_S * 1000,
-                        handle_sigint=False, handle_sigterm=False, handle_sighup=False,
-                    )  # fmt: skip
-                except PlaywrightError as error:
-                    line = str(error).strip().splitlines()[0]
-                    raise EnvError(
-                        f"the browser did not start: {line}",
-                        where=self._executable,
-                        fix="try it by hand with --version",
-                    ) from error
-            return self._browser
-
-    async def close(self) -> None:
-        browser, self._browser = self._browser, None
-        if browser is not None:
-            with suppress(PlaywrightError, TimeoutError):
-                async with asyncio.timeout(_CLOSE_S):
-                    await browser.close()
-
-
-class _Slot:
-    """One page with a context of its own, kept over leases while it is sound."""
-
-    def __init__(self, host: _Host, settings: Sandbox, server: WorldServer) -> None:
-        self._host, self._settings, self._server = host, settings, server
-        self._context: BrowserContext | None = None
-        self._env: BrowserEnv | None = None
-        self._page: Page | None = None
-
-    async def open(self) -> BrowserEnv:
-        if self._env is None or self._env.broken or self._page.is_closed():
-            await self.discard()
+    async def _page(self) -> Page:
+        """A sound page, reserved. Tried again where its browser dies while it is being opened."""
+        for attempt in range(1, _TRIES + 1):
+            if not self._open:
+                raise EnvError("the pool is closed", where="browser pool", fix="lease inside of its `async with`")
+            page = self.fleet.reserve()
             try:
-                async with asyncio.timeout(_START_S):
-                    self._env = await self._fresh(await self._host.browser())
-            except PlaywrightError as error:
-                line = str(error).strip().splitlines()[0]
-                raise EnvError(f"no page could be opened: {line}", where="browser pool") from error
-            except TimeoutError:
-                raise EnvTimeout(f"no page opened within {_START_S:g} s", where="browser pool") from None
-        return self._env
+                await asyncio.wait({page.opening})
+                page.opening.result()
+                if page.state == "ready" and page.sound:
+                    return page
+                self.fleet.throw_away(page, "lost")
+                raise EnvError("the browser died while it opened a page", where=f"browser {page.host.pid}")
+            except EnvError as error:
+                if page.host.chromium is None or attempt == _TRIES:
+                    raise
+                log.info("opening a page again: %s", error)
+            except BaseException:
+                page.reserved = False
+                raise
+        raise AssertionError("the last try returns or raises")
 
-    async def _fresh(self, browser: Browser) -> BrowserEnv:
-        self._context = await browser.new_context(
-            viewport={"width": self._settings.width, "height": self._settings.height}, accept_downloads=False,
-            service_workers="block", locale="en-US", timezone_id="UTC", reduced_motion="reduce",
-        )  # fmt: skip
-        self._page = page = await self._context.new_page()
-        self._context.on("page", lambda popup: asyncio.ensure_future(_quietly(popup.close())))
-        page.on("dialog", lambda dialog: asyncio.ensure_future(_quietly(dialog.dismiss())))
-        cdp = await self._context.new_cdp_session(page)
-        await cdp.send("Page.enable")  # without it, scripts for new documents are not run
-        env = BrowserEnv(page, cdp, self._server, self._settings)
-        page.on("crash", lambda _: env.crash())
-        return env
+    async def _release(self, lease: Lease) -> None:
+        if lease.over:
+            return  # its page was freed when it was ended
+        lease.cut()
+        held = self.clock() - lease.began
+        self.events.tell(Released(**_of(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
+        lease.end(EnvError("the session was given back", where=lease.where, fix=_ANOTHER))
+        lease.page.lease, lease.page.state = None, "tidying"
+        # In a task: a holder that is cancelled here leaves a clean page all the same.
+        await asyncio.wait({self._chores.begin(self._tidy(lease.page))})
 
-    async def discard(self) -> None:
-        """Throw page and context away. A hung page can hold its context for long: then the browser goes too."""
-        context, self._context, self._env, self._page = self._context, None, None, None
-        if context is None:
-            return
+    async def _tidy(self, page: Page) -> None:
+        """Make a page that was given back ready for the next session, or throw it away."""
         try:
-            async with asyncio.timeout(_CLOSE_S):
-                await context.close()
-        except TimeoutError:
-            log.warning("a page did not close; its browser is started again")
-            await self._host.close()
-        except PlaywrightError:
-            log.debug("the page's browser is gone already")
+            if page.sound:
+                with suppress(EnvError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await page.env.close()
+                        page.state = "ready"
+            if page.state == "ready" and page.sound:
+                self.fleet.give_back(page)
+            else:
+                self.fleet.throw_away(page, "lost")
+        finally:
+            self._permits.release()
+
+    def _died(self, page: Page, what: str) -> None:
+        lease = page.lease
+        if lease is not None:
+            self.lost(lease, EnvError(what, where=lease.where, fix=_ANOTHER))
+
+    def _end(self, lease: Lease, error: EnvError, event: Event | None = None) -> None:
+        """End a session now: its holder gets `error`, its page is thrown away, its place is free for another."""
+        if lease.over:
+            return
+        lease.end(error)
+        if event is not None:
+            self.events.tell(event)
+            log.warning("%s", error)
+        lease.page.lease = None
+        self.fleet.throw_away(lease.page, "lost")
+        self._permits.release()
+
+    def _camera(self, session: str, record: Path | None) -> recording.Camera | None:
+        keep, folder = ("all", record) if record else (self.settings.record, self._films)
+        return None if keep == "none" else recording.Camera(keep, session, folder, self.settings.record_mb * _MB)
 
 
-async def _quietly(closing) -> None:
-    with suppress(PlaywrightError):
-        await closing
+def _of(lease: Lease) -> dict[str, Any]:
+    return {"browser": lease.page.host.pid, "page": lease.page.number, "session": lease.session}
 
 
 @asynccontextmanager
-async def open_sandbox(settings: Settings) -> AsyncIterator[BrowserPool]:
-    """World server and browser pool, ready to lease environments: `async with open_sandbox(settings) as pool:`."""
-    async with WorldServer() as server, BrowserPool(settings.sandbox, server) as pool:
+async def open_sandbox(settings: Settings, root: Path | None = None) -> AsyncIterator[BrowserPool]:
+    """The pages' servers and the browser pool: `async with open_sandbox(settings) as pool:`.
+
+    root: the folder that relative paths in the settings count from, which is the workspace; None: the current one.
+    """
+    async with open_sources(settings, root) as source, BrowserPool(settings.sandbox, source, root) as pool:
         yield pool

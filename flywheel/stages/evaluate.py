@@ -48,7 +48,7 @@ async def _act(ctx: Context, shard: str, folder: Path) -> list[dict[str, Any]]:
 
     policy = open_policy(_model(ctx, shard), ctx.settings.policy)
     try:
-        async with open_sandbox(ctx.settings) as sandbox:
+        async with open_sandbox(ctx.settings, ctx.ws.root) as sandbox:
             results, episodes = await evaluate(
                 policy, tasks, sandbox, iteration=ctx.iteration, settings=ctx.settings, on_episode=count,
                 run_id=ctx.run_id,

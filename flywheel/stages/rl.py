@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from flywheel.policy.model import digest
+from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import data
 from flywheel.stages.base import Context, Stage, StageResult, single
 from flywheel.store import lineage, metrics
@@ -32,6 +34,7 @@ def stage(domain: str) -> Stage:
         return train_rl(
             ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), domain, tasks,
             settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, on_metric=on_metric,
+            open_sandbox=partial(open_sandbox, root=ctx.ws.root),
         )  # fmt: skip
 
     def finish(ctx: Context, folder: Path, curve: list[dict]) -> StageResult:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.policy import open_policy
-from flywheel.rollout.pool import rollout
+from flywheel.rollout.pool import Tally, rollout
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import data, staged
@@ -40,7 +40,7 @@ def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
 
 
 async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dict[str, Any]:
-    settings, done = ctx.settings, 0
+    settings, done, tally = ctx.settings, 0, Tally()
     total = len(tasks) * settings.rollout.samples
 
     def count(episode) -> None:
@@ -50,17 +50,18 @@ async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dic
 
     policy = open_policy(data.newest_folder(ctx), settings.policy)
     try:
-        async with open_sandbox(settings) as sandbox:
+        async with open_sandbox(settings, ctx.ws.root) as sandbox:
             began = time.monotonic()
             episodes = await rollout(
                 tasks, settings.rollout.samples, policy, sandbox, iteration=ctx.iteration, settings=settings,
                 temperature=settings.rollout.temperature, on_episode=count, run_id=ctx.run_id,
+                tally=tally,
             )  # fmt: skip
             seconds = time.monotonic() - began
     finally:
         await policy.close()
     staged.put_episodes(folder, episodes)
-    return {"seconds": seconds}
+    return {"seconds": seconds, **tally.as_dict()}
 
 
 def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
@@ -72,14 +73,16 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     seconds = sum(result["seconds"] for _, result in results.values())
     broken = steps.num_rows - steps["parse_error"].null_count
     crashed = trajectories["status"].to_pylist().count("crashed")
+    around = {name: sum(result[name] for _, result in results.values()) for name in Tally().as_dict()}
     figures = (
         metrics.row("trajectories", trajectories.num_rows),
         metrics.row("steps_per_second", steps.num_rows / max(seconds, 1e-9), n=steps.num_rows),
         metrics.share("parse_error_rate", broken, steps.num_rows),
+        *(metrics.row(name, value, n=trajectories.num_rows) for name, value in around.items()),
     )
     summary = {
         "trajectories": trajectories.num_rows, "steps": steps.num_rows, "screens": images.num_rows,
-        "crashed": crashed, "steps/s": f"{steps.num_rows / max(seconds, 1e-9):.0f}",
+        "crashed": crashed, "retried": around["retries"], "steps/s": f"{steps.num_rows / max(seconds, 1e-9):.0f}",
     }  # fmt: skip
     return StageResult(manifests, figures, summary)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+from flywheel.sandbox.env import Task
+from flywheel.sandbox.manifests import load_all
+from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import staged
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
+from flywheel.synthesis import pages
 from flywheel.synthesis.general import make_general
 from flywheel.synthesis.tasks import make_tasks, to_row
 from flywheel.worlds import catalogue
@@ -17,11 +22,17 @@ def _inputs(ctx: Context) -> dict:
     return {
         "settings": [s.seed, s.policy.model_dump(), s.sandbox.model_dump(), s.synthesis.model_dump()],
         "worlds": {name: catalogue.get(name).checksum for name in catalogue.names()},
+        "pages": {name: pages.checksum(one) for name, one in load_all(s.synthesis.manifests, ctx.ws.root).items()},
     }  # fmt: skip
 
 
 def _work(ctx: Context, folder: Path) -> dict:
-    tasks = [task for split in ("train", "eval") for task in make_tasks(ctx.settings, ctx.iteration, split)]
+    tasks = [
+        task for split in ("train", "eval") for task in make_tasks(ctx.settings, ctx.iteration, split, ctx.ws.root)
+    ]
+    if not all(task.instruction for task in tasks):
+        ctx.report("reading the instructions that pages tell")
+        tasks = asyncio.run(_instruct(ctx, tasks))
     ctx.report(f"{len(tasks)} tasks made; rendering general screens")
     general = make_general(ctx.settings.synthesis.general_samples, ctx.seed("general"), ctx.settings)
     pictures, rows = {}, []
@@ -41,6 +52,11 @@ def _work(ctx: Context, folder: Path) -> dict:
     staged.put(folder, "general", rows)
     staged.put(folder, "images", screens.image_rows(pictures))
     return {}
+
+
+async def _instruct(ctx: Context, tasks: list[Task]) -> list[Task]:
+    async with open_sandbox(ctx.settings, ctx.ws.root) as pool:
+        return await pages.instruct(tasks, pool.env)
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from flywheel.errors import BadInput
 from flywheel.sandbox.env import Task
+from flywheel.sandbox.manifests import Manifest, load_all
 from flywheel.settings import Settings
-from flywheel.worlds import catalogue
+from flywheel.synthesis import pages
+from flywheel.worlds import catalogue, levels
 from flywheel.worlds.catalogue import World
 
 SPLITS = ("train", "eval")
@@ -19,23 +21,24 @@ _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no
 _ATTEMPTS = 200
 
 
-def make_tasks(settings: Settings, iteration: int, split: str) -> list[Task]:
+def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None = None) -> list[Task]:
     """The tasks of an iteration's split, each with its own content.
 
-    Train tasks are new in each iteration; eval tasks are the same in all, and no train task has the content of one.
-    Raises BadInput for an unknown split, a world of another domain, or levels that no world has.
+    Train tasks are new in each iteration; eval tasks are the same in all, and no train task has the content of one
+    (of third-party pages, the seed of one). root: the workspace, for synthesis.manifests. Raises BadInput for an
+    unknown split, a world of another domain, levels that no world has, or a wrong manifest.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix="use train or eval")
     if split == "eval":
-        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, set())
-    held_out = {content(task) for task in make_tasks(settings, 0, "eval")}
-    return _draw(settings, split, f"train {iteration}", settings.synthesis.train_tasks, held_out)
+        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, set(), root)
+    held_out = {content(task) for task in make_tasks(settings, 0, "eval", root)}
+    return _draw(settings, split, f"train {iteration}", settings.synthesis.train_tasks, held_out, root)
 
 
-def _draw(settings: Settings, split: str, stream: str, count: int, taken: set[str]) -> list[Task]:
+def _draw(settings: Settings, split: str, stream: str, count: int, taken: set[str], root: Path | None) -> list[Task]:
     """`count` tasks of contents not in `taken`, turn by turn over domains, their worlds, and the worlds' slots."""
-    turns = _turns(settings)
+    turns = _turns(settings, split, root)
     drawn: list[Task] = []
     for index in range(count):
         per_domain, rest = turns[index % len(turns)], index // len(turns)
@@ -56,9 +59,12 @@ def _draw(settings: Settings, split: str, stream: str, count: int, taken: set[st
     return drawn
 
 
-def _turns(settings: Settings) -> list[list[tuple[World, list[tuple[str, int]]]]]:
-    """For each domain its worlds, for each world its (template, level) slots, levels alternating."""
+def _turns(
+    settings: Settings, split: str, root: Path | None
+) -> list[list[tuple[World | Manifest, list[tuple[str, int]]]]]:
+    """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
     turns = []
+    manifests = load_all(settings.synthesis.manifests, root or Path())
     for domain, names in settings.synthesis.domains.items():
         worlds = []
         for name in names:
@@ -77,6 +83,7 @@ def _turns(settings: Settings) -> list[list[tuple[World, list[tuple[str, int]]]]
                     fix=f"its levels are {world.levels}",
                 )  # fmt: skip
             worlds.append((world, _alternate(slots)))
+        worlds += pages.turns(manifests, domain, split)
         if worlds:
             turns.append(worlds)
     if not turns:
@@ -93,15 +100,21 @@ def _alternate(slots: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return [group[turn % len(group)] for turn in range(longest) for _, group in sorted(by_level.items())]
 
 
-def make_task(world: World, template: str, level: int, seed: int, split: str) -> Task:
-    """One task. Its id is its content: world, template, level, seed, params."""
-    params = world.module.draw(template, level, random.Random(f"{world.name} {template} {level} {seed}"))
+def make_task(world: World | Manifest, template: str, level: int, seed: int, split: str) -> Task:
+    """One task. Its id is its content: world, template, level, seed, params.
+
+    seed: any integer. Raises BadInput for a template or a level that the world has not.
+    """
+    if isinstance(world, Manifest):
+        return pages.make_task(world, template, seed, split)
+    budget = world.budget(template, level)
+    params = levels.draw(world, template, level, seed)
     spec = world.templates[template]
     identity = json.dumps([world.name, template, level, seed, params], sort_keys=True)
     return Task(
         task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=world.domain, world=world.name,
         template=template, level=level, seed=seed, instruction=spec.instruction.format(**params), params=params,
-        max_steps=spec.max_steps[level], split=split, verifier=spec.verifier, threshold=spec.threshold,
+        max_steps=budget, split=split, verifier=spec.verifier, threshold=spec.threshold,
         checksum=world.checksum,
     )  # fmt: skip
 

@@ -1,0 +1,242 @@
+"""The browsers and pages behind a pool: started and opened when needed, closed when not, mourned when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from flywheel.errors import EnvError, EnvTimeout
+from flywheel.sandbox.env import Env
+from flywheel.sandbox.events import Closed, Crashed, Events, Started
+from flywheel.sandbox.hosts import Host, Page
+from flywheel.settings import Sandbox
+
+log = logging.getLogger(__name__)
+_START_S = 60.0  # deadline of a browser's or a page's start, which a busy machine makes slow
+CLOSE_S = 10.0  # of closing one page or environment
+_BUSY = "give the machine less to do, or lower sandbox.pages"
+
+
+class Chores:
+    """Tasks beside the pool's callers. What they raise is logged, but for EnvError: those who wait are told of it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def end(self, *, cancel: bool) -> None:
+        """Returns once none is left, those begun meanwhile included."""
+        while self._tasks:
+            for task in self._tasks if cancel else ():
+                task.cancel()
+            await asyncio.wait(set(self._tasks))
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, EnvError):
+            log.error("a chore of the browser pool failed", exc_info=error)
+
+
+class Fleet:
+    """launch: starts a browser. make_env: the environment of a tab. lost: told of a reserved page's death, and why."""
+
+    def __init__(
+        self,
+        settings: Sandbox,
+        events: Events,
+        clock: Callable[[], float],
+        launch: Callable[[], Coroutine[Any, Any, Any]],
+        make_env: Callable[[Any], Env],
+        lost: Callable[[Page, str], None],
+    ) -> None:
+        self._settings, self._events, self._clock = settings, events, clock
+        self._launch, self._make_env, self._lost = launch, make_env, lost
+        self._chores, self._closers = Chores(), Chores()
+        self._numbers = {"host": 0, "page": 0}
+        self.hosts: list[Host] = []
+
+    @property
+    def pages(self) -> list[Page]:
+        return [page for host in self.hosts for page in host.pages]
+
+    def reserve(self) -> Page:
+        """A page of the browser with the least load; of a new one, where all have some and one more is allowed.
+
+        Reserved at once, though it may still be `opening`. The caller sees to it that no more than sandbox.pages are
+        reserved, so there is always room.
+        """
+        most = math.ceil(self._settings.pages / self._settings.browsers)
+        serving = [host for host in self.hosts if not host.retiring]
+        fit = [host for host in serving if host.load < most]
+        best = min(fit, key=lambda host: (host.load, host.free_page() is None, host.number), default=None)
+        if len(serving) < self._settings.browsers and (best is None or best.load):
+            best = self._new_host()
+        page = best.free_page() or self._new_page(best)
+        page.reserved = True
+        return page
+
+    def give_back(self, page: Page) -> None:
+        """A page is free for the next session."""
+        page.reserved, page.used = False, self._clock()
+        page.host.used = page.used
+        if page.host.episodes >= self._settings.recycle_after:
+            self.retire(page.host, "episodes")
+        self._close_if_empty(page.host)
+
+    def warm(self) -> None:
+        """Begin to open the pages that are kept whatever the load. A failure is told to those who lease."""
+        for page in [self.reserve() for _ in range(self._settings.pages_min)]:
+            page.reserved = False
+
+    def retire(self, host: Host, why: str) -> None:
+        """A browser takes no more sessions, and is closed when its last one has ended."""
+        if not host.retiring:
+            host.retiring = why
+        self._close_if_empty(host)
+
+    def throw_away(self, page: Page, why: str) -> None:
+        """Close a page for good; nobody waits for it. One that does not close takes its browser out of service."""
+        if page.reserved:
+            page.host.used = self._clock()
+        page.state, page.reserved = "closing", False
+        self._chores.begin(self._throw_away(page, why))
+
+    async def end(self) -> None:
+        """Close everything. A browser that is being closed already is waited for, not interrupted."""
+        await self._chores.end(cancel=True)
+        for host in self.hosts:
+            self._closers.begin(self._close(host, "end"))
+        await self._closers.end(cancel=False)
+
+    # -- browsers -------------------------------------------------------------------------------------------------
+    def _new_host(self) -> Host:
+        self._numbers["host"] += 1
+        now = self._clock()
+        host = Host(self._numbers["host"], opened=now, used=now)
+        self.hosts.append(host)
+        host.starting = self._chores.begin(self._start(host))
+        return host
+
+    async def _start(self, host: Host) -> None:
+        try:
+            async with asyncio.timeout(_START_S):
+                host.chromium = await self._launch()
+        except TimeoutError:
+            raise EnvTimeout(f"no browser started within {_START_S:g} s", where="browser pool", fix=_BUSY) from None
+        except asyncio.CancelledError:
+            raise EnvError("the pool was closed", where="browser pool") from None
+        finally:
+            if host.chromium is None:
+                host.closed = True
+                self.hosts.remove(host)
+        self._events.tell(Started(browser=host.pid, seconds=self._clock() - host.opened))
+        self._chores.begin(self._mourn(host))
+
+    async def _mourn(self, host: Host) -> None:
+        """Wait for a browser's death. Those who are on it are told at once."""
+        await host.chromium.died.wait()
+        if host.closed:
+            return
+        self._events.tell(Crashed(browser=host.pid, error="the browser died"))
+        log.warning("browser %d died; %d sessions were on it", host.pid, host.load)
+        host.retiring = "lost"
+        for page in list(host.pages):
+            if page.reserved:
+                self._lost(page, "the browser died")
+        await self._close(host, "lost")
+
+    def _close_if_empty(self, host: Host) -> None:
+        if host.retiring and not host.load and not host.closed:
+            self._closers.begin(self._close(host, host.retiring))
+
+    async def _close(self, host: Host, why: str) -> None:
+        if host.closed:
+            return
+        host.closed, host.retiring = True, host.retiring or why
+        rest = [page for page in host.pages if page.state != "closing"]
+        for page in rest:
+            page.state = "closing"
+        try:
+            await host.chromium.close()
+        except (EnvError, TimeoutError) as error:
+            log.error("browser %d did not end: %s", host.pid, error)
+        for page in rest:
+            await self._close_env(page)
+        self.hosts.remove(host)
+        self._events.tell(Closed(browser=host.pid, why=why))
+
+    # -- pages ----------------------------------------------------------------------------------------------------
+    def _new_page(self, host: Host) -> Page:
+        self._numbers["page"] += 1
+        now = self._clock()
+        page = Page(self._numbers["page"], host, opened=now, used=now)
+        host.pages.append(page)
+        page.opening = self._chores.begin(self._open(page))
+        return page
+
+    async def _open(self, page: Page) -> None:
+        host = page.host
+        try:
+            await asyncio.wait({host.starting})
+            host.starting.result()
+            async with asyncio.timeout(_START_S):
+                page.tab = await host.chromium.open_tab(self._settings.width, self._settings.height)
+        except TimeoutError:
+            self.retire(host, "lost")
+            raise EnvTimeout(f"no page opened within {_START_S:g} s", where="browser pool", fix=_BUSY) from None
+        except asyncio.CancelledError:
+            raise EnvError("the pool was closed", where="browser pool") from None
+        finally:
+            if page.tab is None:
+                host.pages.remove(page)
+        page.env = self._make_env(page.tab)
+        page.state, page.used = "ready", self._clock()
+        self._events.tell(Started(browser=host.pid, page=page.number, seconds=page.used - page.opened))
+        page.mourning = self._chores.begin(self._mourn_page(page))
+
+    async def _mourn_page(self, page: Page) -> None:
+        await page.tab.died.wait()
+        if page.state == "closing" or not page.host.alive:
+            return
+        if page.reserved:
+            self._lost(page, "the page crashed")
+        else:
+            self._events.tell(
+                Crashed(browser=page.host.pid, page=page.number, error="the page crashed, in nobody's use")
+            )
+            self.throw_away(page, "lost")
+
+    async def _throw_away(self, page: Page, why: str) -> None:
+        host = page.host
+        if host.alive:
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await page.tab.close()
+            except (EnvError, TimeoutError) as error:
+                log.warning("page %d of browser %d did not close (%s)", page.number, host.pid, error)
+                self.retire(host, "lost")
+        await self._close_env(page)
+        if page in host.pages:
+            host.pages.remove(page)
+        self._events.tell(Closed(browser=host.pid, page=page.number, why=why))
+        self._close_if_empty(host)
+
+    async def _close_env(self, page: Page) -> None:
+        """Frees what the environment holds besides its page, such as the world server's session."""
+        if page.mourning is not None:
+            page.mourning.cancel()
+        if page.env is not None:
+            page.env.broken = True  # its tab is not made ready for another session
+            with suppress(EnvError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await page.env.close()

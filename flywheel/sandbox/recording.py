@@ -1,0 +1,222 @@
+"""Recordings of episodes: one animated PNG each, of the screens as the agent saw them.
+
+Every browser and most viewers show the file. The screens' own compressed data are put into it unchanged (the PNG
+specification, third edition, section 11.3.4: acTL, fcTL, fdAT), so a recording costs no encoding, and each screen can
+be taken out again byte for byte.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+
+from flywheel.agent.actions import NAMES, Action
+from flywheel.sandbox.env import StepResult, Task
+
+log = logging.getLogger(__name__)
+SUFFIX = ".episode.png"
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_PLAIN = {(8, 2): "RGB", (8, 6): "RGBA"}  # (bit depth, colour type) -> Pillow's mode
+_FRAME_MS, _LAST_MS = 500, 2000
+
+
+@dataclass(frozen=True)
+class Film:
+    """screens: PNGs, the reset's first. about: what happened, JSON values; it lies in the file as its description."""
+
+    name: str
+    screens: tuple[bytes, ...]
+    about: dict[str, Any]
+
+
+class Camera:
+    """Collects the screens of a lease's episodes, and keeps those episodes that are asked for.
+
+    keep: failed leaves out episodes that ended with their task solved. folder: where the films go. limit: bytes of
+    one film; what comes after it is not kept, and the film says so.
+    """
+
+    def __init__(self, keep: Literal["failed", "all"], session: str, folder: Path, limit: int) -> None:
+        self.folder = folder
+        self._keep, self._session, self._limit = keep, session, limit
+        self._episode = 0
+        self._about: dict[str, Any] = {}
+
+    def begin(self, task: Task, seed: int, first: StepResult) -> None:
+        self._task, self._room = task, self._limit
+        self._episode += 1
+        self._screens: list[bytes] = []
+        self._about = {
+            "task": task.task_id, "instruction": task.instruction, "seed": seed, "session": self._session,
+            "actions": [], "left_out": 0, "reward": 0.0, "terminated": False, "truncated": False,
+        }  # fmt: skip
+        self._see(first)
+
+    def add(self, action: Action | None, result: StepResult) -> None:
+        """What followed an action, or a restored checkpoint (None)."""
+        if self._about:
+            self._about["actions"].append([NAMES[type(action)], asdict(action)] if action else None)
+            self._see(result)
+
+    def cut(self, error: str = "") -> Film | None:
+        """The episode is over, by `error` if one is given. None where there is nothing to keep."""
+        about, self._about = self._about, {}
+        if not about:
+            return None
+        solved = about["terminated"] and about["reward"] >= self._task.threshold and not error
+        if solved and self._keep == "failed":
+            return None
+        outcome = "solved" if solved else "crashed" if error else "failed"
+        name = f"{_clean(self._task.task_id)}-{about['seed']}-{self._session}-{self._episode}-{outcome}{SUFFIX}"
+        return Film(name, tuple(self._screens), about | {"outcome": outcome, "error": error})
+
+    def _see(self, result: StepResult) -> None:
+        screen = result.observation.screenshot
+        self._about |= {"terminated": result.terminated, "truncated": result.truncated}
+        self._about["reward"] += result.reward
+        self._room -= len(screen)
+        if self._room >= 0:
+            self._screens.append(screen)
+        else:
+            self._about["left_out"] += 1
+
+
+def save(film: Film, folder: Path, limit: int) -> Path | None:
+    """Write a film into `folder`; the oldest films there make room where all are above `limit` bytes together.
+
+    Returns its path. A full disk or an unreadable screen costs the film alone: it is logged, and None returned.
+    """
+    try:
+        data = animate(film.screens, film.about)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / film.name
+        unready = path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            unready.write_bytes(data)
+            unready.rename(path)
+        finally:
+            unready.unlink(missing_ok=True)
+        _make_room(folder, limit, path)
+    except (OSError, ValueError) as error:
+        log.warning("the recording of %s was not kept: %s", film.name, error)
+        return None
+    return path
+
+
+def animate(screens: Sequence[bytes], about: dict[str, Any]) -> bytes:
+    """One animated PNG of the screens, all shown as large as the first. Raises ValueError where there is none."""
+    if not screens:
+        raise ValueError("no screens")
+    header = _header(screens[0])
+    size = _IHDR.unpack(header)[:2]
+    if _mode(header) is None:
+        header = _IHDR.pack(*size, 8, 2, 0, 0, 0)
+    out = [_SIGNATURE, _chunk(b"IHDR", header), _chunk(b"acTL", struct.pack(">II", len(screens), 0))]
+    out.append(_chunk(b"iTXt", b"Description\0\0\0\0\0" + json.dumps(about, default=str).encode()))
+    sequence = 0
+    for number, screen in enumerate(screens):
+        delay = _LAST_MS if number == len(screens) - 1 else _FRAME_MS
+        out.append(_chunk(b"fcTL", struct.pack(">IIIIIHHBB", sequence, *size, 0, 0, delay, 1000, 0, 0)))
+        sequence += 1
+        for data in _pixels(screen, header):
+            if number == 0:
+                out.append(_chunk(b"IDAT", data))
+            else:
+                out.append(_chunk(b"fdAT", struct.pack(">I", sequence) + data))
+                sequence += 1
+    return b"".join([*out, _chunk(b"IEND", b"")])
+
+
+def screens_of(recording: bytes) -> Iterator[bytes]:
+    """The screens of a recording as PNGs of their own: the inverse of `animate`."""
+    header, data = b"", []
+    for kind, body in _chunks(recording):
+        if kind == b"IHDR":
+            header = body
+        elif kind in (b"fcTL", b"IEND") and data:
+            yield _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", b"".join(data)) + _chunk(b"IEND", b"")
+            data = []
+        elif kind == b"IDAT":
+            data.append(body)
+        elif kind == b"fdAT":
+            data.append(body[4:])
+
+
+def about(recording: bytes) -> dict[str, Any]:
+    """What a recording says of its episode: task, instruction, seed, actions, reward, outcome, error."""
+    for kind, body in _chunks(recording):
+        if kind == b"iTXt":
+            return json.loads(body.split(b"\0" * 5, 1)[1])
+    raise ValueError("not a recording of an episode")
+
+
+_IHDR = struct.Struct(">IIBBBBB")
+
+
+def _pixels(screen: bytes, header: bytes) -> list[bytes]:
+    """The compressed data of a screen; drawn again where it is of another size or kind than the first."""
+    if _header(screen) != header:
+        width, height = _IHDR.unpack(header)[:2]
+        mode = _mode(header)
+        with Image.open(io.BytesIO(screen)) as image:
+            drawn = Image.new(mode, (width, height))
+            drawn.paste(image.convert(mode))
+        buffer = io.BytesIO()
+        drawn.save(buffer, "PNG", compress_level=1)
+        screen = buffer.getvalue()
+    return [body for kind, body in _chunks(screen) if kind == b"IDAT"]
+
+
+def _header(screen: bytes) -> bytes:
+    kind, body = next(_chunks(screen), (b"", b""))
+    if kind != b"IHDR" or len(body) != _IHDR.size:
+        raise ValueError("a screen is not a PNG")
+    return body
+
+
+def _mode(header: bytes) -> str | None:
+    *_, depth, colour, _, _, interlaced = _IHDR.unpack(header)
+    return None if interlaced else _PLAIN.get((depth, colour))
+
+
+def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = len(_SIGNATURE)
+    while at + 12 <= len(png):
+        (length,) = struct.unpack_from(">I", png, at)
+        yield png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))
+
+
+def _make_room(folder: Path, limit: int, newest: Path) -> None:
+    films = []
+    for path in folder.glob("*" + SUFFIX):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue  # another process made room too
+        films.append((found.st_mtime, path.name, found.st_size, path))
+    total = sum(size for _, _, size, _ in films)
+    for _, _, size, path in sorted(films):
+        if total <= limit or path == newest:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:80]

@@ -1,0 +1,55 @@
+"""Where the page of a task comes from: one fresh session a reset, from a source that knows its worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from flywheel.sandbox.env import Task
+
+
+class PageSession(Protocol):
+    """One fresh session of a task.
+
+    url: address of its first page. allowed: prefixes of addresses that navigation may not leave. viewport: width and
+    height in pixels; None: the settings'. step_ms: page time of a step; None: the settings'. prepare: JavaScript run
+    once after the load ("": none), such as a reset with the seed: statements, which may return a promise to be waited
+    for. state_expression: JavaScript whose value is `seen["game"]`; "": `window.__env__.getState()` where there
+    is one. restorable: the page's `window.__env__.setState` brings back all that matters, so that a checkpoint needs
+    no replay.
+    """
+
+    url: str
+    allowed: tuple[str, ...]
+    viewport: tuple[int, int] | None
+    step_ms: int | None
+    prepare: str
+    state_expression: str
+    restorable: bool
+
+    def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        """What the verifier reads, from what the page told: `game`, `elements`, `url`. Empty where there is nothing."""
+
+    def keep(self) -> bytes:
+        """The state of the session at the server, for a checkpoint."""
+
+    def bring_back(self, kept: bytes) -> None:
+        """The session is at the server as it was."""
+
+    def close(self) -> None:
+        """Free it; may be called twice."""
+
+
+class PageSource(Protocol):
+    def open(self, task: Task, seed: int) -> PageSession:
+        """A fresh session. Raises BadInput for a world that the source does not have."""
+
+
+def within(url: str, allowed: tuple[str, ...]) -> bool:
+    """Whether an address lies under one of the prefixes. An origin without a path is its origin and no longer name."""
+    for prefix in allowed:
+        scheme, _, rest = prefix.partition("://")
+        whole = prefix if "/" in rest else f"{scheme}://{rest}/"
+        if url.startswith(whole) or url == prefix:
+            return True
+    return False

@@ -1,0 +1,59 @@
+"""Tasks of third-party pages: one for each variant and seed of a manifest.
+
+Where the page itself tells the instruction, it is known only once the page was opened: `instruct` does that when the
+tasks are made, so that the table `tasks` holds what was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from flywheel.sandbox import packages
+from flywheel.sandbox.env import Task
+from flywheel.sandbox.manifests import VERIFIER, Manifest
+
+
+def make_task(manifest: Manifest, variant: str, seed: int, split: str) -> Task:
+    """One task of a manifest. Its instruction is "" where the page tells it. Raises BadInput for unfetched packages."""
+    params = {"variant": variant, "seed": seed}
+    identity = json.dumps([manifest.name, variant, manifest.level, seed])
+    return Task(
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=manifest.domain, world=manifest.name,
+        template=variant, level=manifest.level, seed=seed, instruction=manifest.instruct(variant), params=params,
+        max_steps=manifest.max_steps, split=split, verifier=VERIFIER, threshold=1.0, checksum=checksum(manifest),
+    )  # fmt: skip
+
+
+def checksum(manifest: Manifest) -> str:
+    """sha256 of what a task was made for: the manifest, and the files of its page where they are ours to serve."""
+    files = "" if manifest.url else manifest.sha256 or packages.checksum(packages.served(manifest))
+    said = manifest.model_dump_json(exclude={"path"})
+    return hashlib.sha256(f"{said}\n{files}".encode()).hexdigest()
+
+
+async def instruct(tasks: Iterable[Task], lease: Callable[[], AbstractAsyncContextManager[Any]]) -> list[Task]:
+    """The tasks, with the instructions that their pages tell. lease: `pool.env`.
+
+    Raises EnvError where a page cannot be opened or read.
+    """
+
+    async def one(task: Task) -> Task:
+        if task.instruction:
+            return task
+        async with lease() as env:
+            result = await env.reset(task, task.seed)
+        return dataclasses.replace(task, instruction=" ".join(result.info["state"]["instruction"].split()))
+
+    return list(await asyncio.gather(*(one(task) for task in tasks)))
+
+
+def turns(manifests: Mapping[str, Manifest], domain: str, split: str) -> list[tuple[Manifest, list[tuple[str, int]]]]:
+    """The manifests of a domain that have tasks in a split, each with its (variant, level) slots."""
+    chosen = [one for one in manifests.values() if one.domain == domain and split in one.splits]
+    return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]

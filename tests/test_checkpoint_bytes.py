@@ -1,0 +1,85 @@
+"""A checkpoint is bytes: what follows it in another process is what followed it here."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+
+import pytest
+import yaml
+from pages import task_of
+
+from flywheel.agent.actions import Click, Hotkey, Point, Type, Wait
+from flywheel.sandbox import manifests
+from flywheel.sandbox.pool import open_sandbox
+from flywheel.settings import parse
+from flywheel.synthesis.pages import make_task
+from flywheel.synthesis.tasks import to_row
+
+ACTIONS = (Hotkey(("left",)), Type("red"), Click(Point(0.1, 0.3)), Wait())
+PAGE = "<canvas width=200 height=200></canvas><script>let n = 0; onclick = () => { n += 1; }; setInterval(() => {" \
+       "const pen = document.querySelector('canvas').getContext('2d'); pen.fillStyle = `hsl(${n * 40} 80% 50%)`;" \
+       "pen.fillRect(Math.random() * 180, Math.random() * 180, 20, 20) }, 30)</script>"  # fmt: skip
+ELSEWHERE = """
+import asyncio, json, sys
+from pathlib import Path
+from test_checkpoint_bytes import ACTIONS, digests, settings_of
+from flywheel.sandbox.check import resume
+from flywheel.sandbox.pool import open_sandbox
+from flywheel.synthesis.tasks import from_row
+
+async def main():
+    asked = json.load(sys.stdin)
+    async with open_sandbox(settings_of(asked["folder"]), Path(asked["folder"])) as pool:
+        kept = bytes.fromhex(asked["checkpoint"])
+        print(json.dumps(digests(await resume(pool.env, from_row(asked["task"]), kept, ACTIONS[: asked["count"]]))))
+
+asyncio.run(main())
+"""
+
+
+def settings_of(folder):
+    sandbox = {"browsers": 1, "pages": 1, "timeout_s": 60}
+    return parse({"sandbox": sandbox, "synthesis": {"manifests": [str(folder)]}}, where="test")
+
+
+def digests(results):
+    """What was seen and told, short enough to print."""
+    return [
+        [hashlib.sha256(r.observation.screenshot).hexdigest(), json.dumps(r.info, sort_keys=True), r.observation.url]
+        for r in results
+    ]
+
+
+def _page(folder):
+    (folder / "index.html").write_text(PAGE)
+    said = {
+        "name": "sparks", "title": "Sparks", "folder": ".", "instruction": "Click.", "reward": "n", "success": 9,
+        "max_steps": 9,
+    }  # fmt: skip
+    (folder / "page.yaml").write_text(yaml.safe_dump(said))
+    return make_task(manifests.load(folder / "page.yaml"), "page", 5, "eval")
+
+
+@pytest.mark.parametrize("world", ["shop", "merge", "sparks"])
+async def test_another_process_goes_on_from_the_bytes(tmp_path, project, world):
+    own = _page(tmp_path)
+    task = own if world == "sparks" else task_of(world, {"shop": "add", "merge": "reach"}[world])
+    async with open_sandbox(settings_of(tmp_path), tmp_path) as pool, pool.env() as env:
+        await env.reset(task, task.seed)
+        reached = await env.step(Click(Point(0.5, 0.5)))
+        kept = await env.checkpoint()
+        here = [reached]
+        for action in ACTIONS:
+            if not (here[-1].terminated or here[-1].truncated):
+                here.append(await env.step(action))
+    asked = {"task": to_row(task), "checkpoint": kept.hex(), "folder": str(tmp_path), "count": len(here) - 1}
+    there = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ELSEWHERE, cwd=project / "tests", stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await there.communicate(json.dumps(asked).encode())
+    assert there.returncode == 0
+    assert json.loads(said) == digests(here)

@@ -1,0 +1,157 @@
+"""Recordings of episodes: the screens are in the file as they were, and only what was asked for is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+
+import pytest
+from fleets import Fleetful
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageSequence
+
+from flywheel.agent.actions import Click, Finished, Point, Type, Wait
+from flywheel.errors import EnvError
+from flywheel.sandbox import recording
+from flywheel.sandbox.fake import fake_task
+
+TASK = fake_task(1, max_steps=9)
+
+
+def png(width: int, height: int, colour: tuple[int, ...], mode: str = "RGB") -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, (width, height), colour if mode != "P" else 3).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+colours = st.tuples(*[st.integers(0, 255)] * 3)
+
+
+@given(st.lists(colours, min_size=1, max_size=6), st.integers(1, 40), st.integers(1, 40))
+def test_each_screen_can_be_taken_out_again_byte_for_byte(shades, width, height):
+    screens = [png(width, height, shade) for shade in shades]
+    film = recording.animate(screens, {})
+    assert list(recording.screens_of(film)) == screens
+    with Image.open(io.BytesIO(film)) as image:
+        frames = [frame.convert("RGB").getpixel((0, 0)) for frame in ImageSequence.Iterator(image)]
+    assert frames[: len(shades)] == list(shades)
+
+
+@pytest.mark.parametrize("odd", [png(9, 4, (1, 2, 3)), png(6, 5, (1, 2, 3, 255), "RGBA"), png(6, 5, (0,), "P")])
+def test_a_screen_of_another_size_or_kind_is_shown_like_the_first(odd):
+    plain = png(6, 5, (9, 9, 9))
+    for screens in ([plain, odd], [odd, plain]):
+        taken = list(recording.screens_of(recording.animate(screens, {})))
+        assert len(taken) == 2
+        sizes = {Image.open(io.BytesIO(screen)).size for screen in taken}
+        assert sizes == {Image.open(io.BytesIO(screens[0])).size}
+
+
+@pytest.mark.parametrize("bad", [[], [b""], [b"GIF89a" * 9]])
+def test_what_is_no_screen_is_refused(bad):
+    with pytest.raises(ValueError, match="screen"):
+        recording.animate(bad, {})
+
+
+def film(name: str, size: int = 40) -> recording.Film:
+    return recording.Film(name + recording.SUFFIX, (png(size, size, (1, 2, 3)),), {"text": "\ud800 \u00e9"})
+
+
+def test_the_oldest_make_room_and_nothing_else_is_touched(tmp_path):
+    (tmp_path / "mine.png").write_bytes(b"x" * 10_000)
+    one = recording.save(film("a"), tmp_path, 10**6)
+    size = one.stat().st_size
+    for name in "bcde":
+        recording.save(film(name), tmp_path, 3 * size)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [name + recording.SUFFIX for name in "cde"] + ["mine.png"]
+
+
+def test_a_film_above_the_limit_alone_is_still_kept(tmp_path):
+    assert recording.save(film("a"), tmp_path, 1).is_file()
+
+
+def test_a_disk_that_cannot_be_written_costs_the_film_alone(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    assert recording.save(film("a"), tmp_path / "file", 10**6) is None
+    assert "not kept" in caplog.text
+
+
+async def _episodes(fleet, tmp_path, record=None) -> None:
+    """One solved, one that runs out, one that crashes, in one session each."""
+    async with fleet.pool.env(record) as env:
+        first = await env.reset(TASK, 0)
+        square = first.info["state"]["elements"][0]
+        await env.step(Type("\ud800"))
+        await env.step(Click(Point(square["x"] + 0.05, square["y"] + 0.05)))
+    async with fleet.pool.env(record) as env:
+        await env.reset(TASK, 0)
+        await env.step(Finished())
+    async with fleet.pool.env(record) as env:
+        await env.reset(TASK, 3)
+        await env.step(Wait())
+        env.tab.crash()
+        with pytest.raises(EnvError):
+            await env.step(Wait())
+
+
+@pytest.mark.parametrize(
+    ("record", "outcomes"), [("none", []), ("failed", ["crashed", "failed"]), ("all", ["crashed", "failed", "solved"])]
+)
+async def test_what_is_kept_is_a_setting(tmp_path, record, outcomes):
+    async with Fleetful(browsers=1, pages=1, record=record, record_folder=str(tmp_path / "films")) as fleet:
+        await _episodes(fleet, tmp_path)
+    films = {path.read_bytes() for path in tmp_path.glob("films/*.png")}
+    told = {recording.about(data)["outcome"]: recording.about(data) for data in films}
+    assert sorted(told) == outcomes
+    if "crashed" in told:
+        about = told["crashed"]
+        assert (about["task"], about["seed"], about["actions"]) == (TASK.task_id, 3, [["wait", {}]])
+        assert "the page" in about["error"]
+
+
+async def test_a_lease_can_be_recorded_by_itself(tmp_path):
+    async with Fleetful(browsers=1, pages=1) as fleet:
+        async with fleet.pool.env(record=tmp_path) as env:
+            results = [await env.reset(TASK, 0), await env.step(Wait())]
+            await env.reset(TASK, 0)
+            kept = await env.checkpoint()
+            await env.step(Wait())
+            await env.restore(kept)
+        async with fleet.pool.env() as env:
+            await env.reset(TASK, 0)
+    one, two = sorted(tmp_path.iterdir())
+    assert list(recording.screens_of(one.read_bytes())) == [result.observation.screenshot for result in results]
+    assert json.loads(json.dumps(recording.about(two.read_bytes())["actions"])) == [["wait", {}], None]
+
+
+async def test_a_long_episode_says_how_many_screens_it_left_out(tmp_path):
+    camera = recording.Camera("all", "s1", tmp_path, 2000)
+    async with Fleetful(browsers=1, pages=1) as fleet, fleet.pool.env() as env:
+        result = await env.reset(TASK, 0)
+        camera.begin(TASK, 0, result)
+        size = len(result.observation.screenshot)
+        for _ in range(8):
+            camera.add(Wait(), await env.step(Wait()))
+    kept = camera.cut()
+    assert len(kept.screens) == 2000 // size
+    assert kept.about["left_out"] == 9 - len(kept.screens)
+    assert len(kept.about["actions"]) == 8
+
+
+async def test_the_pool_does_not_end_before_its_recordings_are_written(tmp_path, monkeypatch):
+    held, save = asyncio.Event(), recording.save
+    loop = asyncio.get_running_loop()
+
+    def slow(*given):
+        asyncio.run_coroutine_threadsafe(held.wait(), loop).result()
+        return save(*given)
+
+    monkeypatch.setattr(recording, "save", slow)
+    async with Fleetful(browsers=1, pages=1) as fleet:
+        async with fleet.pool.env(record=tmp_path) as env:
+            await env.reset(TASK, 0)
+        loop.call_soon(held.set)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,292 @@
+"""Manifests of third-party pages: what is refused, by name and in one line, and the tasks that they give."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.errors import BadInput, DataError, EnvError
+from flywheel.reward.verifiers import score
+from flywheel.sandbox import manifests, reading
+from flywheel.sandbox.pages import ManifestPages
+from flywheel.settings import Settings, parse
+from flywheel.store.partitions import from_rows
+from flywheel.synthesis import pages
+from flywheel.synthesis.tasks import content, from_row, make_tasks, to_row
+
+LEAST = {
+    "name": "lamp", "title": "A lamp", "folder": ".", "instruction": "Switch it on.", "reward": "lamp.on ? 1 : 0",
+    "success": 1, "max_steps": 3,
+}  # fmt: skip
+
+
+def write(folder, file="lamp.yaml", /, **fields):
+    """A manifest file with a page beside it; a field that is None is left out."""
+    (folder / "index.html").write_text("<title>lamp</title>")
+    said = {key: value for key, value in {**LEAST, **fields}.items() if value is not None}
+    path = folder / file
+    path.write_text(json.dumps(said) if file.endswith("json") else yaml.safe_dump(said))
+    return path
+
+
+# -- what is refused ---
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"reward": None}, "reward is missing: add `reward: game.score`"),
+        ({"rewards": "x"}, "there is no field rewards: did you mean reward?"),
+        ({"colour": "red"}, "there is no field colour: take it out"),
+        ({"reward": 1}, "reward: 1 is not a text: put it in quotes"),
+        ({"end": True}, "end: true is not a text: put it in quotes"),
+        ({"reward": " "}, "reward: string should have at least 1 character"),
+        ({"name": "A b"}, "name: 'A b' is not of the form: lower-case letters"),
+        ({"name": "tiles"}, "tiles is a world's name"),
+        ({"reset": 5}, "reset: write reload, a JavaScript expression in quotes, or {parameter: NAME}"),
+        ({"reset": {"param": "s"}}, "reset: write reload, a JavaScript expression"),
+        ({"instruction": {"expr": "a"}}, "instruction: write a text, or {expression: JAVASCRIPT}"),
+        ({"folder": None}, "give one of url, folder and package"),
+        ({"url": "http://127.0.0.1/"}, "give one of url, folder and package"),
+        ({"folder": None, "url": "ftp://x"}, "is not an http or https address"),
+        ({"folder": None, "url": "http://me@x/"}, "is not an http or https address"),
+        ({"folder": None, "package": "miniwob"}, "package: write pypi:NAME==VERSION"),
+        ({"folder": None, "package": "pypi:a==1; rm -rf /"}, "package: write pypi:NAME==VERSION"),
+        ({"folder": None, "package": "npm:a@1", "sha256": "12"}, "64 hexadecimal digits"),
+        ({"folder": "nowhere"}, "there is no folder"),
+        ({"start": "main.html"}, "there is no main.html in"),
+        ({"start": "../secret.html"}, "leaves what is served"),
+        ({"start": "{variant}.html"}, "variants must list them"),
+        ({"variants": []}, "variants: write a list of names"),
+        ({"viewport": [10, 300]}, "viewport: write [WIDTH, HEIGHT]"),
+        ({"success": 0}, "success: 0 is not above floor: 0"),
+        ({"seeded": False}, "write splits: [eval] or splits: [train]"),
+        ({"origins": ["https://example.org/a"]}, "is not an origin"),
+        ({"alias": {"lib.js": "/a.js"}}, "'lib.js' does not begin with /"),
+        ({"max_steps": 0}, "max_steps: input should be greater than or equal to 1"),
+        ({"state": {"board": 3}}, "state.board: 3 is not a text"),
+        ({"path": "x"}, "no field path"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_by_file_and_field_in_one_line(tmp_path, fields, part):
+    path = write(tmp_path, **fields)
+    with pytest.raises(BadInput) as caught:
+        manifests.load(path)
+    assert part in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("m.yaml", "reward: a ? 1 : 0", "put expressions with ': ' or ' #' in quotes"),
+        ("m.yaml", "name: a\nname: b", "name stands twice"),
+        ("m.json", '{"name": "a", "name": "b"}', "name stands twice"),
+        ("m.json", "{", "the manifest is not JSON"),
+        ("m.yaml", "- a", "not a mapping"),
+        ("m.yaml", "", "not a mapping"),
+        ("m.yaml", "!!python/object/apply:os.system [ls]", "not YAML"),
+        ("m.yaml", "a: " + "[" * 3000, "not YAML"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(tmp_path, name, text, part):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match="manifest") as caught:
+        manifests.load(tmp_path / name)
+    assert part in str(caught.value)
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(_ANY | st.dictionaries(st.sampled_from([*manifests.Manifest.model_fields, "other"]), _ANY))
+def test_whatever_stands_in_a_manifest_the_error_is_named(tmp_path_factory, raw):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(raw))
+    with pytest.raises(BadInput):
+        manifests.load(path)
+
+
+def test_a_manifest_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="no such manifest"):
+        manifests.load(tmp_path / "none.yaml")
+    (tmp_path / "m.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match="UTF-8"):
+        manifests.load(tmp_path / "m.yaml")
+
+
+# -- what is accepted ---
+def test_json_and_yaml_say_the_same(tmp_path):
+    one, other = manifests.load(write(tmp_path)), manifests.load(write(tmp_path, "lamp.json"))
+    assert one.model_dump(exclude={"path"}) == other.model_dump(exclude={"path"})
+
+
+def test_every_shipped_manifest_is_sound_and_pinned():
+    found = manifests.load_all([str(manifests.THIRD_PARTY)], manifests.THIRD_PARTY)
+    assert set(found) >= {"miniwob", "reveal", "click-docs", "jquery-ui"}
+    for manifest in found.values():
+        assert manifest.path.stem == manifest.name
+        assert len(manifest.sha256) == 64, manifest.name
+        assert manifests.find(manifest.name) == manifest.path
+
+
+def test_settings_name_files_folders_and_shipped_ones(tmp_path):
+    (tmp_path / "more").mkdir()
+    write(tmp_path / "more", "a.yaml", name="a")
+    write(tmp_path / "more", "b.json", name="b")
+    (tmp_path / "one").mkdir()
+    write(tmp_path / "one")
+    found = manifests.load_all(["one/lamp.yaml", "more", "miniwob"], tmp_path)
+    assert list(found) == ["lamp", "a", "b", "miniwob"]
+    write(tmp_path / "more", "c.yaml", name="lamp")
+    with pytest.raises(BadInput, match="the name lamp is that of"):
+        manifests.load_all(["one/lamp.yaml", "more"], tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="has no manifests"):
+        manifests.load_all(["empty"], tmp_path)
+    with pytest.raises(BadInput, match="no such manifest"):
+        manifests.load_all(["nothing"], tmp_path)
+
+
+# -- tasks ---
+@pytest.fixture
+def lamp(tmp_path):
+    return manifests.load(write(tmp_path, variants=["red", "green"], instruction="Switch on the {variant} one."))
+
+
+def test_a_manifests_task_survives_its_row(lamp):
+    task = pages.make_task(lamp, "red", 7, "eval")
+    assert (task.instruction, task.verifier, task.max_steps) == ("Switch on the red one.", "page:reward", 3)
+    assert from_row(from_rows("tasks", [to_row(task)]).to_pylist()[0]) == task
+
+
+def test_the_checksum_is_that_of_manifest_and_files(tmp_path, lamp):
+    before = pages.checksum(lamp)
+    (tmp_path / "more.js").write_text("1")
+    after = pages.checksum(lamp)
+    assert before != after
+    assert pages.checksum(lamp.model_copy(update={"max_steps": 4})) != after
+    assert pages.checksum(lamp) == after
+
+
+def test_pages_take_turns_with_the_worlds_of_their_domain(tmp_path, lamp):
+    blink = write(tmp_path, "blink.yaml", name="blink", seeded=False, splits=["eval"])
+    chosen = {"train_tasks": 40, "eval_tasks": 40, "manifests": [str(lamp.path), str(blink)]}
+    settings = parse({"synthesis": chosen}, where="test")
+    train, held_out = (make_tasks(settings, 1, split, tmp_path) for split in ("train", "eval"))
+    kinds = Counter((task.world, task.template) for task in train)
+    assert kinds["lamp", "red"] + kinds["lamp", "green"] == 6  # of 20 in sites, a turn in three
+    assert abs(kinds["lamp", "red"] - kinds["lamp", "green"]) <= 1
+    assert "blink" not in {task.world for task in train}
+    assert "blink" in {task.world for task in held_out}
+    assert not {content(task) for task in train} & {content(task) for task in held_out}
+    assert make_tasks(settings, 1, "train", tmp_path) == train
+
+
+def test_pages_alone_are_enough(tmp_path, lamp):
+    chosen = {"domains": {"sites": []}, "manifests": [str(lamp.path)], "train_tasks": 4, "eval_tasks": 4}
+    settings = parse({"synthesis": chosen, "merge": {"weights": {"sites": 1.0}}}, where="test")
+    assert {task.world for task in make_tasks(settings, 0, "train", tmp_path)} == {"lamp"}
+
+
+def test_by_default_no_page_is_named():
+    assert Settings().synthesis.manifests == []
+
+
+# -- sessions ---
+def test_the_seed_goes_where_the_manifest_says(tmp_path):
+    base = {"folder": None, "url": "https://example.org/game?level=2&seed=1#top", "reset": {"parameter": "seed"}}
+    manifest = manifests.load(write(tmp_path, **base))
+    opened = ManifestPages({"lamp": manifest})
+    session = opened.open(pages.make_task(manifest, "page", 9, "eval"), 9)
+    assert session.url == "https://example.org/game?level=2&seed=9#top"
+    assert session.allowed == ("https://example.org/",)
+    assert opened.hosts == ("example.org",)
+
+
+def test_a_task_of_another_page_is_refused(tmp_path, lamp):
+    opened = ManifestPages({"lamp": lamp})
+    stranger = pages.make_task(lamp.model_copy(update={"name": "other"}), "red", 1, "eval")
+    assert not opened.knows(stranger)
+    with pytest.raises(BadInput, match="no manifest is called 'other'"):
+        opened.open(stranger, 1)
+    with pytest.raises(BadInput, match="no variant 'blue'"):
+        opened.open(pages.make_task(lamp, "blue", 1, "eval"), 1)
+
+
+# -- reading ---
+def told(prepared=True, faults=None, **values):
+    return {"values": {"reward": 0, **values}, "faults": faults or {}, "prepared": prepared}
+
+
+def test_what_is_read_is_what_the_verifier_needs(lamp):
+    state = reading.Reader(lamp).state(told(reward=0.5, **{"state.board": [1, 2]}), "index.html")
+    assert state["values"] == {"board": [1, 2]}
+    assert score(pages.make_task(lamp, "red", 1, "eval"), state) == 0.5
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3), st.floats(0.01, 1e3))
+def test_the_score_is_the_way_from_floor_to_success(tmp_path_factory, reward, floor, span):
+    task = pages.make_task(manifests.load(write(tmp_path_factory.getbasetemp())), "page", 1, "eval")
+    value = score(task, {"reward": reward, "floor": floor, "success": floor + span})
+    assert value == pytest.approx(min(max((reward - floor) / span, 0), 1), abs=1e-6)
+
+
+def test_a_state_without_reward_is_a_data_error(lamp):
+    with pytest.raises(DataError, match="page:reward"):
+        score(pages.make_task(lamp, "red", 1, "eval"), {"page": ""})
+
+
+@pytest.mark.parametrize(
+    ("faults", "more", "part"),
+    [
+        ({"reward": "SyntaxError: bad"}, {}, "reward must be one JavaScript expression"),
+        ({"reset": "SyntaxError: bad"}, {}, "reset must be JavaScript"),
+        ({"reward": "ReferenceError: game is not defined"}, {}, "give `ready: typeof NAME !== 'undefined'`"),
+        ({"reward": "ReferenceError: game is not defined"}, {"modules": 1}, "scripts are modules"),
+        ({"reward": "x"}, {"failed": ["http://cdn/a.js"]}, "could not load http://cdn/a.js"),
+        ({"reward": 'it gives the text "3"; a number is needed'}, {}, "write Number(...)"),
+        ({"end": "it gives null; true or false is needed"}, {}, "Boolean(...)"),
+        ({"reward": "a", "end": "b"}, {}, "(and 1 more fields)"),
+    ],
+)
+def test_a_fault_says_how_to_mend_it(lamp, faults, more, part):
+    with pytest.raises(EnvError) as caught:
+        reading.Reader(lamp).state({**told(faults=faults), **more}, "index.html")
+    assert part in str(caught.value)
+    assert str(caught.value).startswith(f"lamp.yaml: {next(iter(faults))}: ")
+
+
+def test_another_document_may_lack_what_the_first_one_told(lamp):
+    """A page that is not there tells nothing: what was told last holds, and the first one must tell all."""
+    reader = reading.Reader(lamp)
+    reader.state(told(reward=1), "index.html")
+    lost = reader.state({"values": {}, "faults": {"reward": "ReferenceError: lamp"}, "prepared": False}, "none.html")
+    assert (lost["reward"], lost["page"]) == (1, "none.html")
+    assert lost["unread"] == {"reward": "ReferenceError: lamp"}
+    with pytest.raises(EnvError, match="reward"):
+        reader.state(told(faults={"reward": "ReferenceError: lamp"}), "index.html")
+
+
+def test_a_page_that_was_loaded_anew_rewards_nothing_where_javascript_reset_it(tmp_path):
+    """Else another, easier task than the one that was asked could be solved."""
+    manifest = manifests.load(write(tmp_path, reset="lamp.start(seed)"))
+    reader = reading.Reader(manifest)
+    reader.state(told(reward=0), "index.html")
+    assert reader.state(told(prepared=False, reward=1), "index.html")["reward"] == 0
+    following = reading.Reader(manifest.model_copy(update={"follow": True}))
+    following.state(told(reward=0), "index.html")
+    assert following.state(told(prepared=False, reward=1), "index.html")["reward"] == 1
+
+
+def test_a_reset_may_lead_to_another_page(tmp_path):
+    reader = reading.Reader(manifests.load(write(tmp_path, reset="location.href = `?${seed}`")))
+    reader.state(told(prepared=False, reward=0), "index.html?1")
+    assert reader.state(told(prepared=False, reward=1), "index.html?1")["reward"] == 1

@@ -1,0 +1,134 @@
+"""Pages that come in packages: fetched by the real clients, unpacked without running anything, known by checksum."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flywheel.errors import BadInput, EnvError
+from flywheel.sandbox import manifests, packages
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A cache of its own, and a registry that is a folder: pip finds wheels there and nowhere else."""
+    (tmp_path / "wheels").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    return tmp_path / "cache" / "flywheel" / "packages"
+
+
+def wheel(tmp_path, version="1.0", **files):
+    """A wheel of the package lampgame with these files."""
+    name = f"lampgame-{version}"
+    with zipfile.ZipFile(tmp_path / "wheels" / f"{name}-py3-none-any.whl", "w") as packed:
+        for path, text in {"lampgame/html/index.html": "<p>lamp", **files}.items():
+            packed.writestr(path, text)
+        packed.writestr(f"{name}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: lampgame\nVersion: {version}\n")
+        packed.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{name}.dist-info/RECORD", "")
+
+
+def manifest(tmp_path, **more):
+    said = {
+        "name": "lampgame", "title": "Lamp", "package": "pypi:lampgame==1.0", "folder": "lampgame/html",
+        "instruction": "Switch it on.", "reward": "1", "success": 1, "max_steps": 2, **more,
+    }  # fmt: skip
+    (tmp_path / "lampgame.yaml").write_text(yaml.safe_dump(said))
+    return manifests.load(tmp_path / "lampgame.yaml")
+
+
+def test_a_package_is_fetched_once_and_served_from_the_cache(tmp_path, cache):
+    wheel(tmp_path)
+    found = manifest(tmp_path)
+    assert not packages.ready(found)
+    with pytest.raises(BadInput, match=r"flywheel page fetch .*lampgame\.yaml"):
+        packages.served(found)
+    folder, checksum = packages.fetch(found)
+    assert folder == packages.served(found)
+    assert packages.ready(found)
+    assert [path.name for path in folder.iterdir()] == ["index.html"]
+    assert checksum == packages.checksum(folder)
+    assert packages.fetch(found) == (folder, checksum)
+    assert len(list(cache.iterdir())) == 1  # and nothing half done beside it
+
+
+def test_a_manifest_gets_the_package_that_it_was_written_for(tmp_path, cache):
+    wheel(tmp_path)
+    _, checksum = packages.fetch(manifest(tmp_path))
+    assert packages.served(manifest(tmp_path, sha256=checksum)).is_dir()
+    with pytest.raises(BadInput, match=f"sha256: .* has the checksum {checksum}"):
+        packages.served(manifest(tmp_path, sha256="0" * 64))
+    shutil.rmtree(cache)
+    with pytest.raises(BadInput, match=f"sha256: .* has the checksum {checksum}"):
+        packages.fetch(manifest(tmp_path, sha256="0" * 64))
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "part"),
+    [("pypi:lampgame==2.0", "could not fetch it: ERROR"), ("pypi:no-such-game==1.0", "could not fetch it: ERROR")],
+)
+def test_a_package_that_is_not_there_is_told_with_what_the_client_said(tmp_path, cache, package, part):
+    wheel(tmp_path)
+    with pytest.raises(EnvError, match=part) as caught:
+        packages.fetch(manifest(tmp_path, package=package))
+    assert package in str(caught.value)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_wrong_folder_of_a_package_is_told_with_what_there_is(tmp_path):
+    wheel(tmp_path)
+    with pytest.raises(BadInput, match=r"no folder lampgame/web .*; it holds lampgame, lampgame-1\.0\.dist-info"):
+        packages.fetch(manifest(tmp_path, folder="lampgame/web"))
+
+
+def test_a_package_cannot_write_outside_of_its_tree(tmp_path, cache):
+    wheel(tmp_path, **{"../../../escaped.txt": "x", "/absolute.txt": "y"})
+    packages.fetch(manifest(tmp_path))
+    assert not list(tmp_path.glob("escaped.txt"))
+    assert all(path.is_relative_to(cache) for path in tmp_path.rglob("*.txt"))
+
+
+def test_a_source_package_is_not_taken_since_its_script_would_run(tmp_path):
+    ran = tmp_path / "ran"
+    source = tmp_path / "lampgame-1.0"
+    source.mkdir()
+    (source / "setup.py").write_text(f"open({str(ran)!r}, 'w')")
+    (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: lampgame\nVersion: 1.0\n")
+    shutil.make_archive(str(tmp_path / "wheels" / "lampgame-1.0"), "gztar", tmp_path, "lampgame-1.0")
+    with pytest.raises(EnvError, match="could not fetch"):
+        packages.fetch(manifest(tmp_path))
+    assert not ran.exists()
+
+
+def test_a_client_that_is_not_installed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvError, match=r"npm is not installed \(npm:lampgame@1\.0\)"):
+        packages.fetch(manifest(tmp_path, package="npm:lampgame@1.0"))
+
+
+def test_a_manifest_without_packages_has_nothing_to_fetch(tmp_path):
+    own = manifest(tmp_path).model_copy(update={"package": (), "folder": "."})
+    with pytest.raises(BadInput, match="names no package"):
+        packages.fetch(own)
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.binary(max_size=5), max_size=4), st.data())
+def test_the_checksum_is_that_of_names_and_contents(tmp_path_factory, files, data):
+    def lay(content):
+        folder = tmp_path_factory.mktemp("tree")
+        for name, text in content.items():
+            (folder / name).write_bytes(text)
+        return packages.checksum(folder)
+
+    assert lay(files) == lay(dict(reversed(files.items())))
+    other = data.draw(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.binary(max_size=5), max_size=4))
+    assert (lay(files) == lay(other)) == (files == other)

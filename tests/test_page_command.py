@@ -1,0 +1,71 @@
+"""`flywheel page`: trying a manifest, listing and fetching."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+from click.testing import CliRunner
+
+from flywheel.cli import main
+
+PAGE = """<script>window.game = {clicks: 0, seed: null, start(seed) { this.seed = seed; }}</script>
+<button onclick='game.clicks += 1' style='position:fixed;inset:0'>more</button><img src=lost.png>"""
+SAID = {
+    "title": "A counter", "folder": ".", "instruction": "Click three times.", "reward": "game.clicks", "success": 3,
+    "max_steps": 6, "reset": "game.start(seed)", "seeded": False, "splits": ["eval"],
+}  # fmt: skip
+
+
+def lay(folder, **fields):
+    folder.mkdir()
+    (folder / "index.html").write_text(PAGE)
+    (folder / "page.yaml").write_text(yaml.safe_dump({"name": folder.name, **SAID, **fields}))
+
+
+def typed(*words):
+    answer = CliRunner().invoke(main, ["page", *map(str, words)])
+    return answer.exit_code, answer.output
+
+
+def tried(folder, *options):
+    return typed("try", folder / "page.yaml", "--timeout", 60, "--screen", folder / "screen.png", *options)
+
+
+def test_trying_a_page_tells_all_and_draws_it(tmp_path):
+    lay(tmp_path / "counter", state={"seed": "game.seed"})
+    status, said = tried(tmp_path / "counter", "--seed", 5)
+    assert status == 0, said
+    assert (tmp_path / "counter" / "screen.png").read_bytes().startswith(b"\x89PNG")
+    for part in ("Click three times.", "state.seed         5", "/lost.png was asked for", "check determinism"):
+        assert part in said
+    assert said.splitlines()[-1] == "counter: it works"
+
+
+def test_trying_a_wrong_page_ends_in_one_line_and_in_status_1(tmp_path):
+    lay(tmp_path / "wrong", reward="game.points")
+    status, said = tried(tmp_path / "wrong")
+    assert status == 1
+    assert said.splitlines()[-1].startswith("wrong: it does not work: page.yaml: reward: it gives undefined")
+
+
+def test_a_task_that_is_solved_at_once_is_none(tmp_path):
+    lay(tmp_path / "won", success=-1, floor=-2)
+    status, said = tried(tmp_path / "won", "--no-check", "--json")
+    assert status == 1
+    assert "solved before anything is done" in json.loads(said)["verdict"]
+
+
+def test_a_manifest_that_is_wrong_or_not_there_is_status_2(tmp_path):
+    lay(tmp_path / "bad", max_steps=0)
+    assert tried(tmp_path / "bad")[0] == 2
+    assert typed("try", tmp_path / "none.yaml")[0] == 2
+    lay(tmp_path / "good")
+    assert tried(tmp_path / "good", "--variant", "red")[0] == 2
+    assert typed("fetch", tmp_path / "good" / "page.yaml")[0] == 2
+
+
+def test_the_list_has_the_shipped_ones():
+    status, said = typed("list", "--json")
+    assert status == 0
+    assert {"miniwob", "reveal", "click-docs", "jquery-ui"} <= {row["name"] for row in json.loads(said)}

@@ -1,0 +1,368 @@
+"""A tab: what hands do, and all that a page can do beside what is seen. In a real browser."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+from browser_pages import SIZE, Stage, act, at, browser, html
+from hostile import Page, Site, endless, redirect, reply
+
+from flywheel.agent.actions import (
+    Click,
+    Drag,
+    Hotkey,
+    LeftDouble,
+    Navigate,
+    NavigateBack,
+    Point,
+    Press,
+    Release,
+    RightSingle,
+    Scroll,
+    Type,
+)  # fmt: skip
+from flywheel.sandbox.tab import Tab
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+MIDDLE = Point(0.5, 0.5)
+_LOG = """<script>
+    const log = [];
+    const on = (kinds, what) => kinds.split(" ").forEach((kind) => addEventListener(kind, (e) => log.push(what(e))));
+</script>"""
+_KEYS = (
+    _LOG
+    + """<input id=i style="position:absolute;top:0;left:0;width:190px"><script>
+    const held = (e) => (e.shiftKey ? "S" : "") + (e.ctrlKey ? "C" : "");
+    on("keydown keyup", (e) => [e.type, e.key, e.code, e.keyCode, e.repeat, held(e)]);
+    i.focus();
+</script>"""
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage():
+    with Site({"pop": html("<p data-el=pop>pop<script>addEventListener('click', () => close())</script>")}) as site:
+        async with browser() as chromium:
+            yield Stage(chromium, site)
+
+
+async def log(tab: Tab) -> list:
+    return await tab.evaluate("log")
+
+
+# -- mouse ---
+async def test_every_press_of_the_mouse_arrives_where_it_was_meant(stage):
+    tab = await stage.open(
+        _LOG
+        + """<script>
+        on("mousedown mouseup click dblclick contextmenu",
+           (e) => [e.type, e.clientX, e.clientY, e.button, e.detail, e.isTrusted]);
+        addEventListener("contextmenu", (e) => e.preventDefault());
+    </script>"""
+    )
+    await act(tab, at(30, 40))
+    await act(tab, RightSingle(Point(0.1, 0.1)))
+    await act(tab, LeftDouble(Point(0.5, 0.25)))
+    assert await log(tab) == [
+        ["mousedown", 30, 40, 0, 1, True], ["mouseup", 30, 40, 0, 1, True], ["click", 30, 40, 0, 1, True],
+        ["mousedown", 20, 20, 2, 1, True], ["contextmenu", 20, 20, 2, 0, True], ["mouseup", 20, 20, 2, 1, True],
+        ["mousedown", 100, 50, 0, 1, True], ["mouseup", 100, 50, 0, 1, True], ["click", 100, 50, 0, 1, True],
+        ["mousedown", 100, 50, 0, 2, True], ["mouseup", 100, 50, 0, 2, True], ["click", 100, 50, 0, 2, True],
+        ["dblclick", 100, 50, 0, 2, True],
+    ]  # fmt: skip
+
+
+async def test_a_drag_moves_with_the_button_held(stage):
+    tab = await stage.open(
+        _LOG + "<script>on('pointerdown pointermove pointerup', (e) => [e.type, e.clientX, e.buttons])</script>"
+    )
+    await act(tab, Drag(Point(0.1, 0.5), Point(0.9, 0.5)))
+    events = await log(tab)
+    down = events.index(["pointerdown", 20, 1])
+    assert events[-1] == ["pointerup", 180, 0]
+    assert all(buttons == 1 for _, _, buttons in events[down:-1])
+    assert ["pointermove", 180, 1] in events[down:]
+
+
+async def test_what_is_under_the_mouse_knows_it(stage):
+    tab = await stage.open("""<style>p:hover { background: red }</style>
+        <p style='margin:0;height:50px'>one</p><p style='margin:0;height:50px'>two</p>""")
+    hovered = "getComputedStyle(document.querySelectorAll('p')[1]).backgroundColor"
+    before = await tab.screenshot()
+    await act(tab, at(10, 75))
+    assert await tab.screenshot() != before
+    assert await tab.evaluate(hovered) == "rgb(255, 0, 0)"
+    await act(tab, at(10, 25))
+    assert await tab.evaluate(hovered) == "rgba(0, 0, 0, 0)"
+
+
+async def test_a_scroll_is_half_a_screen_and_done_when_it_is_seen(stage):
+    tab = await stage.open("<div style='width:1000px;height:1000px;background:linear-gradient(45deg,red,blue)'></div>")
+    for direction, place in (("down", [0, 100]), ("right", [100, 100]), ("up", [100, 0]), ("left", [0, 0])):
+        await act(tab, Scroll(MIDDLE, direction))
+        assert await tab.evaluate("[scrollX, scrollY]") == place
+
+
+async def test_a_list_scrolls_by_itself_and_a_page_may_refuse(stage):
+    tab = await stage.open("""<div id=list style='width:100px;height:100px;overflow:auto'><p style='height:900px'></div>
+        <div style='height:900px' onwheel='event.preventDefault()'></div>""")
+    await act(tab, Scroll(Point(0.2, 0.2), "down"))
+    assert await tab.evaluate("[list.scrollTop, scrollY]") == [100, 0]
+    await act(tab, Scroll(Point(0.2, 0.9), "down"))
+    assert await tab.evaluate("scrollY") in (0, 100)
+
+
+async def test_clicks_and_keys_reach_a_frame(stage):
+    tab = await stage.open("""<iframe style="width:150px;height:150px;border:0" srcdoc="<body style='margin:0'>
+        <input style='width:100px;height:30px'><script>
+        addEventListener('click', () => { parent.clicked = true; })</script>">
+    </iframe>""")
+    await act(tab, at(50, 15))
+    await act(tab, Type("Ab"))
+    assert await tab.evaluate("[clicked, frames[0].document.querySelector('input').value]") == [True, "Ab"]
+
+
+# -- keyboard ---
+async def test_typing_is_keys_pressed_one_by_one(stage):
+    tab = await stage.open(_KEYS)
+    await act(tab, Type("aB!"))
+    assert await log(tab) == [
+        ["keydown", "a", "KeyA", 65, False, ""], ["keyup", "a", "KeyA", 65, False, ""],
+        ["keydown", "B", "KeyB", 66, False, "S"], ["keyup", "B", "KeyB", 66, False, "S"],
+        ["keydown", "!", "Digit1", 49, False, "S"], ["keyup", "!", "Digit1", 49, False, "S"],
+    ]  # fmt: skip
+    assert await tab.evaluate("i.value") == "aB!"
+
+
+async def test_every_character_arrives(stage):
+    text = "".join(map(chr, range(32, 127))) + "é 日本 😀"
+    tab = await stage.open(_KEYS)
+    await act(tab, Type(text))
+    assert await tab.evaluate("i.value") == text
+
+
+async def test_a_newline_submits_and_one_inside_is_text(stage):
+    tab = await stage.open(
+        "<form onsubmit='window.sent = t.value + i.value; return false'><textarea id=t></textarea><input id=i></form>"
+    )
+    await tab.evaluate("t.focus()")
+    await act(tab, Type("one\ntwo"))
+    await tab.evaluate("i.focus()")
+    await act(tab, Type("x\n"))
+    assert await tab.evaluate("sent") == "one\ntwox"
+
+
+async def test_hotkeys_hold_their_modifiers(stage):
+    tab = await stage.open(_KEYS)
+    await act(tab, Type("abc"))
+    await act(tab, Hotkey(("ctrl", "a")))
+    await act(tab, Type("z"))
+    assert await tab.evaluate("i.value") == "z", "all was selected and written over"
+    await tab.evaluate("log.length = 0")
+    await act(tab, Hotkey(("ctrl", "shift", "k")))
+    assert [event[:2] + event[-1:] for event in await log(tab)] == [
+        ["keydown", "Control", "C"], ["keydown", "Shift", "SC"], ["keydown", "K", "SC"],
+        ["keyup", "K", "SC"], ["keyup", "Shift", "C"], ["keyup", "Control", ""],
+    ]  # fmt: skip
+
+
+async def test_a_key_that_is_held_repeats_and_is_let_go_once(stage):
+    tab = await stage.open(_KEYS)
+    for key in (Press("right"), Press("right"), Release("right")):
+        assert await act(tab, key) == ""
+    assert "not held down" in await act(tab, Release("right"))
+    assert [(event[0], event[4]) for event in await log(tab)] == [
+        ("keydown", False),
+        ("keydown", True),
+        ("keyup", False),
+    ]
+
+
+async def test_a_modifier_that_is_held_counts_for_clicks_and_letters(stage):
+    tab = await stage.open(_KEYS + "<script>on('click', (e) => e.shiftKey)</script>")
+    await act(tab, Press("shift"))
+    await act(tab, Press("a"))
+    await act(tab, Release("a"))
+    await act(tab, at(100, 150))
+    await act(tab, Release("shift"))
+    await act(tab, at(100, 150))
+    assert await tab.evaluate("i.value") == "A"
+    assert [entry for entry in await log(tab) if entry in (True, False)] == [True, False]
+
+
+# -- pages over pages ---
+@pytest.mark.parametrize(
+    "opens", ["<a href=pop target=_blank id=o>go</a>", "<button id=o onclick=\"window.open('pop')\">go</button>"]
+)
+@pytest.mark.parametrize("leave", [NavigateBack(), Click(MIDDLE)], ids=["back", "closes"])
+async def test_a_page_that_is_opened_is_seen_until_it_goes(stage, opens, leave):
+    tab = await stage.open(
+        opens
+        + "<style>#o{position:absolute;left:0;top:0;width:80px;height:40px}</style><script>window.kept = 1</script>"
+    )
+    assert "opened" in await act(tab, at(20, 20), 100)
+    assert (await tab.observe(0))["elements"][0]["name"] == "pop"
+    assert tab.url.endswith("/p/pop")
+    screen = await tab.screenshot()
+    assert "closed" in await act(tab, leave)
+    assert await tab.evaluate("[location.pathname.slice(0, 7), kept]") == ["/p/page", 1]
+    assert await tab.screenshot() != screen
+
+
+async def test_popups_that_nobody_asked_for_are_blocked(stage):
+    tab = await stage.open("""<script>
+        let opened = 0;
+        for (let i = 0; i < 1000; i++) if (open("pop")) opened += 1;
+        addEventListener("click", () => { for (let i = 0; i < 1000; i++) if (open("pop")) opened += 1; });
+    </script>""")
+    assert any("blocked" in note for note in tab.take_notes())
+    await act(tab, at(50, 50))
+    await act(tab, NavigateBack())
+    assert await tab.evaluate("opened") == 1
+
+
+async def test_a_popup_to_elsewhere_is_refused_and_costs_nothing(stage):
+    with Site({"pop": html("elsewhere")}) as other:
+        tab = await stage.open(f"<script>addEventListener('click', () => open('{other.url}/p/pop'))</script>")
+        assert "refused" in await act(tab, at(50, 50), 100)
+        assert tab.url.startswith(stage.site.url)
+        assert other.hits == {}
+        assert (await tab.screenshot()).startswith(b"\x89PNG")
+
+
+# -- dialogs, permissions ---
+async def test_dialogs_are_answered_and_told(stage):
+    tab = await stage.open(
+        "<script>addEventListener('click', () => { alert('A'); window.told = [confirm('B'), prompt('C', 'd')]; })"
+        "</script>"
+    )
+    note = await act(tab, at(50, 50))
+    assert await tab.evaluate("told") == [True, "d"]
+    assert all(part in note for part in ('alert "A"', 'confirm "B"', 'prompt "C"'))
+
+
+async def test_a_page_that_does_not_want_to_be_left_is_left(stage):
+    tab = await stage.open("<script>addEventListener('beforeunload', (e) => e.preventDefault())</script>")
+    await act(tab, at(50, 50))
+    assert "beforeunload" in await act(tab, Navigate("pop"))
+    assert tab.url.endswith("/p/pop")
+
+
+async def test_devices_are_denied(stage):
+    tab = await stage.open("""<script>window.told = (async () => {
+        const errors = [];
+        await navigator.mediaDevices.getUserMedia({ video: true }).catch((e) => errors.push(e.name));
+        const here = navigator.geolocation;
+        await new Promise((done) => here.getCurrentPosition(done, (e) => (errors.push(e.code), done())));
+        errors.push(await Notification.requestPermission());
+        await document.body.requestPointerLock().catch((e) => errors.push(e.name));
+        return errors;
+    })()</script>""")
+    await tab.observe(100)
+    assert await tab.evaluate("told") == ["NotAllowedError", 1, "denied", "NotAllowedError"]
+
+
+# -- files ---
+def _file(name: str, content: bytes) -> Page:
+    header = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Type": "application/octet-stream"}
+    return Page(send=lambda request: reply(request, 200, content, header))
+
+
+async def test_a_download_lies_in_the_sessions_folder(stage):
+    stage.site.pages |= {"file": _file("report.txt", b"hello"), "evil": _file("../../evil", b"x")}
+    tab = await stage.open(
+        "<a href=file style='font-size:60px'>file</a><br><a href=evil style='font-size:60px'>evil</a>"
+    )
+    assert "downloaded report.txt (5 bytes)" in await act(tab, at(20, 30))
+    assert "downloaded report (1).txt" in await act(tab, at(20, 30))
+    await act(tab, at(20, 110))
+    folder = tab.downloads
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name.startswith("report")} == {
+        "report.txt": b"hello", "report (1).txt": b"hello",
+    }  # fmt: skip
+    assert len(list(folder.iterdir())) == 3
+    await stage.open("<p>")
+    assert not folder.exists()
+
+
+async def test_a_download_without_end_is_cancelled(stage):
+    over = stage.site.over
+    stage.site.pages["endless"] = Page(
+        send=endless(over, {"Content-Disposition": "attachment; filename=e"}, b"x" * 2**20)
+    )
+    tab = await stage.open("<a href=endless style='font-size:60px'>file</a>")
+    notes = await act(tab, at(20, 30))
+    for _ in range(100):
+        if "cancelled" in notes:
+            break
+        notes += await act(tab, at(150, 150))
+    assert "longer than 50 MiB" in notes
+
+
+# -- where it may go ---
+@pytest.mark.parametrize("how", [
+    "location = url", "open(url, '_self')", "form.action = url; form.submit()", "location.href = '/p/away'",
+    "frame.src = url", "document.body.innerHTML = `<meta http-equiv=refresh content='0;url=${url}'>`",
+])  # fmt: skip
+async def test_an_address_outside_is_never_asked_for(stage, how):
+    with Site({"pop": html("elsewhere")}) as other:
+        stage.site.pages["away"] = Page(send=redirect(lambda path: other.url + "/p/pop"))
+        tab = await stage.open(f"""<form id=form method=post></form><iframe id=frame></iframe>
+            <script>const url = '{other.url}/p/pop'; addEventListener('click', () => {{ {how} }})</script>""")
+        assert "refused" in await act(tab, at(180, 180), 100)
+        assert tab.url.startswith(stage.site.url + "/p/page")
+        assert other.hits == {}
+
+
+@pytest.mark.parametrize(
+    "address", ["about:blank", "data:text/html,hi", "file:///etc/passwd", "chrome://version", "javascript:0"]
+)
+async def test_other_kinds_of_addresses_lead_nowhere(stage, address):
+    tab = await stage.open(f"<script>addEventListener('click', () => {{ location.href = '{address}'; }})</script>")
+    await act(tab, at(50, 50), 100)
+    assert tab.url.startswith(stage.site.url + "/p/page")
+
+
+async def test_back_and_forth(stage):
+    tab = await stage.open("<a href=pop style='font-size:60px'>go</a>")
+    assert "no page to go back to" in await act(tab, NavigateBack())
+    await act(tab, at(20, 30))
+    assert tab.url.endswith("/p/pop")
+    assert await act(tab, NavigateBack()) == ""
+    assert "/p/page" in tab.url
+    await tab.evaluate("history.pushState({}, '', '?here'); 0")
+    await tab.observe(0)
+    assert tab.url.endswith("?here")
+    await act(tab, NavigateBack())
+    assert not tab.url.endswith("?here"), "within one document too"
+
+
+# -- sessions ---
+async def test_nothing_is_left_of_the_last_session(stage):
+    stage.site.pages["store"] = html("""<script>
+        window.before = [document.cookie, localStorage.length, sessionStorage.length, window.name, history.length];
+        document.cookie = "a=b"; localStorage.a = sessionStorage.a = window.name = "b"; history.pushState({}, "");
+    </script>""")
+    for _ in range(2):
+        tab = await stage.open("store")
+        assert await tab.evaluate("before.slice(0, 4)") == ["", 0, 0, ""]
+
+
+async def test_the_viewport_is_the_sessions(stage):
+    for size in ((320, 240), None):
+        tab = await stage.open("<p>", viewport=size)
+        assert await tab.evaluate("[innerWidth, innerHeight]") == list(size or (SIZE, SIZE))
+        assert (tab.width, tab.height) == (size or (SIZE, SIZE))
+
+
+async def test_faults_of_a_page_are_told(stage):
+    tab = await stage.open("<script src=missing.js></script><script>setTimeout(() => nothing(), 10)</script>")
+    await tab.observe(50)
+    assert any("missing.js" in fault for fault in tab.faults)
+    assert any("nothing is not defined" in fault for fault in tab.faults)
+
+
+async def test_a_page_is_made_ready_by_a_script_that_may_take_its_time(stage):
+    tab = await stage.open("<script>window.ready = 0</script>",
+                           prepare="return new Promise((done) => setTimeout(() => done(ready = 1), 120))")  # fmt: skip
+    assert await tab.evaluate("ready") == 1

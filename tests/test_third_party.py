@@ -1,0 +1,178 @@
+"""Pages that ship in packages of PyPI, npm and Debian, run by manifest alone: a scripted player solves each of them.
+
+Packages are looked for beside us, then in the cache, then fetched; without a registry a test skips by name. MiniWoB is
+among what the tests need (scripts/setup), so it always runs.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import pytest_asyncio
+
+from flywheel.agent.actions import Click, Drag, Hotkey, Point, Type, Wait
+from flywheel.errors import EnvError
+from flywheel.sandbox import manifests, packages
+from flywheel.sandbox.check import check_env
+from flywheel.sandbox.pages import ManifestPages
+from flywheel.sandbox.pool import BrowserPool
+from flywheel.settings import Sandbox
+from flywheel.synthesis.pages import make_task
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SHIPPED = manifests.load_all([str(manifests.THIRD_PARTY)], manifests.THIRD_PARTY)
+
+
+class Pages:
+    """A PageSource over those of the shipped pages that are here."""
+
+    hosts = ()
+
+    def __init__(self):
+        self.opened = {}
+
+    def open(self, task, seed):
+        return self.opened[task.world].open(task, seed)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox():
+    pages = Pages()
+    async with BrowserPool(Sandbox(browsers=1, pages=1, timeout_s=60), pages) as pool:
+        yield pages, pool
+    for opened in pages.opened.values():
+        await opened.__aexit__(None, None, None)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def lease(sandbox):
+    """lease(name): a leased env and the manifest, whose package is here; else the test skips."""
+    pages, pool = sandbox
+
+    async def ready(name):
+        manifest = SHIPPED[name]
+        if not packages.ready(manifest):
+            try:
+                packages.fetch(manifest)
+            except EnvError as error:
+                if name == "miniwob":
+                    raise
+                pytest.skip(f"{name}: {error}")
+        if name not in pages.opened:
+            pages.opened[name] = await ManifestPages({name: manifest}).__aenter__()
+        return manifest, pool.env
+
+    return ready
+
+
+async def middle(env, selector, text=None, at=0.5):
+    """The place of the first element of a selector, or of the one with this text; at: from its left end."""
+    wanted = "true" if text is None else f"(n.value || n.textContent).trim() === {json.dumps(text)}"
+    x, y, width, height, *whole = await env.tab.evaluate(
+        f"(() => {{ const found = [...document.querySelectorAll({json.dumps(selector)})].find((n) => {wanted});"
+        "const r = found.getBoundingClientRect(); return [r.x, r.y, r.width, r.height, innerWidth, innerHeight]; })()"
+    )
+    return Point((x + at * width) / whole[0], (y + height / 2) / whole[1])
+
+
+def quoted(instruction):
+    return instruction.split('"')[1::2]
+
+
+async def click_test(env, said):
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def click_button(env, said):
+    yield Click(await middle(env, "button", quoted(said)[0]))
+
+
+async def click_link(env, said):
+    yield Click(await middle(env, ".alink", quoted(said)[0]))
+
+
+async def enter_text(env, said):
+    yield Click(await middle(env, "#tt"))
+    yield Type(quoted(said)[0])
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def login_user(env, said):
+    for selector, text in zip(("#username", "#password"), quoted(said), strict=True):
+        yield Click(await middle(env, selector))
+        yield Type(text)
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def focus_text(env, said):
+    yield Click(await middle(env, "#tt"))
+
+
+async def click_checkboxes(env, said):
+    names = said.removeprefix("Select ").removesuffix(" and click Submit.")
+    for name in [] if names == "nothing" else names.split(", "):
+        yield Click(await middle(env, "label", name, at=0.1))
+    yield Click(await middle(env, "#subbtn"))
+
+
+async def next_slides(env, said):
+    for _ in range(int(said.split()[3]) - 1):
+        yield Hotkey(("right",))
+
+
+async def search(env, said):
+    yield Click(await middle(env, "input[name=q]"))
+    yield Type(said.split()[-1].rstrip(".") + "\n")
+    yield Wait()
+
+
+async def drag_to_top(env, said):
+    item = await middle(env, "#sortable li", f"Item {said.split()[2]}")
+    top = await middle(env, "#sortable li")
+    yield Drag(item, Point(top.x, top.y - 0.02))
+
+
+PLAYERS = {
+    ("miniwob", "click-test"): click_test, ("miniwob", "click-button"): click_button,
+    ("miniwob", "click-link"): click_link, ("miniwob", "enter-text"): enter_text,
+    ("miniwob", "login-user"): login_user, ("miniwob", "focus-text"): focus_text,
+    ("miniwob", "click-checkboxes"): click_checkboxes, ("reveal", "page"): next_slides,
+    ("click-docs", "page"): search, ("jquery-ui", "page"): drag_to_top,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "variant"), PLAYERS)
+async def test_a_scripted_player_reaches_the_reward(lease, name, variant):
+    manifest, env_of = await lease(name)
+    async with env_of() as env:
+        for seed in (3, 11):
+            result = await env.reset(make_task(manifest, variant, seed, "eval"), seed)
+            assert result.info["score"] < 1
+            async for action in PLAYERS[name, variant](env, result.info["state"]["instruction"]):
+                if not result.terminated:
+                    result = await env.step(action)
+            assert (result.info["score"], result.terminated, result.reward) == (1.0, True, 1.0), result.info
+
+
+@pytest.mark.parametrize("variant", SHIPPED["miniwob"].variants)
+async def test_every_variant_of_miniwob_opens_with_an_instruction(lease, variant):
+    manifest, env_of = await lease("miniwob")
+    async with env_of() as env:
+        result = await env.reset(make_task(manifest, variant, 5, "eval"), 5)
+    assert len(result.info["state"]["instruction"]) > 10
+    assert result.info["score"] == 0
+
+
+async def test_a_wrong_action_fails_the_task_for_good(lease):
+    manifest, env_of = await lease("miniwob")
+    async with env_of() as env:
+        said = (await env.reset(make_task(manifest, "click-test-2", 5, "eval"), 5)).info["state"]["instruction"]
+        assert said == "Click button ONE."
+        last = await env.step(Click(await middle(env, "button", "TWO")))
+    assert (last.terminated, last.reward) == (True, 0.0)
+
+
+async def test_miniwob_passes_the_conformance_suite(lease):
+    manifest, env_of = await lease("miniwob")
+    await check_env(env_of, make_task(manifest, "enter-text", 7, "eval"), seeded=True)
