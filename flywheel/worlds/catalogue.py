@@ -1,7 +1,8 @@
 """The worlds there are: their manifests, checked, and a checksum of their sources.
 
 A world is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (the params of
-a task) and `next_step(task, state, rng)` (what an expert does). A site's `world.py` has `start`, `view`, `act` too.
+a task) and `next_step(task, state, rng)` (what an expert does). A site's `world.py` has `start`, `view`, `act` too,
+a game's has `solve(params)`: what shows that its levels can be won.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib
 import json
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,6 +21,7 @@ from flywheel.errors import BadInput
 
 ROOT = Path(__file__).parent
 SHARED = ROOT / "shared"
+REFERENCES = "references.json"  # in a world's folder: what its expert and random play reach, measured
 _SOURCES = {".html", ".js", ".css", ".json", ".py", ".svg"}
 
 
@@ -44,24 +46,53 @@ class World(BaseModel):
     version: int = Field(ge=1)
     templates: dict[str, Template] = Field(min_length=1)
     folder: Path
+    language: str = "en"
     checksum: str  # sha256 of the world's sources and of the shared ones
 
     @property
     def levels(self) -> list[int]:
         return sorted({level for template in self.templates.values() for level in template.max_steps})
 
+    def budget(self, template: str, level: int) -> int:
+        """The step budget of a template's level. Raises BadInput for a template or a level that the world has not."""
+        spec = self.templates.get(template)
+        if spec is None:
+            raise BadInput(
+                f"no template is called {template!r}", where=f"world {self.name}",
+                fix=f"known are {', '.join(self.templates)}",
+            )  # fmt: skip
+        if level not in spec.max_steps:
+            raise BadInput(
+                f"there is no level {level}", where=f"world {self.name}, template {template}",
+                fix=f"its levels are {', '.join(map(str, sorted(spec.max_steps)))}",
+            )  # fmt: skip
+        return spec.max_steps[level]
+
     @property
     def module(self) -> ModuleType:
-        """The world's own Python: `flywheel.worlds.<name>.world`."""
-        return importlib.import_module(f"flywheel.worlds.{self.name}.world")
+        """The world's own Python: `flywheel.worlds.<folder>.world`."""
+        return importlib.import_module(f"flywheel.worlds.{self.folder.name}.world")
+
+    @property
+    def play(self) -> Any:
+        """What has draw, next_step and the rest: the module, or the `SITE` that it declares, in this language."""
+        site = getattr(self.module, "SITE", None)
+        return self.module if site is None else site.speaking(self.language)
 
 
-def load(folder: Path) -> World:
-    """Read and check one manifest. Raises BadInput naming the field."""
+def load(folder: Path, language: str = "en") -> World:
+    """Read and check one manifest; a site's own templates join those of the manifest. Raises BadInput naming the field.
+
+    In another language than English, the world's name is that of the folder with `_<language>`.
+    """
     path = folder / "manifest.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        world = World.model_validate({**raw, "folder": folder, "checksum": checksum(folder)})
+        declared = _declared(folder, language) if isinstance(raw, dict) and raw.get("kind") == "site" else {}
+        if declared:
+            named = raw.get("templates", {}) if language == "en" else {}  # the manifest's own are in English
+            raw = {**raw, "templates": {**named, **declared}}
+        world = World.model_validate({**raw, "folder": folder, "language": language, "checksum": checksum(folder)})
     except FileNotFoundError:
         raise BadInput("no such world: it has no manifest", where=path, fix=f"known are {', '.join(names())}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
@@ -72,7 +103,17 @@ def load(folder: Path) -> World:
         raise BadInput(f"the manifest's {field}: {fault['msg']}", where=path, fix="mend that field") from None
     if world.name != folder.name:
         raise BadInput(f"the manifest's name is {world.name!r}, its folder {folder.name!r}", where=path)
-    return world
+    return world if language == "en" else world.model_copy(update={"name": f"{folder.name}_{language}"})
+
+
+def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
+    """The templates that a site declares in Python."""
+    try:
+        module = importlib.import_module(f"flywheel.worlds.{folder.name}.world")
+    except ModuleNotFoundError as error:
+        raise BadInput(f"the site has no Python of its own: {error}", where=folder) from None
+    site = getattr(module, "SITE", None)
+    return site.speaking(language).TEMPLATES if site else {}
 
 
 @functools.cache
@@ -80,11 +121,25 @@ def get(name: str) -> World:
     """A world of the package by name. Raises BadInput for an unknown one."""
     if name not in names():
         raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=f"known are {', '.join(names())}")
-    return load(ROOT / name)
+    return load(*_places()[name])
 
 
 def names() -> list[str]:
-    return sorted(path.parent.name for path in ROOT.glob("*/manifest.json"))
+    """Every world; one that has messages in another language stands there once more, such as settings_zh."""
+    return sorted(_places())
+
+
+def _places() -> dict[str, tuple[Path, str]]:
+    """Name -> folder and language."""
+    places = {path.parent.name: (path.parent, "en") for path in ROOT.glob("*/manifest.json")}
+    for path in ROOT.glob("*/messages/*.json"):
+        if (folder := path.parent.parent).name in places:
+            places[f"{folder.name}_{path.stem}"] = (folder, path.stem)
+    return places
+
+
+def games() -> list[str]:
+    return [name for name in names() if get(name).kind == "game"]
 
 
 def checksum(folder: Path) -> str:
@@ -92,7 +147,7 @@ def checksum(folder: Path) -> str:
     digest = hashlib.sha256()
     for base in (folder, SHARED):
         for path in sorted(base.rglob("*")):
-            if path.suffix in _SOURCES and "__pycache__" not in path.parts:
+            if path.suffix in _SOURCES and path.name != REFERENCES and "__pycache__" not in path.parts:
                 digest.update(path.relative_to(base.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

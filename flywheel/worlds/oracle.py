@@ -21,8 +21,8 @@ def next_step(task: Task, state: Mapping[str, Any], seed: int = 0) -> tuple[str,
 
     seed: varies the wording. Thoughts have at most ten words, all known to pocketsphinx's English dictionary.
     """
-    rng = random.Random(f"{task.task_id} {seed} {len(state['elements'])} {state.get('page', '')}")
-    return catalogue.get(task.world).module.next_step(task, state, rng)
+    rng = random.Random(f"{task.task_id} {seed} {len(state['elements'])} {state.get('page', state.get('moves', ''))}")
+    return catalogue.get(task.world).play.next_step(task, state, rng)
 
 
 async def demonstrate(env: Env, task: Task, seed: int) -> Demonstration:

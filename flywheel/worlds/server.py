@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_plus
@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from flywheel.errors import EnvError
 from flywheel.sandbox.env import Task
-from flywheel.worlds import catalogue
+from flywheel.worlds import catalogue, messages
 from flywheel.worlds.catalogue import World
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ _POLICY = {
     "game": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'",
     "site": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'self'",
 }
-_MAX_FORM = 10_000  # bytes
+_MAX_FORM = 64_000  # bytes of a form that is read
+_MAX_SENT = 64_000_000  # bytes after which nobody listens any more
 _START_S = 20.0
 
 
@@ -80,12 +81,16 @@ class WorldServer:
         self._sessions.clear()
 
     # -- sessions -------------------------------------------------------------------------------------------------
+    def open(self, task: Task, seed: int) -> WorldSession:
+        """A fresh session of the task (`sandbox.sessions.PageSource`). Raises BadInput for an unknown world."""
+        return WorldSession(self, self.new_session(task, seed))
+
     def new_session(self, task: Task, seed: int) -> str:
         """Address of a fresh session of the task. Raises BadInput for an unknown world."""
         world = catalogue.get(task.world)
         session = Session(world, task, seed)
         if world.kind == "site":
-            session.state = world.module.start(task.params)
+            session.state = world.play.start(task.params)
         token = secrets.token_urlsafe(16)
         self._sessions[token] = session
         return f"{self.url}/s/{token}/"
@@ -93,6 +98,12 @@ class WorldServer:
     def state(self, url: str) -> dict[str, Any]:
         """What happened in a site's session so far (a copy); a game's state lives in its page: {}."""
         return copy.deepcopy(self._session(url).state)
+
+    def set_state(self, url: str, state: dict[str, Any]) -> None:
+        self._session(url).state = state
+
+    def kind(self, url: str) -> str:
+        return self._session(url).world.kind
 
     def end_session(self, url: str) -> None:
         self._sessions.pop(_token(url), None)
@@ -117,25 +128,41 @@ class WorldServer:
     def _game(self, session: Session, base: str) -> Response:
         config = {
             "version": session.world.version, "seed": session.seed, "level": session.task.level,
-            "params": dict(session.task.params), "icons": catalogue.look()["icons"],
+            "params": dict(session.task.params), **catalogue.look(),
         }  # fmt: skip
         # "<" is escaped so that no value can close the script element.
-        return self._render(
-            session.world, "index.html", base, config=Markup(json.dumps(config).replace("<", "\\u003c"))
-        )
+        safe = Markup(json.dumps(config).replace("<", "\\u003c"))
+        return self._render(session.world, "index.html", base, rules=session.task.instruction, config=safe)
 
     async def _site(self, session: Session, base: str, path: str, request: Request) -> Response:
-        site = session.world.module
-        if request.method == "GET":
-            page = site.view(session.state, path, dict(request.query_params))
-            return _missing() if page is None else self._render(session.world, page[0], base, **page[1])
-        body = await request.body()
-        if len(body) > _MAX_FORM:
-            return HTMLResponse("the form is too long", 413)
-        fields = [pair.partition("=") for pair in body.decode("utf-8", "replace").split("&")]
-        form = {unquote_plus(name): unquote_plus(value) for name, _, value in fields}
-        target = site.act(session.state, path, form)
-        return _missing() if target is None else RedirectResponse(base + target, 303)
+        """A page or the answer to a form. Whatever is sent, it is answered by a page, and no other session suffers."""
+        site, world = session.world.play, session.world
+        try:
+            if request.method != "POST":
+                page = site.view(session.state, path, dict(request.query_params))
+                if page is not None:
+                    return self._render(world, page[0], base, **page[1])
+                return self._refuse(world, base, 404, "There is no such page.")
+            body = await _body(request)
+            if body is None:
+                return self._refuse(world, base, 413, "This form is too long to be sent.")
+            fields = [pair.partition("=") for pair in body.decode("utf-8", "replace").split("&")]
+            target = site.act(session.state, path, {unquote_plus(name): unquote_plus(text) for name, _, text in fields})
+            if target is not None:
+                return RedirectResponse(base + target, 303)
+            return self._refuse(world, base, 404, "There is nothing here any more.")
+        except Exception:
+            log.exception("world %s failed at %s", world.name, path)
+            return self._refuse(world, base, 500, "Something went wrong on our side.")
+
+    def _refuse(self, world: World, base: str, status: int, text: str) -> Response:
+        """A page that says why there is no other one."""
+        t = messages.load(world.folder, world.language)
+        answer = self._render(
+            world, "error.html", base, text=t(text), back=t("Back to the start"), language=world.language
+        )
+        answer.status_code = status
+        return answer
 
     def _render(self, world: World, template: str, base: str, **values: Any) -> Response:
         if world.name not in self._pages:
@@ -144,8 +171,34 @@ class WorldServer:
                 loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
             )
         page = self._pages[world.name].get_template(template)
-        html = page.render(base=base, title=world.title, look=catalogue.look(), **values)
+        title = messages.load(world.folder, world.language)(world.title)
+        html = page.render(base=base, title=title, look=catalogue.look(), **values)
         return HTMLResponse(html, headers={"Cache-Control": "no-store", "Content-Security-Policy": _POLICY[world.kind]})
+
+
+class WorldSession:
+    """A session of a world as a browser sees it (`sandbox.sessions.PageSession`)."""
+
+    viewport: tuple[int, int] | None = None
+    step_ms: int | None = None
+    prepare = ""
+    state_expression = ""
+
+    def __init__(self, server: WorldServer, url: str) -> None:
+        self._server, self.url, self.allowed = server, url, (url,)
+        self.restorable = server.kind(url) == "game"  # all of it is the page's state; a site has half-filled forms
+
+    def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        return self._server.state(self.url) or seen["game"] or {}
+
+    def keep(self) -> bytes:
+        return json.dumps(self._server.state(self.url)).encode()
+
+    def bring_back(self, kept: bytes) -> None:
+        self._server.set_state(self.url, json.loads(kept))
+
+    def close(self) -> None:
+        self._server.end_session(self.url)
 
 
 class _QuietServer(uvicorn.Server):
@@ -162,3 +215,16 @@ def _token(url: str) -> str:
 
 def _missing() -> Response:
     return HTMLResponse("<h1>Not found</h1>", 404)
+
+
+async def _body(request: Request) -> bytes | None:
+    """The posted form; None where it is too long. What is too long is read to its end, and thrown away, up to a limit:
+    a browser shows the answer only once it has sent everything."""
+    kept, length = bytearray(), 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length > _MAX_SENT:
+            break
+        if length <= _MAX_FORM:
+            kept += chunk
+    return bytes(kept) if length <= _MAX_FORM else None

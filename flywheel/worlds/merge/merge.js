@@ -1,16 +1,15 @@
 "use strict";
-// Number merge: arrow keys slide all tiles; two equal ones that meet become their sum. `board.py` has the same rules.
+// Number merge: arrow keys slide all tiles; two equal ones that meet become their sum, which is scored. A new tile
+// comes after each move where the level says so. `board.py` has the same rules.
 
 const SIZE = 4;
-const COLOURS = { 2: "white", 4: "yellow", 8: "orange", 16: "red", 32: "purple", 64: "blue", 128: "green" };
-const grid = document.getElementById("board");
-const { target, spawn } = config.params;
+const COLOURS = {
+  2: "white", 4: "yellow", 8: "orange", 16: "red", 32: "purple", 64: "blue", 128: "green", 256: "pink", 512: "gray",
+};
+const { target = null, goal = null, spawn } = config.params; // a tile to reach, or points to score
 
-let state = { board: structuredClone(config.params.board), moves: 0 };
-
-const highest = () => Math.max(...state.board.flat());
-const won = () => highest() >= target;
-const stuck = () => Object.keys(TURNS).every((key) => same(slide(state.board, key), state.board));
+const highest = (state) => Math.max(...state.board.flat());
+const share = (state) => Math.min(1, target ? highest(state) / target : state.points / goal);
 const same = (a, b) => a.flat().every((value, i) => value === b.flat()[i]);
 const transpose = (board) => board.map((_, i) => board.map((row) => row[i]));
 const flip = (board) => board.map((row) => [...row].reverse());
@@ -21,55 +20,53 @@ const TURNS = {
   ArrowDown: [(b) => flip(transpose(b)), (b) => transpose(flip(b))],
 };
 
-function slideLeft(row) {
+function slideLeft(row, gained) {
   const values = row.filter((value) => value);
   const merged = [];
   while (values.length) {
     const value = values.shift();
+    if (values[0] === value) gained.push(value + values[0]);
     merged.push(values[0] === value ? value + values.shift() : value);
   }
   return [...merged, ...Array(SIZE - merged.length).fill(0)];
 }
 
-function slide(board, key) {
+/** The board after a key; the values that merged are put into `gained`. */
+function slide(board, key, gained = []) {
   const [turn, back] = TURNS[key];
-  return back(turn(board).map(slideLeft));
+  return back(turn(board).map((row) => slideLeft(row, gained)));
 }
 
-function move(key) {
-  const next = slide(state.board, key);
-  if (won() || same(next, state.board)) return;
-  state = { board: next, moves: state.moves + 1 };
-  if (spawn !== null) {
-    const empty = next.flat().flatMap((value, i) => (value ? [] : [i]));
-    const i = empty[Math.floor(prng(spawn + state.moves)() * empty.length)];
-    if (i !== undefined) next[Math.floor(i / SIZE)][i % SIZE] = 2;
-  }
-  draw();
+/** A 2, or one time in ten a 4, on an empty cell: the same for the same level and number of moves. */
+function fill(board, moves) {
+  const empty = board.flat().flatMap((value, i) => (value ? [] : [i]));
+  const chance = prng(spawn + moves);
+  const i = empty[Math.floor(chance() * empty.length)];
+  if (i !== undefined) board[Math.floor(i / SIZE)][i % SIZE] = chance() < 0.9 ? 2 : 4;
 }
 
-function draw() {
-  grid.replaceChildren();
-  state.board.forEach((row, y) => row.forEach((value, x) => {
-    const node = make(grid, value ? `cell block ${COLOURS[value] || "black"}` : "cell", value ? `tile ${y} ${x}` : "");
-    place(node, 0.28 + x * 2.88, 0.28 + y * 2.88);
-    node.textContent = value || "";
-  }));
-  document.getElementById("goal").textContent = `Reach ${target}`;
-  document.getElementById("end").textContent = won() ? "You win!" : `Moves ${state.moves}`;
+function press(key) {
+  const gained = [];
+  const next = slide(game.state.board, key, gained);
+  if (same(next, game.state.board)) return;
+  game.move((state) => {
+    if (spawn !== null) fill(next, state.moves + 1);
+    state.board = next;
+    state.points += gained.reduce((sum, value) => sum + value, 0);
+  });
 }
 
-addEventListener("keydown", (event) => {
-  if (event.key in TURNS) move(event.key);
+openBoard(SIZE, SIZE, { colour: "#465069", border: 0.1 });
+onKeys(Object.fromEntries(Object.keys(TURNS).map((key) => [key, () => press(key)])));
+startGame({
+  state: { board: config.params.board, points: 0 },
+  draw: (state) => state.board.forEach((row, y) => row.forEach((value, x) => {
+    if (value) tile(x, y, COLOURS[value] || "black", { words: value, size: 0.9, name: `tile ${y} ${x}` });
+    else rect(x + 0.05, y + 0.05, 0.9, 0.9, { fill: "#5d6985", r: 0.14 });
+  })),
+  won: (state) => share(state) >= 1,
+  lost: (state) => share(state) < 1 && Object.keys(TURNS).every((key) => same(slide(state.board, key), state.board)),
+  score: share,
+  label: (state) => (target ? `Goal ${target}` : `Points ${state.points}/${goal}`),
+  facts: () => ({ target, goal }),
 });
-
-publish({
-  score: () => Math.min(1, highest() / target),
-  terminated: () => won() || stuck(),
-  getState: () => ({ ...structuredClone(state), target }),
-  setState: (next) => {
-    state = { board: next.board, moves: next.moves };
-    draw();
-  },
-});
-draw();

@@ -1,9 +1,9 @@
 "use strict";
-// What every game shares: its configuration, a seeded generator, drawing helpers and the state contract.
+// What every game shares: its configuration, a seeded generator, its one state and the state contract.
 
 const config = JSON.parse(document.getElementById("config").textContent);
 
-/** Mulberry32: a seeded generator of numbers in [0, 1); `flywheel.worlds.merge.board` has the same in Python. */
+/** Mulberry32: a seeded generator of numbers in [0, 1); `flywheel.worlds.chance` has the same in Python. */
 function prng(seed) {
   let a = seed >>> 0;
   return () => {
@@ -14,40 +14,72 @@ function prng(seed) {
   };
 }
 
-/** A new element inside `parent`. `name` makes it known to observers (window.__env__ and the recorder). */
-function make(parent, className, name) {
-  const node = document.createElement("div");
-  node.className = className;
-  if (name) node.dataset.el = name;
-  parent.append(node);
-  return node;
-}
+// The game that runs. `state` is all that changes: JSON values, `moves` among them.
+const game = {
+  state: {},
+  rules: null,
+  get over() { return game.rules.won() || game.rules.lost(); },
 
-/** Put `node` at (x, y), in rem from the top left of its parent. */
-function place(node, x, y) {
-  node.style.left = `${x}rem`;
-  node.style.top = `${y}rem`;
-}
+  /** A move of the player's: `change(state)` makes it, then it is counted and drawn. */
+  move(change) {
+    change(game.state);
+    game.state.moves += 1;
+    game.draw();
+  },
 
-function icon(name) {
-  return `<svg viewBox="0 0 24 24" width="100%" height="100%"><path d="${config.icons[name]}"/></svg>`;
-}
+  /** A change that is no move, such as a selection. */
+  touch(change) {
+    change(game.state);
+    game.draw();
+  },
+
+  draw() {
+    const { state, rules } = game;
+    clearBoard();
+    rules.draw(state);
+    const say = (id, words) => { document.getElementById(id).textContent = words; };
+    say("level", `Level ${config.level}`);
+    say("label", rules.label ? rules.label(state) : `Score ${Math.round(100 * rules.score())}`);
+    say("moves", `Moves ${state.moves}`);
+    const end = document.getElementById("end");
+    end.hidden = !game.over;
+    end.className = rules.won() ? "won" : "lost";
+    end.textContent = rules.won() ? "Well done!" : "Game over";
+  },
+};
 
 /**
- * Publish the state contract. `game` has score() in [0, 1], terminated(), getState() (JSON values) and
- * setState(state), which draws that state.
+ * Start the game. `rules` has:
+ *   state      the state at the beginning, JSON values
+ *   draw       draw(state), from the state alone
+ *   score      score(state) in [0, 1], 1 only where won
+ *   won, lost  of the state; lost may be left out where a game cannot be lost
+ *   label      words in the middle of the header line (left out: the score in percent)
+ *   facts      facts(state): what observers may read beside the state (left out: nothing)
  */
-function publish(game) {
+function startGame(rules) {
+  const own = (method, otherwise) => (rules[method] ? () => rules[method](game.state) : () => otherwise);
+  game.rules = { ...rules, score: own("score"), won: own("won", false), lost: own("lost", false) };
+  game.state = { ...structuredClone(rules.state), moves: 0 };
+  const facts = own("facts", {});
   window.__env__ = {
     version: config.version,
     seed: config.seed,
     level: config.level,
-    get score() { return game.score(); },
-    get terminated() { return game.terminated(); },
+    get score() { return game.rules.score(); },
+    get lives() { return game.state.lives ?? null; },
+    get terminated() { return game.over; },
     getState: () => ({
-      version: config.version, seed: config.seed, level: config.level,
-      score: game.score(), terminated: game.terminated(), ...game.getState(),
+      version: config.version, seed: config.seed, level: config.level, score: game.rules.score(),
+      won: game.rules.won(), lost: game.rules.lost(), terminated: game.over, frame: frame(),
+      ...structuredClone(game.state), ...structuredClone(facts()),
     }),
-    setState: (state) => game.setState(structuredClone(state)),
+    /** Back to what getState gave: of its keys, those that the game's state has. */
+    setState: (given) => {
+      for (const key of Object.keys(game.state)) game.state[key] = structuredClone(given[key]);
+      dropHeld();
+      game.draw();
+    },
   };
+  game.draw();
 }

@@ -1,0 +1,112 @@
+"""What was changed in a site's records, against what was asked: how the verifiers of sites see side effects.
+
+Records are JSON values: collections (id -> fields) and single values. A change is a leaf that differs from the start.
+A key that begins with an underscore is bookkeeping (counters, what was read) and never counts. The id of something
+new means nothing: a new entry of a collection is known by its content.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_NUMBER = re.compile(r"[^\d.\-]*(-?\d[\d,]*(?:\.\d+)?)\s*[^\d]*")
+
+
+def share(
+    start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], ignore: Iterable[str] = ()
+) -> float:
+    """Changes asked for and made, over all that were asked for or made: 1 where exactly those.
+
+    ignore: patterns of paths that do not count, such as "mails/*/unread". 1 too where nothing was asked and made.
+    """
+    before, asked_for, made = (_leaves(one, start) for one in (start, goal, now))
+    patterns = tuple(ignore)
+    keys = [
+        key
+        for key in {**before, **asked_for, **made}
+        if not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+    ]
+    asked = {key for key in keys if asked_for.get(key, _NONE) != before.get(key, _NONE)}
+    done = {key for key in keys if made.get(key, _NONE) != before.get(key, _NONE)}
+    right = {key for key in asked if made.get(key, _NONE) == asked_for.get(key, _NONE)}
+    return len(right) / len(asked | done) if asked | done else 1.0
+
+
+def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
+    """Whether an answer says what was asked: a text (any case, accents, spaces), a number, or a set of texts.
+
+    A number may carry a currency sign, thousands separators or a unit. The texts of a set come in any order, parted
+    by commas, semicolons or "and".
+    """
+    if isinstance(wanted, str):
+        return _plain(given) == _plain(wanted)
+    if isinstance(wanted, int | float):
+        found = _NUMBER.fullmatch(given.strip())
+        return bool(found) and abs(float(found[1].replace(",", "")) - wanted) <= 1e-9 * max(1.0, abs(wanted))
+    parts = re.split(r"[,;，、；]|\band\b|和", given)
+    return sorted(filter(None, map(_plain, parts))) == sorted(map(_plain, wanted))
+
+
+def clean(text: str) -> str:
+    """Text as it counts: composed Unicode, spaces and line ends as one space each."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def _plain(text: str) -> str:
+    """In small letters, without accents and the signs around it."""
+    bare = "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
+    return clean(bare).casefold().strip(" .。\"'“”‘’")
+
+
+_NONE = object()
+
+
+def _leaves(records: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
+    """Path -> value. Entries that `start` lacks, of a collection, get their content as key."""
+    found: dict[str, Any] = {}
+    for name, value in records.items():
+        if name.startswith("_"):
+            continue
+        if not isinstance(value, Mapping):
+            found[name] = _value(value)
+            continue
+        known = start.get(name, {})
+        for key, entry in value.items():
+            if key.startswith("_"):
+                continue
+            if isinstance(entry, Mapping) and key not in known:
+                text = json.dumps(_content(entry), sort_keys=True, ensure_ascii=False)
+                path = f"{name}/+{text}"
+                found[path] = found.get(path, 0) + 1
+            else:
+                _walk(f"{name}/{key}", entry, found)
+    return found
+
+
+def _walk(path: str, value: Any, found: dict[str, Any]) -> None:
+    if not isinstance(value, Mapping):
+        found[path] = _value(value)
+        return
+    found[path] = True  # so that an entry of no fields is seen to come and go
+    for key, inner in value.items():
+        if not key.startswith("_"):
+            _walk(f"{path}/{key}", inner, found)
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _content(inner) for key, inner in value.items() if not key.startswith("_")}
+    return _value(value)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_content(inner) for inner in value]
+    return value

@@ -1,0 +1,25 @@
+"""Players of any world that know nothing of it: the level of chance."""
+
+from __future__ import annotations
+
+import random
+
+from flywheel.agent.actions import Action, Click, Drag, Hotkey, Point, Type
+
+_KEYS = ("left", "right", "up", "down")
+_TEXTS = ("anna\n", "mug\n", "red\n", "7\n")
+
+
+def random_action(rng: random.Random, *, texts: bool) -> Action:
+    """A click, a drag or an arrow key, as often each, at places anywhere on the screen; with `texts`, text too."""
+
+    def point() -> Point:
+        return Point(rng.random(), rng.random())
+
+    kinds = [
+        lambda: Click(point()),
+        lambda: Drag(point(), point()),
+        lambda: Hotkey((rng.choice(_KEYS),)),
+        lambda: Type(rng.choice(_TEXTS)),
+    ]
+    return rng.choice(kinds if texts else kinds[:3])()

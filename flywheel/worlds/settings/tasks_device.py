@@ -1,0 +1,260 @@
+"""Task templates of the settings of the device itself: switches, choices, levels, networks, devices nearby.
+
+Levels 1 and 2 are those of the small edition.
+"""
+
+from __future__ import annotations
+
+from flywheel.worlds.screen import Move, Screen
+from flywheel.worlds.settings import ways
+from flywheel.worlds.settings.data import CHOICES, LEVELS, SWITCHES, word
+from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
+
+_PLAIN = [key for key, (section, _, _) in SWITCHES.items() if section in ("display", "sound", "privacy", "language")]
+
+
+# -- switches, choices, levels ---------------------------------------------------------------------------------------
+def _draw_switch(on: bool):
+    def draw(d: Draw) -> Params:
+        key = d.rng.choice([key for key in SWITCHES if d.records["values"][key] != on])
+        return {"key": key, "title": d.t(SWITCHES[key][1])}
+
+    return draw
+
+
+def _draw_switches(d: Draw) -> Params:
+    keys = d.rng.sample(_PLAIN, 3)
+    wanted = {key: not d.records["values"][key] for key in keys}
+    words = [d.t("{title} on" if on else "{title} off", title=d.t(SWITCHES[key][1])) for key, on in wanted.items()]
+    return {"wanted": wanted, "all": d.t("{a}, {b} and {c}", a=words[0], b=words[1], c=words[2])}
+
+
+def _set(records: dict, params: Params) -> None:
+    records["values"] |= params["wanted"]
+
+
+def _steps_switches(screen: Screen, params: Params) -> Move | None:
+    return ways.first(*(lambda k=key, v=on: ways.switched(screen, k, v) for key, on in params["wanted"].items()))
+
+
+def _draw_choice(d: Draw) -> Params:
+    key = d.rng.choice(list(CHOICES))
+    section, title, options = CHOICES[key]
+    value = d.rng.choice(options)
+    return {"wanted": {key: value}, "section": section, "title": d.t(title), "value": d.t(value)}
+
+
+def _draw_language(d: Draw) -> Params:
+    keys = d.rng.sample(("tongue", "zone", "format", "week"), 2 if d.level < 5 else 3)
+    wanted = {key: d.rng.choice([one for one in CHOICES[key][2] if one != d.records["values"][key]]) for key in keys}
+    said = [d.t("{title} to {value}", title=d.t(CHOICES[key][1]), value=d.t(value)) for key, value in wanted.items()]
+    if len(said) == 2:
+        words = d.t("{a} and {b}", a=said[0], b=said[1])
+    else:
+        words = d.t("{a}, {b} and {c}", a=said[0], b=said[1], c=said[2])
+    return {"wanted": wanted, "section": "language", "all": words}
+
+
+def _steps_choice(screen: Screen, params: Params) -> Move | None:
+    return ways.chosen(screen, params["section"], params["wanted"])
+
+
+def _draw_level(d: Draw) -> Params:
+    key = d.rng.choice(list(LEVELS))
+    now, far = d.records["values"][key], {3: 1, 4: 3, 5: 5}[d.level]
+    value = now + 10 * far if now + 10 * far <= 100 else now - 10 * far
+    return {"key": key, "value": value, "title": d.t(LEVELS[key][1])}
+
+
+def _draw_hours(d: Draw) -> Params:
+    return {"night_from": f"{d.rng.randint(18, 23)}:{d.rng.choice(('00', '15', '45'))}",
+            "night_to": f"0{d.rng.randint(4, 9)}:{d.rng.choice(('00', '30'))}"}  # fmt: skip
+
+
+def _hours(records: dict, params: Params) -> None:
+    records["values"] |= {"night_from": params["night_from"], "night_to": params["night_to"]}
+
+
+def _steps_hours(screen: Screen, params: Params) -> Move | None:
+    hours = {name: params[name] for name in ("night_from", "night_to")}
+    said = {"night_from": ("I type the start.",), "night_to": ("I type the end.",)}
+    return ways.reach(screen, "display") or screen.fill(hours, "set hours", said)
+
+
+def _draw_evening(d: Draw) -> Params:
+    value = 10 * d.rng.randint(1, 4)
+    return {"wanted": {"night": True, "quiet": True, "brightness": value, "theme": "Dark"}, "value": value}
+
+
+def _steps_evening(screen: Screen, params: Params) -> Move | None:
+    wanted = params["wanted"]
+    return ways.first(
+        lambda: ways.switched(screen, "night", True),
+        lambda: ways.levelled(screen, "brightness", wanted["brightness"]),
+        lambda: ways.chosen(screen, "display", {"theme": "Dark"}),
+        lambda: ways.switched(screen, "quiet", True),
+    )
+
+
+def _draw_device(d: Draw) -> Params:
+    return {"name": word(d.rng)}
+
+
+def _rename(records: dict, params: Params) -> None:
+    records["values"]["device"] = params["name"]
+
+
+def _steps_rename(screen: Screen, params: Params) -> Move | None:
+    return ways.reach(screen, "about") or screen.fill({"device": params["name"]}, "rename")
+
+
+def _draw_search(d: Draw) -> Params:
+    key = d.rng.choice([key for key, (section, title, _) in SWITCHES.items() if section != key])
+    return {"word": d.t(SWITCHES[key][1])}
+
+
+def _steps_search(screen: Screen, params: Params) -> Move | None:
+    return screen.fill({"search": params["word"]}, "", {"search": ("I type the word.",)})
+
+
+def _switch_one(on: bool):
+    def change(records: dict, params: Params) -> None:
+        records["values"][params["key"]] = on
+
+    return change
+
+
+def _level(records: dict, params: Params) -> None:
+    records["values"][params["key"]] = params["value"]
+
+
+# -- networks and devices --------------------------------------------------------------------------------------------
+def _ready(d: Draw) -> None:
+    """Networks are listed."""
+    if d.records["values"]["airplane"]:
+        raise Redraw
+
+
+def _draw_connect(known: bool):
+    def draw(d: Draw) -> Params:
+        _ready(d)
+        fits = (lambda n: n["saved"] and not n["connected"]) if known else (lambda n: n["secure"] and not n["saved"])
+        key, one = d.pick("networks", fits)
+        return {"key": key, "name": one["name"]} | ({} if known else {"password": word(d.rng)})
+
+    return draw
+
+
+def _connect(records: dict, params: Params) -> None:
+    for one in records["networks"].values():
+        one["connected"] = False
+    one = records["networks"][params["key"]]
+    one |= {"connected": True, "saved": True}
+    if "password" in params:
+        one["password"] = params["password"]
+
+
+def _steps_connect(screen: Screen, params: Params) -> Move | None:
+    if (move := ways.entry(screen, "network", "network", params["key"])) is not None:
+        return move
+    fields = {"password": params["password"]} if "password" in params else {}
+    said = {"password": ("I type the password.",), "connect": ("I connect.", "Now I click connect.")}
+    return screen.fill(fields, "connect", said)
+
+
+def _draw_saved(d: Draw) -> Params:
+    _ready(d)
+    key, one = d.pick("networks", lambda n: n["saved"])
+    return {"key": key, "name": one["name"]}
+
+
+def _forget(records: dict, params: Params) -> None:
+    records["networks"][params["key"]] |= {"saved": False, "connected": False}
+
+
+def _steps_forget(screen: Screen, params: Params) -> Move | None:
+    return ways.entry(screen, "network", "network", params["key"]) or ways.confirmed(screen, "forget", "I forget it.")
+
+
+def _draw_connected(d: Draw) -> Params:
+    _ready(d)
+    key, one = d.pick("networks", lambda n: n["connected"])
+    return {"key": key, "name": one["name"]}
+
+
+def _disconnect(records: dict, params: Params) -> None:
+    records["networks"][params["key"]]["connected"] = False
+
+
+def _steps_disconnect(screen: Screen, params: Params) -> Move | None:
+    return ways.entry(screen, "network", "network", params["key"]) or screen.click("disconnect", "I click disconnect.")
+
+
+def _steps_address(screen: Screen, params: Params) -> Move | None:
+    move = ways.entry(screen, "network", "network", params["key"])
+    return move or screen.answer(screen.records["networks"][params["key"]]["_address"])
+
+
+def _draw_pair(d: Draw) -> Params:
+    key, one = d.pick("devices", lambda e: not e["paired"])
+    return {"key": key, "name": one["name"], "code": f"{d.rng.randint(0, 9999):04d}"}
+
+
+def _pair(records: dict, params: Params) -> None:
+    records["devices"][params["key"]] |= {"paired": True, "code": params["code"]}
+
+
+def _steps_pair(screen: Screen, params: Params) -> Move | None:
+    move = ways.entry(screen, "bluetooth", "device", params["key"])
+    return move or screen.fill({"code": params["code"]}, "pair", {"code": ("I type the code.",)})
+
+
+def _draw_paired(d: Draw) -> Params:
+    key, one = d.pick("devices", lambda e: e["paired"])
+    return {"key": key, "name": one["name"]}
+
+
+def _unpair(records: dict, params: Params) -> None:
+    records["devices"][params["key"]]["paired"] = False
+
+
+def _steps_unpair(screen: Screen, params: Params) -> Move | None:
+    return ways.entry(screen, "bluetooth", "device", params["key"]) or screen.click("unpair", "I take it off the list.")
+
+
+TASKS = (
+    SiteTask("switch_on", "Turn on “{title}”.", {3: 8}, _draw_switch(True),
+             lambda screen, p: ways.switched(screen, p["key"], True), _switch_one(True), zh="打开“{title}”。"),
+    SiteTask("switch_off", "Turn off “{title}”.", {3: 8}, _draw_switch(False),
+             lambda screen, p: ways.switched(screen, p["key"], False), _switch_one(False), zh="关闭“{title}”。"),
+    SiteTask("switches", "Change these settings: {all}.", {5: 18}, _draw_switches, _steps_switches, _set,
+             zh="更改这些设置：{all}。"),
+    SiteTask("choose", "Set “{title}” to “{value}”.", {4: 10}, _draw_choice, _steps_choice, _set,
+             zh="把“{title}”设为“{value}”。"),
+    SiteTask("region", "Set {all}.", {4: 14, 5: 18}, _draw_language, _steps_choice, _set, zh="设置：{all}。"),
+    SiteTask("level", "Set “{title}” to {value}.", {3: 8, 4: 12, 5: 16}, _draw_level,
+             lambda screen, p: ways.levelled(screen, p["key"], p["value"]), _level, zh="把“{title}”设为{value}。"),
+    SiteTask("night_hours", "Let the night light run from {night_from} until {night_to}.", {5: 17}, _draw_hours,
+             _steps_hours, _hours, zh="让夜间模式从{night_from}开始，到{night_to}结束。"),
+    SiteTask("evening", "Make it evening: night light on, brightness {value}, theme Dark, do not disturb on.", {5: 30},
+             _draw_evening, _steps_evening, _set, zh="切换到晚间：打开夜间模式，亮度{value}，主题设为深色，打开勿扰。"),
+    SiteTask("reconnect", "Connect to the saved network “{name}”.", {3: 8}, _draw_connect(True), _steps_connect,
+             _connect, zh="连接已保存的网络“{name}”。"),
+    SiteTask("connect", "Connect to the network “{name}” with the password {password}.", {4: 10},
+             _draw_connect(False), _steps_connect, _connect, zh="用密码{password}连接网络“{name}”。"),
+    SiteTask("disconnect", "Disconnect from the network “{name}”.", {3: 8}, _draw_connected, _steps_disconnect,
+             _disconnect, zh="断开网络“{name}”。"),
+    SiteTask("forget", "Forget the network “{name}”.", {4: 8}, _draw_saved, _steps_forget, _forget,
+             zh="忘记网络“{name}”。"),
+    SiteTask("address", "What is the address of this device in the network “{name}”? Answer with it.", {3: 8},
+             _draw_connected, _steps_address, answer=lambda records, p: records["networks"][p["key"]]["_address"],
+             zh="本设备在网络“{name}”中的地址是什么？请回答这个地址。"),
+    SiteTask("pair", "Pair with the device “{name}”; its code is {code}.", {4: 9}, _draw_pair, _steps_pair, _pair,
+             zh="与设备“{name}”配对，配对码是{code}。"),
+    SiteTask("unpair", "Unpair the device “{name}”.", {3: 8}, _draw_paired, _steps_unpair, _unpair,
+             zh="取消与设备“{name}”的配对。"),
+    SiteTask("rename", "Name this device {name}.", {4: 9}, _draw_device, _steps_rename, _rename,
+             zh="把本设备命名为{name}。"),
+    SiteTask("search", "Search the settings for “{word}”.", {3: 5}, _draw_search, _steps_search,
+             page=lambda p: ("search", {"q": p["word"]}), zh="在设置中搜索“{word}”。"),
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""What the shop sells, and what its customer left there before: made up anew for each session."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+# department -> (title, kinds): a kind is an icon of look.json too
+DEPARTMENTS = {
+    "home": ("Home", ("mug", "lamp", "clock")), "clothes": ("Clothes", ("hat", "shirt", "shoe")),
+    "travel": ("Travel", ("bag", "camera")), "leisure": ("Leisure", ("ball", "book")),
+}  # fmt: skip
+KINDS = {kind: department for department, (_, kinds) in DEPARTMENTS.items() for kind in kinds}
+BRANDS = ("Alder", "Birchwood", "Corvo", "Dunmore", "Elmstone", "Fjord")
+COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "black", "gray", "pink")
+DELIVERIES = {"standard": ("Standard, 3 to 5 days", 4), "express": ("Express, next day", 12), "pickup": ("Pick up", 0)}
+TOPICS = {"order": "My order", "return": "A return", "product": "A product", "other": "Something else"}
+SORTS = {
+    "best": "Best match", "price": "Price: low to high", "-price": "Price: high to low", "-rating": "Rating",
+    "name": "Name",
+}  # fmt: skip
+COUPONS = {"SAVE10": 10, "WINTER20": 20, "HELLO5": 5, "FRIEND15": 15}  # per cent
+_MODELS = (
+    "Classic", "Nordic", "Pocket", "Studio", "Garden", "Harbor", "Summit", "Comet", "Velvet", "Rustic", "Urban",
+    "Coral", "Atlas", "Pearl", "Meadow", "Falcon", "Orbit", "Juniper", "Marble", "Breeze",
+)  # fmt: skip
+_STREETS = ("Mill Lane", "High Street", "Park Road", "Station Road", "Church Street", "Green Lane", "River Walk")
+_CITIES = ("Bath", "Leeds", "York", "Oxford", "Dover", "Perth", "Truro", "Ripon")
+_NAMES = ("Anna Hill", "Ben Wood", "Clara Stone", "David Lake", "Emma Field", "Frank Marsh", "Grace Ford", "Henry Park")
+_A_KIND = 5  # products
+
+
+def make_records(rng: random.Random, language: str) -> dict[str, Any]:
+    """Records of a session: `_products` (never changed), cart, wishlist, orders, addresses, reviews, and so on."""
+    products = _products(rng)
+    keys = rng.sample(list(products), 14)
+    cart = [_item(rng, products, key) for key in keys[:3]]
+    names = rng.sample(_NAMES, 3)
+    orders = {}
+    for number in range(4):
+        items = [_item(rng, products, key) for key in keys[3 + 2 * number : 5 + 2 * number]]
+        orders[f"o{1041 + 7 * number}"] = {
+            "items": {item_key(one): one for one in items}, "address": address(rng, names[0]), "delivery": "standard",
+            "state": rng.choice(("Delivered", "Sent")) if number < 2 else "In preparation",
+            "total": sum(products[one["product"]]["price"] * one["count"] for one in items) + 4,
+            "day": f"2025-12-{10 + 5 * number}",
+        }  # fmt: skip
+    return {
+        "_products": products,
+        "cart": {item_key(one): one for one in cart},
+        "wishlist": {key: True for key in keys[11:14]},
+        "coupon": "",
+        "orders": orders,
+        "addresses": {f"a{n}": address(rng, name) | {"default": n == 0} for n, name in enumerate(names)},
+        "reviews": {},
+        "messages": {},
+        "letters": {"offers": rng.random() < 0.5, "news": rng.random() < 0.5, "tips": rng.random() < 0.5},
+    }
+
+
+def item_key(item: dict[str, Any]) -> str:
+    return f"{item['product']}-{item['colour']}"
+
+
+def address(rng: random.Random, name: str) -> dict[str, str]:
+    return {
+        "name": name, "street": f"{rng.randint(1, 99)} {rng.choice(_STREETS)}", "city": rng.choice(_CITIES),
+        "postcode": str(rng.randint(10_000, 99_999)),
+    }  # fmt: skip
+
+
+def somebody(rng: random.Random) -> str:
+    return rng.choice(_NAMES)
+
+
+def _item(rng: random.Random, products: dict[str, Any], key: str) -> dict[str, Any]:
+    return {"product": key, "colour": rng.choice(products[key]["colours"]), "count": rng.randint(1, 3)}
+
+
+def _products(rng: random.Random) -> dict[str, dict[str, Any]]:
+    """Prices and ratings are all different, so that the cheapest and the best of anything is one."""
+    models = list(_MODELS)
+    count = _A_KIND * len(KINDS)
+    prices = rng.sample(range(5, 150), count)
+    stars = rng.sample(range(250, 500), count)
+    products: dict[str, dict[str, Any]] = {}
+    for kind, department in KINDS.items():
+        for model in rng.sample(models, _A_KIND):
+            number = len(products)
+            products[f"p{number + 1}"] = {
+                "name": f"{model} {kind}", "kind": kind, "department": department, "brand": rng.choice(BRANDS),
+                "price": prices[number], "rating": stars[number] / 100, "votes": rng.randint(3, 400),
+                "stock": rng.choice((0, 2, 9, 25, 60)) if number % 7 == 0 else rng.randint(5, 60),
+                "colours": rng.sample(COLOURS, rng.randint(2, 4)), "weight": rng.randint(1, 40) * 50,
+            }  # fmt: skip
+    return products

@@ -1,0 +1,49 @@
+"""`flywheel bench worlds` on small doses: its cases are met, chosen, printed, and references are kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flywheel import bench
+from flywheel.errors import BadInput
+from flywheel.worlds import catalogue, references
+
+FEW = ["--quick", "--browsers", "1", "--pages", "3"]
+
+
+def lines(capsys) -> dict[str, dict]:
+    return {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+
+
+def test_a_game_is_won_repeated_and_not_won_by_chance(capsys):
+    only = ["oracle_games", "random_success", "replay_identical", "levels", "pages"]
+    assert bench.run("worlds", ["--worlds", "shapes", "--levels", "4", *FEW, "--only", *only]) == 0
+    rows = lines(capsys)
+    assert set(rows) == {
+        "oracle_games", "random_success", "replay_identical", "levels_a_second", "levels_distinct", "reset_time",
+        "page_weight",
+    }  # fmt: skip
+    assert rows["oracle_games"]["by_world"] == {"shapes": 1.0}
+    assert rows["replay_identical"]["ours"] == rows["levels_distinct"]["ours"] == 1.0
+    assert 5 < rows["page_weight"]["ours"] < 100
+
+
+def test_unknown_cases_and_worlds_are_named():
+    with pytest.raises(BadInput, match="'oracle'"):
+        bench.run("worlds", ["--only", "oracle"])
+    with pytest.raises(BadInput, match="'nowhere'"):
+        bench.run("worlds", ["--worlds", "nowhere"])
+
+
+@pytest.mark.parametrize("name", catalogue.games())
+def test_kept_references_are_of_this_version(name):
+    world = catalogue.get(name)
+    if not (world.folder / catalogue.REFERENCES).exists():
+        pytest.skip("not measured yet")
+    kept = references.read(world)
+    assert (kept.world, kept.version, kept.budget) == (name, world.version, references.BUDGET)
+    assert kept.expert.won == 1.0
+    assert kept.normalised(kept.random.score) < 1
+    assert set(kept.levels) == {str(level) for level in world.levels}

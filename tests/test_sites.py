@@ -1,0 +1,254 @@
+"""Every site there is: its tasks done in a real browser, its verifiers, and its pages under bad input.
+
+All templates of a site are drawn on the records of one seed, so each demonstration is a neighbouring task to all the
+others: its end state must be refused by every verifier but its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import json
+import random
+import statistics
+import time
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import httpx
+import pocketsphinx
+import pytest
+import pytest_asyncio
+
+from flywheel.agent.actions import Finished
+from flywheel.reward import verifiers
+from flywheel.sandbox.env import Task
+from flywheel.sandbox.pool import open_sandbox
+from flywheel.settings import Sandbox, Settings
+from flywheel.synthesis.tasks import make_task
+from flywheel.worlds import catalogue, oracle
+from flywheel.worlds.server import WorldServer
+from flywheel.worlds.site import Site
+from flywheel.worlds.site_tasks import Redraw
+
+SITES = [name for name in catalogue.names() if isinstance(catalogue.get(name).play, Site)]
+SEEDS = (3, 4)  # of the records
+SCREEN = Settings(sandbox=Sandbox(width=320, height=320, timeout_s=60))
+HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}&amp;\u202e\x00\U0001f600 ' + "龘" * 50
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+# -- tasks in a browser ----------------------------------------------------------------------------------------------
+@dataclass
+class Run:
+    """One demonstration. thoughts: what the expert said; states: after each step, the start's first; scores of them."""
+
+    task: Task
+    thoughts: list[str]
+    states: list[dict[str, Any]]
+    scores: list[float]
+
+
+def tasks_of(name: str, seed: int) -> list[Task]:
+    """Every template and level of a site on the records of a seed; of other records where those hold nothing to ask."""
+    world, drawn = catalogue.get(name), []
+    for template, spec in world.play.tasks.items():
+        for level in spec.levels:
+            task = make_task(world, template, level, seed, "train")
+            rng = random.Random(f"{seed} {template} {level}")
+            try:
+                params = world.play.draw_on(seed, template, level, rng)
+            except Redraw:
+                params = dict(task.params)
+            drawn.append(dataclasses.replace(task, params=params, instruction=params["instruction"]))
+    return drawn
+
+
+async def run(pool, task: Task) -> Run:
+    async with pool.env() as env:
+        result = await env.reset(task, task.seed)
+        one = Run(task, [], [copy.deepcopy(dict(result.info["state"]))], [result.info["score"]])
+        while not (result.terminated or result.truncated):
+            thought, action = oracle.next_step(task, result.info["state"], task.seed) or ("I am done.", Finished())
+            result = await env.step(action)
+            one.thoughts.append(thought)
+            one.states.append(copy.deepcopy(dict(result.info["state"])))
+            one.scores.append(result.info["score"])
+    return one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool():
+    async with open_sandbox(SCREEN) as opened:
+        yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SITES)
+async def test_experts_are_accepted_and_nobody_else(pool, name):
+    tasks = [task for seed in SEEDS for task in tasks_of(name, seed)]
+    assert len({task.template for task in tasks}) >= 20 or name == "shop", "a site has 20 templates or more"
+    runs = await asyncio.gather(*(run(pool, task) for task in tasks))
+    for one in runs:
+        story = f"{one.task.template} {one.task.level} {one.task.seed}: {one.task.instruction} {one.thoughts}"
+        assert one.scores[-1] == 1.0, f"{one.states[-1]['page']} {story}"
+        assert max(one.scores[:-1]) < 1, f"accepted one step early: {story}"
+        assert one.task.max_steps > len(one.thoughts), f"no room for one mistake: {story}"
+        check_thoughts(one)
+    wrong = [f"{a.task.instruction} <- {b.task.instruction}" for a in runs for b in runs if deceived(a, b)]
+    assert not wrong, wrong
+
+
+def deceived(a: Run, b: Run) -> bool:
+    """Whether a's verifier accepts the end of b, which was asked for something else on the same records."""
+    if a is b or a.task.params["seed"] != b.task.params["seed"]:
+        return False
+    site = catalogue.get(a.task.world).play
+    one, other = site.tasks[a.task.template], site.tasks[b.task.template]
+    start = site.records(a.task.params)
+    if one.wanted(start, a.task.params) == other.wanted(start, b.task.params):
+        return False  # the same thing, asked in other words
+    if one.change is None and one.answer is None and other.change is None:
+        return False  # a page may lie on the way to an answer or to another page
+    return verifiers.score(a.task, b.states[-1]) == 1
+
+
+def check_thoughts(one: Run) -> None:
+    for thought in one.thoughts:
+        words = thought.lower().replace(".", "").replace(",", "").replace("?", "").split()
+        assert 1 <= len(words) <= 10, thought
+        assert set(words) <= spoken_words(), thought
+
+
+def spoken_words(kept: set[str] = set()) -> set[str]:  # noqa: B006
+    if not kept:
+        path = Path(pocketsphinx.__file__).parent / "model" / "en-us" / "cmudict-en-us.dict"
+        kept |= {line.split(" ", 1)[0] for line in path.read_text().splitlines()}
+    return kept
+
+
+# -- pages without a browser -------------------------------------------------------------------------------------------
+class Reader(HTMLParser):
+    """Links and forms of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.forms: list[tuple[str, str, dict[str, str]]] = []  # method, action, fields
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {key: value or "" for key, value in attrs}
+        if tag == "a":
+            self.links.append(found["href"])
+        elif tag == "form":
+            self.forms.append((found.get("method", "get"), found.get("action", ""), {}))
+        elif tag in ("input", "textarea", "select", "button") and found.get("name") and self.forms:
+            free = tag == "textarea" or found.get("type") in ("text", "password")
+            self.forms[-1][2][found["name"]] = HOSTILE if free else found.get("value", "")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server():
+    async with WorldServer() as running:
+        yield running
+
+
+async def crawl(client: httpx.AsyncClient, base: str, limit: int) -> tuple[list[str], list[tuple[str, str, dict]]]:
+    """Addresses of the pages that links lead to, and the forms on them. Fails where a link leads nowhere."""
+    todo, seen, forms = [base], {base}, []
+    for address in todo:
+        answer = await client.get(address)
+        assert answer.status_code == 200, address
+        page = Reader(answer.text)
+        for link in page.links:
+            target = urljoin(base, link)
+            assert target.startswith(base), f"{address} links to {link}"
+            if target not in seen and len(seen) < limit:
+                seen.add(target)
+                todo.append(target)
+        forms += [form for form in page.forms if form not in forms]
+    return todo, forms
+
+
+@pytest.mark.parametrize("name", SITES)
+async def test_every_link_leads_to_a_page(server, name):
+    base = server.new_session(tasks_of(name, 1)[0], 1)
+    before = server.state(base)["records"]
+    async with httpx.AsyncClient() as client:
+        pages, _ = await crawl(client, base, 150)
+    assert len(pages) >= 10
+    assert server.state(base)["records"] == before, "looking changed something"
+    site = catalogue.get(name).play
+    assert not site.t.missing, f"not translated: {site.t.missing}"
+
+
+@pytest.mark.parametrize("name", SITES)
+async def test_hostile_text_in_every_field(server, name):
+    """Every form of the site with text that would like to be a script; forms go stale on the way, as in two tabs."""
+    base = server.new_session(tasks_of(name, 2)[0], 1)
+    async with httpx.AsyncClient(follow_redirects=True) as client:
+        _, forms = await crawl(client, base, 60)
+        for method, action, fields in forms:
+            target = urljoin(base, action)
+            if method == "post":
+                answer = await client.post(target, data=fields)
+            else:
+                answer = await client.get(target, params=fields)
+            assert answer.status_code in (200, 404), (action, answer.status_code)
+            assert "<script>alert" not in answer.text, action
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+        await crawl(client, base, 60)
+    json.dumps(server.state(base))
+
+
+@pytest.mark.parametrize("name", SITES)
+async def test_what_is_not_there_is_answered_by_a_page(server, name):
+    base = server.new_session(tasks_of(name, 1)[0], 1)
+    before = server.state(base)["records"]
+    async with httpx.AsyncClient() as client:
+        _, forms = await crawl(client, base, 30)
+        for path in ("state", "records", "world.py", "manifest.json", "..%2fworld.py", "a/b/c/d", "%00", "☃/x", "%ff"):
+            answer = await client.get(base + path)
+            assert (answer.status_code, "<h1>" in answer.text) == (404, True), path
+        posts = [action for method, action, _ in forms if method == "post"]
+        for path in ("nothing", "a/b", *posts[:5]):
+            answer = await client.post(base + path, content=b"text=" + b"x" * 1_000_000)
+            assert (answer.status_code, "<h1>" in answer.text) == (413, True), path
+            answer = await client.post(base + path, content=b"\xff\xfe%ff&&=&=x;\x00")
+            assert answer.status_code in (303, 404), path
+        answer = await client.get(base, params={"q": "x" * 5000, "page": "9" * 50, "sort": HOSTILE})
+        assert answer.status_code == 200
+    assert server.state(base)["records"].keys() == before.keys()
+
+
+@pytest.mark.parametrize("name", SITES)
+async def test_sessions_are_apart_and_start_the_same(server, name):
+    task = tasks_of(name, 1)[0]
+    one, other = server.new_session(task, 1), server.new_session(task, 1)
+    assert server.state(one) == server.state(other)
+    async with httpx.AsyncClient(follow_redirects=True) as client:
+        _, forms = await crawl(client, one, 40)
+        for method, action, fields in forms:
+            if method == "post":
+                await client.post(urljoin(one, action), data=fields)
+        assert (await client.get(other)).status_code == 200
+    assert server.state(other)["records"] == catalogue.get(name).play.records(task.params)
+
+
+@pytest.mark.parametrize("name", SITES)
+async def test_a_reset_is_quick(server, name):
+    """Printed, not asserted: a session and its first page."""
+    tasks, times, weights = tasks_of(name, 1), [], []
+    async with httpx.AsyncClient() as client:
+        for task in tasks[:10]:
+            begun = time.perf_counter()
+            page = await client.get(server.new_session(task, 1))
+            times.append(time.perf_counter() - begun)
+            weights.append(len(page.content))
+    print(f"{name}: reset and first page {statistics.median(times) * 1e3:.1f} ms, {statistics.median(weights)} bytes")
+    assert page.status_code == 200
