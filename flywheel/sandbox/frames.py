@@ -22,6 +22,7 @@ _CORNER = {"x": 0, "y": 0, "width": 1, "height": 1, "scale": 1}
 _INTERVAL = 1000 / 60
 _MERCY_S = 2.0  # for a page to come back after its script was stopped
 _TRIES, _AGAIN_S = 100, 0.01
+_LATER_MS = 0.009  # of each try's frame: one at the time of the last is never drawn; all tries end within a millisecond
 
 
 class Frames(Protocol):
@@ -50,8 +51,8 @@ class BeginFrames:
         self._whose = ""
 
     async def shot(self, session: str, ticks: float) -> bytes:
-        for _ in range(_TRIES):
-            answer = await self._frame(session, ticks, {"screenshot": _PNG})
+        for attempt in range(_TRIES):
+            answer = await self._frame(session, ticks + attempt * _LATER_MS, {"screenshot": _PNG})
             if "screenshotData" in answer:
                 return base64.b64decode(answer["screenshotData"])
             await asyncio.sleep(_AGAIN_S)  # a new document has handed in nothing to draw yet
