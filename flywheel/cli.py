@@ -321,7 +321,7 @@ def serve(
     )  # fmt: skip
 
 
-@main.group(cls=_Group)
+@main.group(cls=_Group, epilog="Example: flywheel page try my-page/manifest.yaml --seed 3 --screen screen.png")
 def page() -> None:
     """Third-party web pages as tasks, by a manifest alone."""
 

@@ -248,7 +248,7 @@ async def test_another_tokeniser_comes_with_its_weights(folders, tmp_path):
     waiting = asyncio.create_task(policy.complete(CONTEXTS[1], Sampling(seed=1, max_new_tokens=5)))
     await until(lambda: policy.activity().waiting == 1)
     swap = asyncio.create_task(policy.load(tmp_path / "other"))
-    await asyncio.sleep(0)
+    await until(lambda: policy.activity().swaps == 1)
     long.cancel()
     completion, _ = await asyncio.gather(waiting, swap)
     other = EmbeddedPolicy(tmp_path / "other", SETTINGS)

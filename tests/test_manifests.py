@@ -232,10 +232,14 @@ def test_what_is_read_is_what_the_verifier_needs(lamp):
     assert score(pages.make_task(lamp, "red", 1, "eval"), state) == 0.5
 
 
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    return pages.make_task(manifests.load(write(tmp_path_factory.mktemp("scored"))), "page", 1, "eval")
+
+
 @given(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3), st.floats(0.01, 1e3))
-def test_the_score_is_the_way_from_floor_to_success(tmp_path_factory, reward, floor, span):
-    task = pages.make_task(manifests.load(write(tmp_path_factory.getbasetemp())), "page", 1, "eval")
-    value = score(task, {"reward": reward, "floor": floor, "success": floor + span})
+def test_the_score_is_the_way_from_floor_to_success(scored, reward, floor, span):
+    value = score(scored, {"reward": reward, "floor": floor, "success": floor + span})
     assert value == pytest.approx(min(max((reward - floor) / span, 0), 1), abs=1e-6)
 
 

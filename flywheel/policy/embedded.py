@@ -72,10 +72,12 @@ class _Swap:
 
 @dataclass(frozen=True)
 class Activity:
-    """How busy the policy is, and what it has done. waiting: requests that are not in the batch yet."""
+    """How busy the policy is, and what it has done. waiting: requests that are not in the batch yet. swaps: of
+    weights, that wait for the batch to end."""
 
     waiting: int
     running: int
+    swaps: int
     counts: Counts
     screens_encoded: int
     screens_shared: int
@@ -134,8 +136,8 @@ class EmbeddedPolicy:
         """A snapshot, for those who watch."""
         engine = self._engine
         return Activity(
-            waiting=max(0, self._asked - len(engine.rows)), running=len(engine.rows), counts=replace(engine.counts),
-            screens_encoded=engine.vision.encoded, screens_shared=engine.vision.shared,
+            waiting=max(0, self._asked - len(engine.rows)), running=len(engine.rows), swaps=len(self._swaps),
+            counts=replace(engine.counts), screens_encoded=engine.vision.encoded, screens_shared=engine.vision.shared,
         )  # fmt: skip
 
     async def complete(self, context: Context, sampling: Sampling) -> Completion:

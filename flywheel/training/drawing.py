@@ -38,7 +38,9 @@ def chunks(name: str, first: int, coordinates: int) -> Iterator[tuple[int, np.nd
             pixels, drawn = waiting.popleft().result()
             yield number, pixels, drawn
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Waited for, though a drawing may be under way: else the worker and the end of this process can wait for each
+        # other without end.
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def end_with_parent() -> None:
