@@ -31,8 +31,8 @@ const canvas = document.querySelector("canvas"), pen = canvas.getContext("2d");
 const wide = canvas.width = innerWidth, high = canvas.height = innerHeight;
 let chance = SEED, frames = 0, ticks = 0, clicks = 0, hits = 0;
 const random = () => (chance = (chance * 1103515245 + 12345) % 2147483648) / 2147483648;
-const balls = Array.from({ length: 8 }, (_, n) => ({
-  x: random() * wide, y: random() * high, u: random() * 4 - 2, v: random() * 4 - 2, r: 6 + random() * 14, hue: n * 45,
+const balls = Array.from({ length: 24 }, (_, n) => ({
+  x: random() * wide, y: random() * high, u: random() * 4 - 2, v: random() * 4 - 2, r: 6 + random() * 14, hue: n * 15,
 }));
 const frame = () => {
   frames += 1;
