@@ -2,7 +2,8 @@
 
 Every answer has the same number of tokens on all sides, the end token ignored. Both sides begin with a context (PNG and
 text) and encode it with the same encoder, in the time that is measured. Screens and instructions are new in every
-repetition, so nothing is known from an earlier one. Sides alternate; the figures are medians over the repetitions.
+repetition, so nothing is known from an earlier one. Each side has a process of its own;
+they alternate, and the figures are medians over the repetitions.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
@@ -19,16 +23,17 @@ import numpy as np
 import torch
 from PIL import Image as Picture
 from PIL import ImageDraw
-from transformers import PreTrainedModel
 
 from flywheel import settings as config
 from flywheel.bench import Case, compare, emit, exit_code
+from flywheel.errors import PolicyTimeout
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Context, Image, Message, Sampling
 
 REQUESTS = 16
+DEADLINE_S = 300
 WORDS = ("red", "green", "blue", "tall", "small", "round", "next", "last", "tile", "field", "button", "row", "menu")
 
 
@@ -53,64 +58,103 @@ def contexts(side: int) -> Iterator[Context]:
 
 
 class Library:
-    """The peer: the same checkpoint and encoder, and the library's `generate`."""
+    """The peer: the same checkpoint and encoder, and the library's `generate`, for a whole batch or one by one."""
 
-    def __init__(self, model: PreTrainedModel, encoder: Encoder, tokens: int) -> None:
-        self.model, self.encoder, self.tokens = model, encoder, tokens
-        model.generation_config.eos_token_id = None  # every answer to its full length
+    def __init__(self, folder: Path, settings: config.Policy, *, singly: bool) -> None:
+        self.model = load_model(folder, dtype=settings.dtype, device=settings.device)
+        self.encoder, self.singly = Encoder.from_folder(folder), singly
+        self.model.generation_config.eos_token_id = None  # every answer to its full length
 
     @torch.inference_mode()
-    def answer(self, asked: list[Context]) -> int:
+    def answer(self, asked: Sequence[Context], tokens: int) -> int:
+        parts = [[one] for one in asked] if self.singly else [asked]
+        return sum(self._batch(part, tokens) for part in parts)
+
+    def _batch(self, asked: Sequence[Context], tokens: int) -> int:
         batch = collate([self.encoder.encode(context) for context in asked], "left")
         batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-        out = self.model.generate(**batch, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=self.tokens)
+        out = self.model.generate(**batch, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=tokens)
         return int((out.shape[1] - batch["input_ids"].shape[1]) * len(asked))
 
 
-def ours(policy: EmbeddedPolicy, asked: list[Context], tokens: int) -> int:
+class Ours:
     """Requests that arrive singly, each a task of its own."""
 
-    async def ask(number: int, context: Context) -> int:
-        done = await policy.complete(context, Sampling(max_new_tokens=tokens, seed=number, ignore_end=True))
+    def __init__(self, folder: Path, settings: config.Policy) -> None:
+        self.policy = EmbeddedPolicy(folder, settings)
+
+    def answer(self, asked: Sequence[Context], tokens: int) -> int:
+        return asyncio.run(self._all(asked, tokens))
+
+    async def _all(self, asked: Sequence[Context], tokens: int) -> int:
+        return sum(await asyncio.gather(*(self._one(number, context, tokens) for number, context in enumerate(asked))))
+
+    async def _one(self, number: int, context: Context, tokens: int) -> int:
+        done = await self.policy.complete(context, Sampling(max_new_tokens=tokens, seed=number, ignore_end=True))
         return len(done.token_ids)
 
-    async def all_of_them() -> int:
-        return sum(await asyncio.gather(*(ask(number, context) for number, context in enumerate(asked))))
 
-    return asyncio.run(all_of_them())
+class Side:
+    """A process of its own for each side, idle while another is measured. In one process they would hinder each other:
+    OpenMP keeps a team for every thread that computes, and slows all down where these are more than the cores."""
+
+    def __init__(self, make: Callable[[], Library | Ours]) -> None:
+        context = multiprocessing.get_context("fork")  # this process computes nothing, so a fork finds no team
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(make, theirs), daemon=True)
+        self._process.start()
+
+    def rate(self, asked: Sequence[Context], tokens: int) -> float:
+        """Tokens a second."""
+        self._pipe.send((asked, tokens))
+        if not self._pipe.poll(DEADLINE_S):
+            raise PolicyTimeout(f"no answer within {DEADLINE_S} s", where="bench policy")
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        self._pipe.send(None)
+        self._process.join(DEADLINE_S)
 
 
-def rate(work: Callable[[], int]) -> float:
-    """Tokens a second."""
-    begin = time.perf_counter()
-    return work() / (time.perf_counter() - begin)
+def _serve(make: Callable[[], Library | Ours], pipe: Connection) -> None:
+    side = make()
+    while (message := pipe.recv()) is not None:
+        begin = time.perf_counter()
+        pipe.send(side.answer(*message) / (time.perf_counter() - begin))
+
+
+def measured(
+    sides: Mapping[str, Callable[[], Library | Ours]], draw: Callable[[], Sequence[Context]], tokens: int, n: int
+) -> dict[str, list[float]]:
+    """Tokens a second of each side, `n` times, each with contexts of its own, in alternating order."""
+    running = {name: Side(make) for name, make in sides.items()}
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for repetition in range(n + 1):  # the first warms up
+        for name in list(sides)[:: 1 if repetition % 2 else -1]:
+            value = running[name].rate(draw(), tokens)
+            if repetition:
+                found[name].append(value)
+    for side in running.values():
+        side.close()
+    return found
 
 
 def against_the_library(
-    policy: EmbeddedPolicy, library: Library, fresh: Iterator[Context], tokens: int, repetitions: int
+    folder: Path, settings: config.Policy, fresh: Iterator[Context], tokens: int, repetitions: int
 ) -> list[Case]:
-    found: dict[str, list[float]] = {"ours": [], "static": [], "single": []}
-    for repetition in range(repetitions + 1):  # the first warms up
-        asked = [next(fresh) for _ in range(3 * REQUESTS)]
-        mine, batched, singly = asked[:REQUESTS], asked[REQUESTS : 2 * REQUESTS], asked[2 * REQUESTS :]
-        sides = {
-            "ours": lambda: ours(policy, mine, tokens),  # noqa: B023
-            "static": lambda: library.answer(batched),  # noqa: B023
-            "single": lambda: sum(library.answer([context]) for context in singly),  # noqa: B023
-        }
-        order = list(sides) if repetition % 2 else list(sides)[::-1]
-        measured = {name: rate(sides[name]) for name in order}
-        if repetition:
-            for name, value in measured.items():
-                found[name].append(value)
+    sides = {
+        "ours": partial(Ours, folder, settings),
+        "static": partial(Library, folder, settings, singly=False),
+        "single": partial(Library, folder, settings, singly=True),
+    }
+    found = measured(sides, lambda: [next(fresh) for _ in range(REQUESTS)], tokens, repetitions)
     facts = {"n": repetitions, "requests": REQUESTS, "tokens": tokens, "threads": torch.get_num_threads()}
-    unit = "tokens/s"
-    mine = median(found["ours"])
     return [
         emit(
             compare(
-                "policy", case, unit, ours=mine, peer=median(found[side]), peer_name=name, goal=goal, **facts,
-                measured="encoding included on both sides", ours_all=found["ours"], peer_all=found[side],
+                "policy", case, "tokens/s", ours=median(found["ours"]), peer=median(found[side]), peer_name=name,
+                goal=goal, **facts, measured="encoding included on both sides", ours_all=found["ours"],
+                peer_all=found[side],
             )
         )
         for case, side, name, goal in (
@@ -124,19 +168,11 @@ def shared_prefix(
     folder: Path, settings: config.Policy, fresh: Iterator[Context], tokens: int, repetitions: int
 ) -> Case:
     """16 samples of one context, new in each repetition, by a policy that shares and by one that does not."""
-    policies = {
-        "ours": EmbeddedPolicy(folder, settings),
-        "peer": EmbeddedPolicy(folder, settings.model_copy(update={"cache_mb": 0})),
+    sides = {
+        "ours": partial(Ours, folder, settings),
+        "peer": partial(Ours, folder, settings.model_copy(update={"cache_mb": 0})),
     }
-    found: dict[str, list[float]] = {name: [] for name in policies}
-    for repetition in range(repetitions + 1):  # the first warms up
-        for name, policy in sorted(policies.items(), reverse=bool(repetition % 2)):
-            asked = [next(fresh)] * REQUESTS
-            measured = rate(lambda: ours(policy, asked, tokens))  # noqa: B023
-            if repetition:
-                found[name].append(measured)
-    for policy in policies.values():
-        asyncio.run(policy.close())
+    found = measured(sides, lambda: [next(fresh)] * REQUESTS, tokens, repetitions)
     return emit(
         compare(
             "policy", "shared_prefix", "tokens/s", ours=median(found["ours"]), peer=median(found["peer"]),
@@ -159,10 +195,6 @@ def main(argv: list[str]) -> int:
         folder = Path(__file__).resolve().parent.parent / folder
     settings = config.Policy(batch=REQUESTS)
     fresh = contexts(options.side)
-    policy = EmbeddedPolicy(folder, settings)
-    model = load_model(folder, dtype=settings.dtype, device=settings.device)
-    library = Library(model, Encoder.from_folder(folder), options.tokens)
-    cases = against_the_library(policy, library, fresh, options.tokens, options.repetitions)
-    asyncio.run(policy.close())
+    cases = against_the_library(folder, settings, fresh, options.tokens, options.repetitions)
     cases.append(shared_prefix(folder, settings, fresh, options.tokens, options.repetitions))
     return exit_code(cases)

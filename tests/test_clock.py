@@ -210,6 +210,40 @@ async def test_unobserved_time_passes_without_frames(stage):
     assert await tab.evaluate("[frames_, performance.now()]") == [3600, 60_000]
 
 
+BUSY = """<script>
+    window.log = [];
+    const told = (what) => log.push(`${what} ${performance.now().toFixed(1)}`);
+    const frame = () => { told("frame"); requestAnimationFrame(frame); };
+    requestAnimationFrame(frame);
+    setInterval(async () => {  // each part of it before the next callback, however many parts
+      for (let i = 0; i < 50; i++) await null;
+      told("promised");
+    }, 7);
+    const { port1, port2 } = new MessageChannel();
+    let left = 0;
+    port1.onmessage = () => { told("message"); if (left-- > 0) port2.postMessage(0); };
+    setInterval(() => { left = 1; port2.postMessage(0); told("posted"); }, 45);
+    setInterval(() => { postMessage("hello", "*"); }, 110);
+    addEventListener("message", () => told("window"));
+    setInterval(() => { fetch("answer").then((it) => it.text()).then(told); }, 900);
+    setTimeout(() => clearInterval(setInterval(told, 1)), 20);
+</script>"""
+
+
+async def test_unobserved_time_is_the_same_time(stage):
+    """Callbacks share tasks where much time passes at once; the page cannot tell."""
+    stage.site.pages["answer"] = Page(send=lambda request: reply(request, 200, "answer"))
+    kept = []
+    for steps in ([103] * 29 + [13], [3000], [1701, 1299]):  # none ends where a message was just sent
+        tab = await stage.open(BUSY)
+        for ms in steps:
+            await tab.observe(ms)
+        kept.append(await log(tab))
+    assert kept[0] == kept[1] == kept[2]
+    assert {line.split()[0] for line in kept[0]} == {"frame", "promised", "posted", "message", "window", "answer"}
+    assert len(kept[0]) == 180 + 428 + 66 * 2 + 66 + 27 + 3
+
+
 async def test_a_page_that_replaces_the_built_ins_is_observed_all_the_same(stage):
     tab = await stage.open("""<p data-el="one" style="height: 20px">one</p><script>
         const bad = () => { throw new Error("broken"); };

@@ -37,6 +37,7 @@
   const PATIENCE = 1500; // real milliseconds that a load may hold time up
   const GESTURE = 5000; // page milliseconds in which a press of the user allows one popup
   const NOTES = 20; // of one look
+  const HURRY = 1000, CROWD = 16; // page milliseconds still to pass, above which so many callbacks share a task
 
   // -- what is handed on -----------------------------------------------------------------------------------------
   // A document hands time and notes to the next one of its origin, in a store that it empties before any script looks.
@@ -56,7 +57,7 @@
   const makeCore = () => ({
     start: before.start, now: 0, nextId: 1, nextFrame: FRAME, depth: 0, timers: plain(null), frames: plain(null),
     waiting: 0, realms: [], leaving: false, traversing: false, pending: plain(null), submits: [], moves: [],
-    notes: before.notes, gesture: -Infinity,
+    notes: before.notes, gesture: -Infinity, posted: false,
   });
   let core = null;
   try {
@@ -312,6 +313,15 @@
     return apply(ask, this, args);
   } }.postMessage);
 
+  // A message, or a task of the scheduler, comes before the next callback.
+  const trackPosts = (object, name) => {
+    const send = object[name];
+    replace(object, name, { [name](...args) { core.posted = true; return apply(send, this, args); } }[name]);
+  };
+  for (const object of [window, MessagePort.prototype, BroadcastChannel.prototype]) trackPosts(object, "postMessage");
+  if (postTask) trackPosts(Scheduler.prototype, "postTask");
+  if (window.scheduler?.yield) trackPosts(Scheduler.prototype, "yield");
+
   // So do pictures, scripts and style sheets that come in later.
   const pictures = HTMLImageElement.prototype, source = Object.getOwnPropertyDescriptor(pictures, "src");
   const complete = property(pictures, "complete"), setSource = uncurried(source.set);
@@ -324,6 +334,7 @@
   } });
   const imagesOf = property(Document.prototype, "images"), scriptsOf = property(Document.prototype, "scripts");
   const tagged = uncurried(Document.prototype.getElementsByTagName);
+  const images = imagesOf(document), scripts = scriptsOf(document), links = tagged(document, "link"); // these are live
   const loaded = new WeakSet();
   const onLoaded = (event) => { if (targetOf(event) instanceof E) mark(loaded, targetOf(event)); };
   const onFailed = (event) => {
@@ -334,14 +345,12 @@
   };
   const onRejected = (event) => note("fault", `unhandled rejection: ${event.reason}`);
   const onLoad = () => {
-    const images = imagesOf(document), scripts = scriptsOf(document), links = tagged(document, "link");
     for (let i = 0; i < images.length; i++) mark(loaded, images[i]);
     for (let i = 0; i < scripts.length; i++) mark(loaded, scripts[i]);
     for (let i = 0; i < links.length; i++) mark(loaded, links[i]);
   };
   const awaited = (node, address) => attribute(node, address) && !has(loaded, node);
   const unloaded = () => {
-    const images = imagesOf(document), scripts = scriptsOf(document), links = tagged(document, "link");
     for (let i = 0; i < images.length; i++)
       if (!complete(images[i]) && awaited(images[i], "src") && attribute(images[i], "loading") !== "lazy") return true;
     if (ready(document) !== "complete") return false;
@@ -435,38 +444,65 @@
     then(advance(event.data.ms), () => post(port, 0));
   };
 
+  /** Run the next callback that is due by `end`; false where none is. */
+  const runNext = (end) => {
+    let first = "", due = null;
+    for (const id in core.timers) {
+      const timer = core.timers[id];
+      if (!due || timer.at < due.at) { first = id; due = timer; }
+    }
+    const frameAt = core.waiting > 0 ? max(core.nextFrame, core.now) : Infinity;
+    const timerAt = due ? due.at : Infinity;
+    if (min(frameAt, timerAt) > end) return false;
+    if (timerAt <= frameAt) {
+      core.now = max(core.now, timerAt);
+      if (due.realm.closed || !due.every) delete core.timers[first];
+      else due.at = core.now + due.every;
+      core.depth = due.depth;
+      if (!due.realm.closed) due.run();
+      core.depth = 0;
+    } else {
+      core.now = frameAt;
+      core.nextFrame = frameAt + FRAME;
+      const batch = core.frames;
+      core.frames = plain(null);
+      core.waiting = 0;
+      for (const id in batch) if (!batch[id].realm.closed) batch[id].run();
+    }
+    return true;
+  };
+
+  // Where much time is to pass, a task runs several callbacks, each from a listener of its own: between two listeners
+  // the browser does all that was left to promises, as between two tasks, but what was drawn is not made pixels.
+  // A task ends early where something that the page began has to happen first.
+  const crowd = new Channel();
+  let rush = null;
+  const rushOn = () => {
+    rush.over = rush.over || leaving() || core.posted || pending() || unloaded() || !runNext(rush.end);
+  };
+  for (let i = 0; i < CROWD; i++) listen(crowd.port1, "message", () => rushOn());
+  listen(crowd.port1, "message", () => rush.resolve());
+  crowd.port1.start();
+  const together = (end) => new P((resolve) => {
+    rush = { end, resolve, over: false };
+    post(crowd.port2, 0);
+  });
+
   /** Pass `ms` of page time, or less where the page is being left. Gives what is left of it. */
   const advance = async (ms) => {
     const begin = core.now, end = begin + ms;
     driveAnimations();
     while (!leaving()) {
-      let first = "", due = null;
-      for (const id in core.timers) {
-        const timer = core.timers[id];
-        if (!due || timer.at < due.at) { first = id; due = timer; }
-      }
-      const frameAt = core.waiting > 0 ? max(core.nextFrame, core.now) : Infinity;
-      const timerAt = due ? due.at : Infinity;
-      if (min(frameAt, timerAt) > end) {
+      if (!runNext(end)) {
         core.now = end;
         break;
       }
-      if (timerAt <= frameAt) {
-        core.now = max(core.now, timerAt);
-        if (due.realm.closed || !due.every) delete core.timers[first];
-        else due.at = core.now + due.every;
-        core.depth = due.depth;
-        if (!due.realm.closed) due.run();
-        core.depth = 0;
-      } else {
-        core.now = frameAt;
-        core.nextFrame = frameAt + FRAME;
-        const batch = core.frames;
-        core.frames = plain(null);
-        core.waiting = 0;
-        for (const id in batch) if (!batch[id].realm.closed) batch[id].run();
+      const hurried = !core.posted && end - core.now > HURRY;
+      if (hurried) await together(end);
+      if (core.posted || !hurried) {
+        core.posted = false;
+        await macrotask();
       }
-      await macrotask();
       if (pending() || unloaded()) await settle();
     }
     driveAnimations();

@@ -168,7 +168,13 @@ class Tab:
         """Carry out one action on the page that is seen; "" or why nothing was done."""
         if isinstance(action, NavigateBack):
             return await self._back()
-        return await self.hands.do(action, self.page, self._allowed, self.page.url or self._home)
+        page = self.page
+        try:
+            return await self.hands.do(action, page, self._allowed, page.url or self._home)
+        except PageGone:
+            if page in self._pages or not self._pages:
+                raise
+            return ""  # it closed itself, before it was told of the action's end
 
     async def observe(self, ms: float) -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and tell what is seen: `url`, `elements`, `game`."""
