@@ -166,6 +166,73 @@ async def test_hotkeys_hold_their_modifiers(stage):
     ]  # fmt: skip
 
 
+_FIELDS = """<input id=a style="position:absolute;top:0;left:0;width:190px;height:30px" value="%s">
+<textarea id=b style="position:absolute;top:40px;left:0;width:190px;height:60px"></textarea>"""
+_A, _B = Click(Point(0.2, 15 / SIZE)), Click(Point(0.2, 60 / SIZE))
+
+
+async def keys(tab: Tab, *names: str) -> None:
+    for name in names:
+        await act(tab, Hotkey(tuple(name.split())))
+
+
+async def test_what_is_copied_and_cut_is_pasted(stage):
+    tab = await stage.open(_FIELDS % "one 日本")
+    for where, pressed in ((_A, ("ctrl a", "ctrl c")), (_B, ("ctrl v", "ctrl v"))):
+        await act(tab, where)
+        await keys(tab, *pressed)
+    assert await tab.evaluate("[a.value, b.value]") == ["one 日本", "one 日本one 日本"]
+    await keys(tab, "ctrl a", "ctrl x")
+    await act(tab, _A)
+    await keys(tab, "ctrl a", "ctrl v", "ctrl z")
+    assert await tab.evaluate("[a.value, b.value]") == ["one 日本", ""], "a paste can be taken back"
+
+
+async def test_a_page_has_its_say_in_copying_and_pasting(stage):
+    tab = await stage.open(
+        _FIELDS % "one"
+        + """<script>
+        a.oncopy = (e) => { e.clipboardData.setData("text/plain", "its own"); e.preventDefault(); };
+        b.onpaste = (e) => { b.value = `<${e.clipboardData.getData("text")}>`; e.preventDefault(); };
+        a.onkeydown = (e) => { if (e.key === "Enter") navigator.clipboard.writeText("written"); };
+    </script>"""
+    )
+    await act(tab, _A)
+    await keys(tab, "ctrl a", "ctrl c")
+    await act(tab, _B)
+    await keys(tab, "ctrl v")
+    assert await tab.evaluate("b.value") == "<its own>"
+    await act(tab, _A)
+    await act(tab, Type("x\n"))
+    await act(tab, _B)
+    await keys(tab, "ctrl v")
+    assert await tab.evaluate("b.value") == "<written>"
+
+
+async def test_the_clipboard_is_the_sessions(stage):
+    """It outlives a document and a checkpoint; another session in the same browser never sees it."""
+    other = Stage(stage.chromium, stage.site)
+    tab = await stage.open(_FIELDS % "secret")
+    await act(tab, _A)
+    await keys(tab, "ctrl a", "ctrl c")
+    stranger = await other.open(_FIELDS % "")
+    await act(stranger, _A)
+    await keys(stranger, "ctrl v")
+    assert await stranger.evaluate("a.value") == ""
+    kept = await tab.save()
+    stage.site.pages["next"] = html(_FIELDS % "")
+    await act(tab, Navigate(f"{stage.site.url}/p/next"))
+    await tab.screenshot()  # what is not drawn yet takes no clicks
+    await act(tab, _B)
+    await keys(tab, "ctrl v")
+    assert await tab.evaluate("b.value") == "secret"
+    assert kept["clipboard"] == "secret"
+    fresh = await stage.open(_FIELDS % "")
+    await act(fresh, _B)
+    await keys(fresh, "ctrl v")
+    assert await fresh.evaluate("b.value") == "", "a new session begins with nothing"
+
+
 async def test_a_key_that_is_held_repeats_and_is_let_go_once(stage):
     tab = await stage.open(_KEYS)
     for key in (Press("right"), Press("right"), Release("right")):

@@ -43,7 +43,7 @@
   // A document hands time and notes to the next one of its origin, in a store that it empties before any script looks.
   const CARRY = "__flywheel_carry__";
   const carried = () => {
-    const fresh = { start: config.start, number: 0, notes: [] };
+    const fresh = { start: config.start, number: 0, notes: [], copied: null };
     try {
       const kept = parent === window ? sessionStorage.getItem(CARRY) : null;
       if (kept === null) return fresh;
@@ -57,7 +57,7 @@
   const makeCore = () => ({
     start: before.start, now: 0, nextId: 1, nextFrame: FRAME, depth: 0, timers: plain(null), frames: plain(null),
     waiting: 0, realms: [], leaving: false, traversing: false, pending: plain(null), submits: [], moves: [],
-    notes: before.notes, gesture: -Infinity, posted: false,
+    notes: before.notes, gesture: -Infinity, posted: false, clipboard: before.copied ?? "", copied: before.copied,
   });
   let core = null;
   try {
@@ -72,7 +72,7 @@
   const onHide = () => {
     try {
       if (parent !== window) return;
-      const next = { start: core.start + core.now, number: before.number + 1, notes: core.notes };
+      const next = { start: core.start + core.now, number: before.number + 1, notes: core.notes, copied: core.copied };
       sessionStorage.setItem(CARRY, stringify(next));
     } catch { /* a document without storage */ }
   };
@@ -551,8 +551,9 @@
     await settle();
     const left = await advance(ms);
     if (!core.leaving) await idle();
-    const told = { leaving: leaving(), left, time: core.start + core.now, notes: core.notes };
+    const told = { leaving: leaving(), left, time: core.start + core.now, notes: core.notes, copied: core.copied };
     core.notes = [];
+    core.copied = null;
     core.leaving = false; // a navigation that comes to nothing is not waited for twice
     if (told.leaving) return told;
     const { elements: found, beyond } = elements();
@@ -629,6 +630,34 @@
   };
 
   // -- put in place, and again after document.open(), which takes every listener away -------------------------------
+  // -- the clipboard ------------------------------------------------------------------------------------------------
+  // The browser's own is one for all sessions. Each has one instead, `core.clipboard`, which its tab hands on.
+  const toText = uncurried(DataTransfer.prototype.getData), command = uncurried(Document.prototype.execCommand);
+  const dispatch = uncurried(EventTarget.prototype.dispatchEvent), Data = DataTransfer, Pasted = ClipboardEvent;
+  const clipOf = property(ClipboardEvent.prototype, "clipboardData"), pathTo = uncurried(Event.prototype.composedPath);
+  const fillWith = uncurried(DataTransfer.prototype.setData), stop = uncurried(Event.prototype.stopImmediatePropagation);
+  const cancel = uncurried(Event.prototype.preventDefault), selection = window.getSelection.bind(window);
+  const keepCopied = (what) => { core.clipboard = core.copied = what; };
+  const selected = (node) => {
+    if (!(node instanceof E) || !matches(node, "input, textarea")) return text(selection());
+    return node.type === "password" ? "" : slice(node.value, node.selectionStart ?? 0, node.selectionEnd ?? 0);
+  };
+  const onCopy = (event) => {
+    const what = prevented(event) ? toText(clipOf(event), "text/plain") : selected(active(document));
+    if (what) keepCopied(what);
+  };
+  const onPaste = (event) => {
+    if (!event.isTrusted) return; // the page's own, or the one below
+    stop(event);
+    cancel(event);
+    const data = new Data(), target = pathTo(event)[0];
+    fillWith(data, "text/plain", core.clipboard);
+    const own = new Pasted("paste", { clipboardData: data, bubbles: true, cancelable: true, composed: true });
+    if (dispatch(target, own) && core.clipboard) command(document, "insertText", false, core.clipboard);
+  };
+  if (window.Clipboard)
+    replace(Clipboard.prototype, "writeText", { async writeText(what) { keepCopied(text(what)); } }.writeText);
+
   // A caret that blinks would do so in real time.
   const still = new CSSStyleSheet();
   still.replaceSync(":root { caret-animation: manual; }");
@@ -644,6 +673,9 @@
     listen(window, "unhandledrejection", onRejected);
     listen(window, "message", onMessage, early);
     listen(window, "load", onLoad);
+    listen(window, "copy", onCopy);
+    listen(window, "cut", onCopy);
+    listen(window, "paste", onPaste, early);
     listen(document, "load", onLoaded, early);
     document.adoptedStyleSheets = [still];
   };

@@ -91,17 +91,19 @@ class Page:
     async def observe(self, ms: float, read: str = "") -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and tell what there is.
 
-        read: JavaScript whose value is `game`. Gives `url`, `elements`, `beyond`, `game` and `notes`.
+        read: JavaScript whose value is `game`. Gives `url`, `elements`, `beyond`, `game`, `notes` and `copied`
+        (text that went to the clipboard, or None).
         """
-        left, notes, until = ms, [], "null"
+        left, notes, copied, until = ms, [], None, "null"
         reading = "()=>null" if read else "undefined"
         while True:
             call = f"window.__flywheel__&&__flywheel__.observe({left!r},{reading},{self.time!r},{until})"
             there, seen = await self._ask(call)
             if there and not seen:  # not a document of the kind that scripts run in
-                return {"url": await self.address(), "elements": [], "game": None, "notes": notes}
+                return {"url": await self.address(), "elements": [], "game": None, "notes": notes, "copied": copied}
             if there:
                 notes += seen["notes"]
+                copied = copied if seen["copied"] is None else seen["copied"]
                 self._ticks += max(seen["time"] - self.time, 0.0)
                 self.time, left, until = seen["time"], seen["left"], "null"
                 if not (seen["leaving"] or self._loading or self._asked or self._expected):
@@ -109,7 +111,7 @@ class Page:
                     there, game = await self._ask(read) if read else (True, seen["game"])
                     if there:
                         self.url, self._known = seen["url"], self._starts
-                        return seen | {"game": game, "notes": notes}
+                        return seen | {"game": game, "notes": notes, "copied": copied}
                 # The page's word may come before its act, and after the end of an act that led nowhere (a download).
                 self._expected |= seen["leaving"] and self._known == self._starts
                 self._known = self._starts

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from flywheel.agent.actions import Action, NavigateBack
+from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox.cdp import CommandError, Connection
 from flywheel.sandbox.downloads import Downloads
@@ -61,6 +61,7 @@ class Tab:
         self._home, self._allowed, self._read = "", (), ""
         self._wanted = ""  # the address of a popup that was asked for
         self._good = ""  # the last address inside
+        self._clipboard = ""  # what was copied last in this session
         self._folder: Path | None = None
         self._downloads: Downloads | None = None
         self.hands = Hands(width, height)
@@ -80,7 +81,7 @@ class Tab:
         the page does not load or `prepare` fails. The caller keeps the deadline.
         """
         await self.prepare(viewport)
-        self._blank, self._seed = False, seed
+        self._blank, self._seed, self._clipboard = False, seed, ""
         self._home, self._allowed, self._read, self._good = url, allowed, read, url
         await self.page.begin(seed, 0.0)
         failed = await self.page.navigate(url)
@@ -170,6 +171,9 @@ class Tab:
             return await self._back()
         page = self.page
         try:
+            if isinstance(action, Hotkey | Press) and self._clipboard:  # it may paste
+                held = json.dumps(self._clipboard)
+                await page.evaluate(f"window.__flywheel__&&(__flywheel__.core.clipboard={held})")
             return await self.hands.do(action, page, self._allowed, page.url or self._home)
         except PageGone:
             if page in self._pages or not self._pages:
@@ -186,6 +190,7 @@ class Tab:
                 if page in self._pages or not self._pages:
                     raise
                 continue  # it closed itself, and the one below is seen
+            self._clipboard = self._clipboard if seen["copied"] is None else seen["copied"]
             for kind, text in seen["notes"]:
                 (self._fault if kind == "fault" else self.note)(text)
             if page is not self._pages[-1]:
@@ -246,10 +251,11 @@ class Tab:
         kept = await self.page.evaluate("__flywheel__.save()")
         cookies = await self._connection.send("Storage.getCookies", {"browserContextId": self._context})
         kept["restorable"] &= len(self._pages) == 1 and not kept["databases"] and not self.hands.held
-        return kept | {"cookies": cookies["cookies"], "mouse": self.hands.at}
+        return kept | {"cookies": cookies["cookies"], "mouse": self.hands.at, "clipboard": self._clipboard}
 
     async def load(self, kept: Mapping[str, Any]) -> bool:
         """Bring back what `save` gave, in a session just opened at the same address; False where that cannot be."""
+        self._clipboard = kept["clipboard"]
         cookies = {"cookies": kept["cookies"], "browserContextId": self._context}
         await self._connection.send("Storage.setCookies", cookies)
         if kept["mouse"] != [0, 0]:
