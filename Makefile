@@ -1,15 +1,19 @@
 # Every target sets up what it needs. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help flywheel test lint format setup setup-test clean
+.PHONY: help flywheel test test-deepspeed lint format setup setup-test clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 flywheel: setup ## set up, then run the main job: two iterations of the flywheel, under ten minutes
 	.venv/bin/flywheel run
 
 test: setup-test ## set up, then run all tests
 	.venv/bin/python -m pytest
+
+test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
+	@scripts/deepspeed
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py
 
 lint: setup-test ## check style and imports
 	.venv/bin/ruff check .

@@ -1,4 +1,4 @@
-"""Episodes for `benchmarks/worlds.py`: experts and random play in many pages at once."""
+"""Episodes for `benchmarks/worlds.py`: experts and random play in several pages at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import random
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,7 +14,6 @@ from typing import TypeVar
 from flywheel.agent.actions import Action, Finished
 from flywheel.errors import FlywheelError
 from flywheel.sandbox.env import Env, StepResult, Task
-from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import oracle
 from flywheel.worlds.catalogue import World
 from flywheel.worlds.players import random_action
@@ -26,7 +24,10 @@ _TRIES = 3  # of an episode whose page crashed
 
 @dataclass(frozen=True)
 class Episode:
-    """actions and screens (digests) from the reset on. score: of the last state, whether or not it was won."""
+    """actions and screens (digests) from the reset on. score: of the last state, whether or not it was won.
+
+    state: the last one. before: the one before the last action, where one who stops a step early ends.
+    """
 
     task: Task
     score: float
@@ -34,7 +35,7 @@ class Episode:
     actions: tuple[Action, ...]
     screens: tuple[str, ...]
     state: dict
-    reset_s: float
+    before: dict
     fault: str = ""
 
 
@@ -44,25 +45,22 @@ def slots(world: World) -> list[tuple[str, int]]:
     return sorted(found, key=lambda slot: (slot[1], slot[0]))
 
 
-def game_tasks(world: World, count: int) -> list[Task]:
-    """Evaluation tasks of a game, its levels in turn."""
-    turns = slots(world)
-    return [make_task(world, *turns[seed % len(turns)], seed, "eval") for seed in range(count)]
-
-
-def site_tasks(world: World, seeds: int) -> list[Task]:
-    """Evaluation tasks of a site: each template with so many seeds, its levels in turn."""
-    tasks = []
+def expert_seeds(world: World, count: int) -> list[tuple[str, int, int]]:
+    """(template, level, seed) of what its expert plays: of a game so many seeds, its levels in turn; of all others each
+    template with so many seeds, its levels in turn."""
+    if world.kind == "game":
+        return random_seeds(world, count)
+    found = []
     for template, spec in world.templates.items():
-        levels = sorted(spec.max_steps)
-        tasks += [make_task(world, template, levels[seed % len(levels)], seed, "eval") for seed in range(seeds)]
-    return tasks
+        rising = sorted(spec.max_steps)
+        found += [(template, rising[seed % len(rising)], seed) for seed in range(count)]
+    return found
 
 
-def spread_tasks(world: World, count: int) -> list[Task]:
-    """So many evaluation tasks of a site, its templates and levels in turn."""
+def random_seeds(world: World, count: int) -> list[tuple[str, int, int]]:
+    """So many (template, level, seed), templates and levels in turn."""
     turns = slots(world)
-    return [make_task(world, *turns[number % len(turns)], number, "eval") for number in range(count)]
+    return [(*turns[seed % len(turns)], seed) for seed in range(count)]
 
 
 async def each(pool, things: Iterable[T], play: Callable[[Env, T], Awaitable[Episode]]) -> list[Episode]:
@@ -82,7 +80,7 @@ async def each(pool, things: Iterable[T], play: Callable[[Env, T], Awaitable[Epi
                 print(f"an episode failed: {error}", file=sys.stderr, flush=True)
                 fault = str(error)
         task = thing if isinstance(thing, Task) else thing[0] if isinstance(thing, tuple) else thing.task
-        return Episode(task, 0.0, False, (), (), {}, 0.0, fault)
+        return Episode(task, 0.0, False, (), (), {}, {}, fault)
 
     return await asyncio.gather(*(one(thing) for thing in things))
 
@@ -121,10 +119,8 @@ async def through_checkpoint(env: Env, played: Episode) -> Episode:
 
 
 async def _play(env: Env, task: Task, choose: Callable[[StepResult], Action | None]) -> Episode:
-    started = time.perf_counter()
     result = await env.reset(task, task.seed)
-    reset_s = time.perf_counter() - started
-    actions, screens, fault = [], [_digest(result)], ""
+    actions, screens, fault, before = [], [_digest(result)], "", dict(result.info["state"])
     while not (result.terminated or result.truncated):
         try:
             action = choose(result)
@@ -132,13 +128,14 @@ async def _play(env: Env, task: Task, choose: Callable[[StepResult], Action | No
             action, fault = None, f"{type(error).__name__}: {error}"[:300]
         if action is None:
             break
+        before = dict(result.info["state"])
         result = await env.step(action)
         actions.append(action)
         screens.append(_digest(result))
     score = result.info["score"]
     won = result.terminated and result.reward >= task.threshold
     state = dict(result.info["state"])
-    return Episode(task, score, won, tuple(actions), tuple(screens), state, reset_s, fault)
+    return Episode(task, score, won, tuple(actions), tuple(screens), state, before, fault)
 
 
 def _advice(task: Task, result: StepResult) -> Action:

@@ -101,6 +101,13 @@ TABLES: dict[str, pa.Schema] = {
         domain=_TEXT, name=_TEXT, step=pa.int32(), value=pa.float64(), low=pa.float64(), high=pa.float64(),
         n=pa.int64(),
     ),
+    # What RL's curriculum knew of each task at the end. `successes` of `episodes`: newer ones count more. `chance`:
+    # share of the draws, `relative` to an even share; `reason`: why that is less than 1 (empty where it is not).
+    "curriculum": _schema(
+        "curriculum",
+        task_id=_TEXT, domain=_TEXT, world=_TEXT, template=_TEXT, level=pa.int32(), groups=pa.int32(),
+        successes=pa.float64(), episodes=pa.float64(), chance=pa.float64(), relative=pa.float64(), reason=_TEXT,
+    ),
     # Training stores, one row a trajectory; the samples are built from its steps.
     "sft": _schema(
         "sft",
@@ -128,7 +135,7 @@ SORT: dict[str, tuple[str, ...]] = {
     "tasks": ("task_id",), "steps": ("trajectory_id", "step"), "thoughts": ("trajectory_id", "utterance"),
     "events": ("trajectory_id", "event"), "images": ("sha256",), "general": ("sample_id",),
     "metrics": ("name", "domain", "step"), "runs": ("started_at",), "lineage": ("child", "parent"),
-    "reviews": ("at",),
+    "reviews": ("at",), "curriculum": ("task_id",),
 }  # fmt: skip
 for _name in TABLES:
     SORT.setdefault(_name, ("trajectory_id",))

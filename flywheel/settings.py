@@ -7,14 +7,14 @@ field here: there are no hidden switches.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flywheel.errors import BadInput
 
-DOMAINS = ("games", "sites")
+DOMAINS = ("games", "sites", "control")
 # The coordinate spaces in which the form of actions that policy.template names can be written.
 SPACES = {
     "minimal": ("points",), "point": ("points",), "ui_tars_1_5": ("pixels",), "ui_tars_1_0": ("boxes",),
@@ -106,7 +106,13 @@ class Synthesis(_Block):
     domains: dict[str, list[str]] = {  # domain -> worlds
         "games": ["tiles", "shapes", "merge"],
         "sites": ["shop", "settings"],
+        "control": ["control"],
     }
+    # Templates that evaluation alone draws: by name, world/template, or a share of each world that has four or more.
+    held_out: Annotated[float, Field(ge=0, le=0.5)] | list[str] = [
+        "settings/size", "shop/search", "control/click_side", "control/radio", "control/type_number", "control/sort",
+        "control/pages", "control/right_click", "control/size",
+    ]  # fmt: skip
     manifests: list[str] = []  # third-party pages: manifest files, folders of them, names of shipped ones
     train_tasks: int = Field(40, ge=1)  # tasks made for each iteration, over all worlds
     eval_tasks: int = Field(40, ge=1)  # held-out tasks, the same in every iteration
@@ -153,21 +159,30 @@ class Sft(Supervised):
 
 class Rl(_Block):
     algorithm: Literal["ppo"] = "ppo"
+    advantage: Literal["gae", "group"] = "gae"  # group: GRPO, against the task's other episodes; no V
     steps: int = Field(4, ge=0)  # PPO steps for each domain
     tasks_per_step: int = Field(8, ge=1)
-    samples: int = Field(4, ge=1)  # episodes a task
+    samples: int = Field(4, ge=1)  # episodes a task; a step trains on tasks_per_step x samples of them
+    max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
+    batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
+    deterministic: bool = False  # every request answered alone: at max_staleness 0 a run repeats bit for bit
+    threads: int = Field(0, ge=0)  # of the trainer; 0: half of them beside a policy on this machine's CPU, else all
     temperature: float = Field(0.5, gt=0)  # of sampling; PPO's ratio is that of the tempered policy
     epochs: int = Field(1, ge=1)  # passes of the policy over a step's samples
     critic_epochs: int = Field(4, ge=1)  # passes of the value model, which is small
     minibatch: int = Field(32, ge=1)  # samples a gradient step
-    micro_batch: int = Field(32, ge=1)  # samples a forward pass; changes memory, not the result
+    minibatch_by: Literal["task", "turn"] = "task"  # task: the samples of a task lie in one; turn: any mixture
+    pack_tokens: int = Field(4096, ge=0)  # of a forward pass, without padding; 0: padded, micro_batch samples each
+    micro_batch: int = Field(32, ge=1)  # samples of a padded forward pass; changes memory, not the result
     actor_lr: float = Field(1e-4, gt=0)
-    critic_lr: float = Field(1e-3, gt=0)
+    critic_lr: float = Field(2e-4, gt=0)  # at 5e-4 V overfits within 100 steps
+    warmup: int = Field(0, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)
     gamma: float = Field(1.0, gt=0, le=1)
     lambda_critic: float = Field(1.0, ge=0, le=1)
     alpha: float = Field(1.5, gt=0)  # lambda_policy = max(0, 1 - 1/(alpha l)); 0.05 in the report
+    lambda_policy: float | None = Field(None, ge=0, le=1)  # a fixed one; null: length-adaptive, by alpha
     normalise: bool = True  # advantages of a step to mean 0 and deviation 1, over all its tokens
     bootstrap: bool = True  # a trajectory cut off by a limit ends in the value of its last screen, not in 0
     value_pretraining_steps: int = Field(100, ge=0)  # gradient steps, at most
@@ -176,12 +191,19 @@ class Rl(_Block):
     format_penalty: float = Field(0.1, ge=0)  # taken from the reward for each step that does not parse
     length_buffer: int = Field(8, ge=0)  # tokens below max_new_tokens where the length penalty begins
     length_penalty: float = Field(0.05, ge=0)
+    step_penalty: float = Field(0.0, ge=0)  # taken by an episode that uses its whole budget of steps, evenly over them
     max_grad_norm: float = Field(1.0, gt=0)
     max_mismatch: float = Field(0.05, gt=0)  # mean |log-probability recomputed - sampled| that stops the run
+    max_drift: float = Field(0.5, gt=0)  # the same of samples of older weights, which differ by right
+    engine: Literal["torch", "deepspeed"] = "torch"  # deepspeed: the extra of that name; several processes by torchrun
+    zero_stage: Literal[1, 2, 3] = 2  # of engine deepspeed: what the processes share out (ZeRO)
+    curriculum_floor: float = Field(0.2, gt=0, le=1)  # share of draws spread evenly over all tasks; 1: no curriculum
+    curriculum_memory: float = Field(0.7, ge=0, le=1)  # of a task's outcomes, kept as a newer group comes
+    curriculum_rise: float = Field(0.6, ge=0, le=1)  # success of a world's level that opens the next one
 
 
 class Merge(_Block):
-    weights: dict[str, float] = {"games": 0.5, "sites": 0.5}  # of the specialists; they sum to 1
+    weights: dict[str, float] = {"games": 0.34, "sites": 0.33, "control": 0.33}  # of the specialists; they sum to 1
 
     @model_validator(mode="after")
     def _convex(self) -> Merge:
@@ -255,6 +277,8 @@ class Settings(_Block):
             raise ValueError("sandbox.silent_s must be twice policy.timeout_s or more: a session waits for its policy")
         if self.policy.min_pixels > self.policy.max_pixels:
             raise ValueError("policy.min_pixels must not be above policy.max_pixels")
+        if self.rl.deterministic and self.rl.max_staleness:
+            raise ValueError("rl.deterministic goes with rl.max_staleness 0: a stream depends on what finishes first")
         if self.rl.length_buffer >= self.policy.max_new_tokens:
             raise ValueError("rl.length_buffer must be under policy.max_new_tokens")
         if self.policy.max_new_tokens >= self.policy.max_context_tokens:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+import base64
 
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+
+from flywheel.report import rl
 from flywheel.stages.base import Context, StageResult
 from flywheel.workspace import label
 
@@ -16,7 +24,7 @@ def _key(ctx: Context, name: str) -> str:
 
 
 def show(ctx: Context, outcome: StageResult) -> None:
-    """Tables of the stage's partitions and figures, and its summary as Markdown."""
+    """Tables of the stage's partitions and figures, its summary as Markdown, and what else it has to show."""
     written = [
         {"table": part.table, "rows": part.rows, "files": len(part.parts), "sha256": part.parts[0].sha256[:12]}
         for part in outcome.manifests
@@ -33,6 +41,20 @@ def show(ctx: Context, outcome: StageResult) -> None:
     lines = [f"### {ctx.stage}, iteration {label(ctx.iteration)}", ""]
     lines += [f"- **{name}**: {_round(value)}" for name, value in outcome.summary.items()]
     create_markdown_artifact(key=_key(ctx, "summary"), markdown="\n".join(lines))
+    for name, rows in outcome.tables.items():
+        table = [{column: _round(value) for column, value in row.items()} for row in rows]
+        create_table_artifact(
+            key=_key(ctx, name), table=table, description=f"{label(ctx.iteration)} {ctx.stage}: {name}"
+        )
+    if ctx.stage.startswith("rl-"):
+        _curves(ctx, outcome)
+
+
+def _curves(ctx: Context, outcome: StageResult) -> None:
+    """RL's curves as a picture that is in the artifact itself: no server must keep it."""
+    svg = rl.sheet(outcome.metrics, f"{ctx.stage}, iteration {label(ctx.iteration)}")
+    address = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    create_image_artifact(key=_key(ctx, "curves"), image_url=address, description=f"{label(ctx.iteration)} {ctx.stage}")
 
 
 def link_report(ctx: Context) -> None:

@@ -112,6 +112,11 @@ class Lamps:
     async def open(cls, settings: Settings) -> AsyncIterator[Lamps]:
         yield cls()
 
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, make: Callable[[int], LampEnv]) -> AsyncIterator[Lamps]:
+        yield cls(make)
+
 
 def score_lamp(task: Task, state) -> float:
     """The verifier of this world, put in the place of `flywheel.reward.verifiers.score`."""

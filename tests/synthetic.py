@@ -200,12 +200,8 @@ def outgoing(ws: Workspace, k: int) -> None:
             ]  # fmt: skip
         if stage.startswith("rl"):
             domain = stage.removeprefix("rl-")
-            for n in range(8):
-                rows += [
-                    metrics.row("reward", 0.2 + 0.12 * k + 0.03 * n + 0.08 * rng.random(), domain=domain, step=n),
-                    metrics.row("entropy", 0.9 - 0.07 * n + 0.06 * rng.random(), domain=domain, step=n),
-                    metrics.row("value_loss", 0.3 * math.exp(-n / 4) + 0.02 * rng.random(), domain=domain, step=n),
-                ]
+            rows = rl_metrics(domain, k, rng)
+            write(ws, "curriculum", k, stage, rl_curriculum(domain, k))
         _metrics(ws, k, stage, rows, {"ct": 40, "sft": 38, "merge": 1}.get(stage, 55))
     figures = []
     for domain, at in (("games", 4), ("sites", 5), (metrics.ALL, 9)):
@@ -239,6 +235,44 @@ def outgoing(ws: Workspace, k: int) -> None:
     }  # fmt: skip
     write(ws, "runs", k, "runs", [run])
     _metrics(ws, k, "runs", [], 0.1)
+
+
+def rl_metrics(domain: str, k: int, rng: random.Random, steps: int = 8) -> list[dict]:
+    """The curves of one specialist."""
+    rows = [metrics.row("value_pretraining_explained_variance", 0.1 + 0.1 * rng.random(), domain=domain)]
+    for n in range(1, steps + 1):
+        at = n / steps
+        shape = {
+            "reward": 0.2 + 0.12 * k + 0.3 * at, "success": 0.15 + 0.1 * k + 0.35 * at, "entropy": 0.9 - 0.4 * at,
+            "kl": 0.001 + 0.002 * at, "mismatch": 3e-6, "clip_fraction": 0.01 + 0.03 * at,
+            "value_loss": 0.3 * math.exp(-n / 4), "explained_variance": 0.2 + 0.4 * at, "think_length": 9 - 2 * at,
+            "response_length": 24 - 3 * at, "rounds": 5 - at, "length_consumed": 3.5 + 0.5 * at,
+            "length_in_flight": 6 - at, "staleness_mean": 0.4 + 0.3 * at, "staleness_max": 2, "utilisation": 0.8,
+            "curriculum_informative": 0.5 + 0.2 * at, "curriculum_always": 0.1 + 0.3 * at,
+            "curriculum_never": 0.5 - 0.3 * at, "curriculum_level": 1 + round(at),
+        }  # fmt: skip
+        for name, value in shape.items():
+            noise = 0 if name in ("staleness_max", "curriculum_level") else 0.12 * value * (rng.random() - 0.5)
+            rows.append(metrics.row(name, value + noise, domain=domain, step=n))
+        for number, world in enumerate(WORLDS[domain]):
+            value = min(1.0, shape["success"] * (0.6 + 0.5 * number) + 0.1 * rng.random())
+            rows.append(metrics.row("success", value, domain=f"{domain}/{world}", step=n))
+    return rows
+
+
+def rl_curriculum(domain: str, k: int) -> list[dict]:
+    """Six tasks: one always solved, two never, one above the level, two mixed."""
+    never, above = ("never solved", 0.0), ("level not reached", 0.0)
+    fates = (("always solved", 4.0), never, never, above, ("", 2.0), ("", 1.0))
+    share = {"": 0.34, "level not reached": 0.04, "always solved": 0.1, "never solved": 0.09}
+    return [
+        {
+            "task_id": f"i{k}-task{n:02d}", "domain": domain, "world": WORLDS[domain][n % 2], "template": "one",
+            "level": 1, "groups": 3 - n % 3, "successes": won, "episodes": 0.0 if why == above[0] else 4.0,
+            "chance": share[why], "relative": 6 * share[why], "reason": why,
+        }
+        for n, (why, won) in enumerate(fates)
+    ]  # fmt: skip
 
 
 def _metrics(ws: Workspace, k: int, stage: str, rows: list[dict], seconds: float) -> None:

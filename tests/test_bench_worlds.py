@@ -10,7 +10,7 @@ from flywheel import bench
 from flywheel.errors import BadInput
 from flywheel.worlds import catalogue, references
 
-FEW = ["--quick", "--browsers", "1", "--pages", "3"]
+FEW = ["--quick", "--workers", "1", "--pages", "3"]
 
 
 def lines(capsys) -> dict[str, dict]:
@@ -18,16 +18,39 @@ def lines(capsys) -> dict[str, dict]:
 
 
 def test_a_game_is_won_repeated_and_not_won_by_chance(capsys):
-    only = ["oracle_games", "random_success", "replay_identical", "levels", "pages"]
+    only = ["oracle_games", "random_success", "replay_identical", "levels"]
     assert bench.run("worlds", ["--worlds", "shapes", "--levels", "4", *FEW, "--only", *only]) == 0
     rows = lines(capsys)
     assert set(rows) == {
-        "oracle_games", "random_success", "replay_identical", "levels_a_second", "levels_distinct", "reset_time",
-        "page_weight",
+        "oracle_games", "random_success", "replay_identical", "levels_a_second", "levels_distinct",
     }  # fmt: skip
     assert rows["oracle_games"]["by_world"] == {"shapes": 1.0}
     assert rows["replay_identical"]["ours"] == rows["levels_distinct"]["ours"] == 1.0
+
+
+def test_pages_are_weighed_and_sessions_timed(capsys):
+    bench.run("worlds", ["--worlds", "shapes", *FEW, "--only", "pages"])  # what is met depends on the machine
+    rows = lines(capsys)
+    assert set(rows) == {"reset_time", "session_time", "page_weight"}
     assert 5 < rows["page_weight"]["ours"] < 100
+
+
+def test_what_was_measured_is_kept_and_taken_up_again(capsys, tmp_path):
+    few = ["--levels", "1", "--distinct", "3", "--workers", "1", "--pages", "1"]
+    run = ["--worlds", "shapes", *few, "--only", "oracle_games", "levels", "--keep", str(tmp_path)]
+    bench.run("worlds", run)
+    first = capsys.readouterr()
+    (expert,) = tmp_path.glob("shapes.expert.*.json")
+    assert len(list(tmp_path.glob("shapes.levels.*.json"))) == 7
+    expert.unlink()
+    bench.run("worlds", run)
+    second = capsys.readouterr()
+    assert "7 of 8 parts were measured before" in second.err
+    assert second.out == first.out  # the levels' seconds too are those of the first run
+    told = json.loads(expert.read_text())
+    expert.write_text(json.dumps({**told, "about": {**told["about"], "checksum": "another"}}))
+    bench.run("worlds", run)
+    assert "7 of 8 parts were measured before" in capsys.readouterr().err  # that of other sources is measured again
 
 
 def test_unknown_cases_and_worlds_are_named():

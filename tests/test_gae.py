@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import TrainingError
-from flywheel.training.gae import estimate, gae, length_adaptive
+from flywheel.training.gae import estimate, estimate_turns, gae, length_adaptive
 
 _value = st.integers(-20, 20).map(lambda n: Fraction(n, 8))
 _rate = st.integers(0, 8).map(lambda n: Fraction(n, 8))
@@ -103,6 +103,52 @@ def test_length_adaptive(length, alpha, lam, horizon):
     """The horizon is alpha l tokens, never under one."""
     got = length_adaptive(length, alpha)
     assert (got.lam, got.horizon) == pytest.approx((lam, horizon))
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(_value, min_size=1, max_size=4), min_size=1, max_size=5), _rate, _value, st.data())
+def test_a_trajectory_cut_into_samples_has_the_advantages_of_the_whole(values, gamma, bootstrap, data):
+    """Against the oracle over the whole, with lambda_policy of the whole trajectory's length."""
+    rewards = data.draw(st.lists(_value, min_size=len(values), max_size=len(values)))
+    alpha = Fraction(3, 2)
+    length = sum(map(len, values))
+    lam = max(Fraction(0), 1 - 1 / (alpha * length))
+    placed = [
+        r for reward, turn in zip(rewards, values, strict=True) for r in [Fraction(0)] * (len(turn) - 1) + [reward]
+    ]
+    flat = [value for turn in values for value in turn]
+    exact = oracle(placed, flat, [True] * length, gamma, lam, bootstrap)
+    got = estimate_turns(
+        [float(r) for r in rewards], [np.array(turn, dtype=float) for turn in values], gamma=float(gamma),
+        lambda_critic=1.0, alpha=float(alpha), bootstrap=float(bootstrap),
+    )  # fmt: skip
+    assert [len(part) for part in got.advantages] == [len(turn) for turn in values]
+    assert np.concatenate(got.advantages) == pytest.approx([float(a) for a in exact], abs=1e-10)
+    targets = [
+        a + v for a, v in zip(oracle(placed, flat, [True] * length, gamma, Fraction(1), bootstrap), flat, strict=True)
+    ]
+    assert np.concatenate(got.returns) == pytest.approx([float(t) for t in targets], abs=1e-10)
+
+
+def test_estimated_turn_by_turn_the_outcome_would_not_reach_the_first():
+    """Known answer: two turns of one token, reward 1 at the end, V = 0, gamma 1, fixed lambda 1/2."""
+    rates = {"gamma": 1.0, "lambda_critic": 1.0, "alpha": 1.5, "lambda_policy": 0.5}
+    zero = np.zeros(1)
+    assert np.concatenate(estimate_turns([0.0, 1.0], [zero, zero], **rates).advantages).tolist() == [0.5, 1.0]
+    assert estimate_turns([0.0], [zero], **rates).advantages[0].tolist() == [0.0]
+
+
+def test_a_fixed_lambda():
+    rewards, values, rates = [0.0, 0.0, 1.0], [0.1, 0.2, 0.3], {"gamma": 1.0, "lambda_critic": 1.0, "alpha": 0.05}
+    fixed = estimate(rewards, values, [1, 1, 1], lambda_policy=0.5, **rates)
+    assert fixed.advantages.tolist() == gae(rewards, values, [1, 1, 1], gamma=1.0, lam=0.5).tolist()
+    assert fixed.horizon == 2
+    assert estimate(rewards, values, [1, 1, 1], lambda_policy=1.0, **rates).horizon == 3  # no further than it is long
+
+
+def test_no_trainable_token():
+    with pytest.raises(TrainingError, match="no token is trainable"):
+        estimate([1.0], [0.0], [0], gamma=1.0, lambda_critic=1.0, alpha=1.0)
 
 
 def test_number_that_is_read_must_be_finite():

@@ -24,6 +24,18 @@ def test_what_joins(one, other, made):
     assert joined(one, other) == made == joined(other, one)
 
 
+@given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), min_size=2, max_size=4))
+def test_neighbours_are_found_in_all_columns(columns):
+    """Against every pair of cells that lie side by side or one above the other."""
+    state = State(tuple(map(tuple, columns)), 0)
+    cells = [(col, row) for col in range(len(columns)) for row in range(3)]
+    beside = [
+        (one, other) for one in cells for other in ((one[0] + 1, one[1]), (one[0], one[1] + 1))
+        if other in cells and joined(columns[one[0]][one[1]], columns[other[0]][other[1]])
+    ]  # fmt: skip
+    assert sorted(pairs(state.columns)) == sorted(beside)
+
+
 def test_what_is_above_falls_and_a_new_gem_comes():
     level = Level({"columns": [[1, 2, 3], [2, 2, 5]], "coming": [7, 8], "target": 9})
     assert sorted(pairs(level.start.columns)) == [((0, 1), (1, 1)), ((1, 0), (1, 1))]

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from flywheel.errors import DataError
-from flywheel.worlds import catalogue, references
+from flywheel.worlds import catalogue, levels, references
 from flywheel.worlds.merge import board as merge
 from flywheel.worlds.references import Played, References
 from flywheel.worlds.shapes import rules as shapes
@@ -108,6 +108,24 @@ def test_foresight_collects_more_than_chance():
     assert [state.moves for _, state in way] == list(range(1, len(way) + 1))
     rng = random.Random(1)
     assert sum(merge.random_points(start, 5, 40, rng) for _ in range(20)) / 20 < 0.8 * most
+
+
+def test_random_play_seldom_wins_a_board_with_a_target():
+    """A third of its actions are keys, each of the four as often; exact, over all that it may press."""
+
+    def wins(board: merge.Board, target: int, budget: int) -> float:
+        if max(map(max, board)) >= target:
+            return 1.0
+        if not budget:
+            return 0.0
+        pressed = (wins(merge.play(board, key, 0, None), target, budget - 1) for key in merge.KEYS)
+        return 2 / 3 * wins(board, target, budget - 1) + sum(pressed) / 12
+
+    world = catalogue.get("merge")
+    for level in (1, 2):
+        for _, params in levels.levels(world, "reach", level, 20):
+            board = tuple(map(tuple, params["board"]))
+            assert wins(board, params["target"], world.budget("reach", level)) < 0.05
 
 
 # -- references --------------------------------------------------------------------------------------------------------

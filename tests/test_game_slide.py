@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,22 @@ def test_distances_to_the_end_are_those_of_the_search():
     assert level.far(3) is None
     for state, moves in far.items():
         assert len(level.solve(state)) == moves
+
+
+def test_what_is_always_covered_bounds_a_block():
+    walled = {**SHUT, "blocks": [SHUT["blocks"][0], block(2, 0, 3, False), block(0, 3, 3, True)]}
+    assert Level(walled).ranges() == [(0, 0), (0, 0), (0, 1)]  # the upright block covers the key's row wherever it is
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_block_ever_leaves_the_range_that_is_told_without_a_search(seed):
+    level = Level(world.draw("free", 3, random.Random(seed)))
+    ranges = level.ranges()
+    states = level.far(5000)
+    for block, (low, high) in enumerate(ranges):
+        places = {level.places(state)[block] for state in states}
+        assert low <= min(places)
+        assert max(places) <= high
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=14))

@@ -51,6 +51,22 @@ def test_clipping(ratio, advantage, loss, gradient):
     assert terms.kl == pytest.approx(ratio - 1 - math.log(ratio))
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_ratio_beyond_all_numbers_leaves_them_finite(sign):
+    new = torch.tensor([[0.0, -1.0]], requires_grad=True)
+    loss, _ = policy_loss(
+        new,
+        torch.tensor([[-200.0, -1.0]]),
+        torch.full((1, 2), sign),
+        torch.ones(1, 2, dtype=torch.bool),
+        tokens=2,
+        **EPS,
+    )
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert new.grad.tolist()[0] == pytest.approx([0.0, -sign / 2])
+
+
 def batch(rows: int, length: int, seed: int):
     rng = np.random.default_rng(seed)
     mask = rng.random((rows, length)) < 0.6
@@ -104,6 +120,21 @@ def test_positive_nll_only_of_correct_samples():
     logprobs, mask = torch.tensor([[-1.0, -3.0], [-100.0, -100.0]]), torch.ones(2, 2, dtype=torch.bool)
     assert float(positive_nll(logprobs, mask, torch.tensor([True, False]), tokens=2)) == 2.0
     assert float(positive_nll(logprobs, mask, torch.tensor([False, False]), tokens=0)) == 0.0
+
+
+def test_a_pack_s_tokens_are_those_of_the_padded_batch():
+    """Flat arrays, as a pack gives them, and padded ones: the same losses."""
+    (new, old, adv), mask = batch(3, 4, 0)
+    positive = torch.tensor([True, False, True])
+    each = positive[:, None].expand(-1, 4)
+    padded, flat = (
+        (new, old, adv, mask),
+        (new[mask], old[mask], adv[mask], torch.ones(int(mask.sum()), dtype=torch.bool)),
+    )
+    one, two = (policy_loss(*arrays, tokens=7, **EPS) for arrays in (padded, flat))
+    assert float(one[0]) == pytest.approx(float(two[0]))
+    assert one[1] == two[1]
+    assert positive_nll(new, mask, positive, tokens=5) == positive_nll(flat[0], flat[3], each[mask], tokens=5)
 
 
 def test_token_logprobs_and_entropy():

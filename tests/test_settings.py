@@ -77,6 +77,6 @@ def test_dump_then_parse_gives_the_same_settings(seed, samples, share, steps, al
 
     chosen = parse(
         seed=seed, rollout={"samples": samples}, rl={"steps": steps, "alpha": alpha},
-        merge={"weights": {"games": share, "sites": 1 - share}},
+        merge={"weights": {"games": share, "sites": 1 - share, "control": 0}},
     )  # fmt: skip
     assert settings.parse(yaml.safe_load(settings.dump(chosen)), where="") == chosen

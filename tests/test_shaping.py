@@ -23,6 +23,12 @@ def test_outcome_comes_last_and_each_broken_step_pays():
     assert shape(1.0, [], [], RULES) == ()
 
 
+def test_steps_cost_their_share_of_the_budget():
+    rules = Shaping(0.1, 48, 8, 0.4, step_penalty=0.2)
+    assert shape(1.0, [10, 10], [False, False], rules, budget=4) == pytest.approx((-0.05, 0.95))
+    assert sum(shape(0.0, [10] * 4, [False] * 4, rules, budget=4)) == pytest.approx(-0.2)
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 48), st.booleans()), min_size=1), st.floats(0, 1))
 def test_shaping_never_adds(steps, outcome):

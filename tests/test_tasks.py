@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -13,10 +14,17 @@ from flywheel.errors import BadInput
 from flywheel.reward import verifiers
 from flywheel.settings import Settings, Synthesis, parse
 from flywheel.store.partitions import from_rows
-from flywheel.synthesis.tasks import content, from_row, make_task, make_tasks, to_row
+from flywheel.synthesis.tasks import content, from_row, held_out, is_held_out, make_task, make_tasks, to_row
 from flywheel.worlds import catalogue
 
+# Without games, whose levels take a while to find.
+QUICK = {"domains": {"sites": ["shop", "settings"], "control": ["control"]}, "train_tasks": 27, "eval_tasks": 40}
 FORTY = Synthesis(train_tasks=40, eval_tasks=40, levels=[1, 2])
+
+
+def quick(**synthesis) -> Settings:
+    weights = {"sites": 0.5, "control": 0.5}
+    return parse({"synthesis": {**QUICK, **synthesis}, "merge": {"weights": weights}}, where="test")
 
 
 def test_the_same_settings_give_the_same_tasks():
@@ -40,14 +48,63 @@ def test_no_train_task_is_an_eval_task_and_iterations_differ(seed, iteration):
 
 def test_tasks_spread_evenly():
     tasks = make_tasks(Settings(synthesis=FORTY), 0, "train")
-    assert Counter(task.domain for task in tasks) == {"games": 20, "sites": 20}
+    assert Counter(task.domain for task in tasks) == {"games": 14, "sites": 13, "control": 13}
     worlds = Counter(task.world for task in tasks)
-    assert worlds["shop"] == worlds["settings"] == 10
-    assert sorted(worlds[name] for name in ("tiles", "shapes", "merge")) == [6, 7, 7]
+    assert sorted(worlds[name] for name in ("shop", "settings")) == [6, 7]
+    assert sorted(worlds[name] for name in ("tiles", "shapes", "merge")) == [4, 5, 5]
     for world in worlds:
         levels = Counter(task.level for task in tasks if task.world == world)
         assert abs(levels[1] - levels[2]) <= 1
-    assert {task.template for task in tasks if task.world == "shop"} >= {"open", "add", "remove", "search", "buy"}
+    assert {task.template for task in tasks if task.world == "shop"} == {"open", "add", "remove", "add_two", "buy"}
+
+
+def test_the_iterations_go_through_a_worlds_templates():
+    settings = quick()
+    drawn = [make_tasks(settings, iteration, "train") for iteration in range(1, 9)]
+    control = [[(task.template, task.level) for task in tasks if task.domain == "control"] for tasks in drawn]
+    first = [slot for slots in control[:7] for slot in slots]
+    templates = set(catalogue.get("control").templates) - held_out(settings, catalogue.get("control"))
+    assert len(set(first)) == len(first)  # none again before all have come
+    assert {template for template, _ in control[7] + first} == templates
+
+
+# -- held-out templates ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("chosen", [0.15, 0.5, ["settings/two", "shop/open", "control/slider", "control/menu"]])
+def test_held_out_templates_are_evaluated_and_never_trained_on(chosen):
+    settings = quick(held_out=chosen)
+    apart = {name: held_out(settings, catalogue.get(name)) for name in ("tiles", "settings", "shop", "control")}
+    assert not apart.pop("tiles")  # a game has one template, or a few
+    assert all(apart.values())
+    for iteration in range(1, 3):
+        assert not [task for task in make_tasks(settings, iteration, "train") if is_held_out(settings, task)]
+    evaluated = make_tasks(settings, 0, "eval")
+    for world, templates in apart.items():
+        mine = [task for task in evaluated if task.world == world]
+        unseen = [task for task in mine if task.template in templates]
+        assert len(mine) // 3 <= len(unseen) < len(mine) / 2
+        assert all(is_held_out(settings, task) for task in unseen)
+
+
+@given(st.floats(0, 0.5), st.integers(0, 9))
+def test_a_share_of_templates_is_the_same_for_every_seed(share, seed):
+    one, other = (parse({"seed": s, "synthesis": {"held_out": share}}, where="test") for s in (seed, seed + 1))
+    for name in ("settings", "control"):
+        world = catalogue.get(name)
+        apart = held_out(one, world)
+        assert apart == held_out(other, world)
+        asked = [spec for spec in world.templates.values() if {1, 2} & spec.max_steps.keys()]
+        assert len(apart) == (max(1, round(share * len(asked))) if share else 0)
+
+
+def test_nothing_held_out_leaves_all_templates_to_training():
+    settings = quick(held_out=[], train_tasks=40)
+    assert {"size", "search"} <= {task.template for task in make_tasks(settings, 0, "train")}
+    assert not any(is_held_out(settings, task) for task in make_tasks(settings, 0, "eval"))
+
+
+def test_no_shipped_recording_is_of_a_held_out_template(project):
+    for path in sorted((project / "recordings").glob("*/session.json")):
+        assert not is_held_out(Settings(), from_row(json.loads(path.read_text(encoding="utf-8"))["task"])), path
 
 
 def test_a_task_survives_its_row():
@@ -72,8 +129,11 @@ def test_every_slot_of_every_world_makes_a_sound_task():
     ("raw", "part"),
     [
         ({"levels": [9]}, "no level of"),
-        ({"domains": {"games": ["nowhere"], "sites": ["shop"]}}, "'nowhere'"),
-        ({"domains": {"games": ["shop"], "sites": ["shop"]}}, "of domain sites"),
+        ({"domains": {"games": ["nowhere"], "sites": ["shop"], "control": ["control"]}}, "'nowhere'"),
+        ({"domains": {"games": ["shop"], "sites": ["shop"], "control": ["control"]}}, "of domain sites"),
+        ({"held_out": ["moon/crater"]}, "'moon/crater'.*write world/template"),
+        ({"held_out": ["shop/sing"]}, "'shop/sing'.*world shop has open"),
+        ({"held_out": [f"settings/{name}" for name in catalogue.get("settings").templates]}, "to train on"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(raw, part):

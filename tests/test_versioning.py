@@ -138,14 +138,14 @@ def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
     one = frozen(settings, synthesis={"domains": {"games": ["tiles"]}}, merge={"weights": {"games": 1.0}})
     versioning.add_iteration(ws, 1, one)
     for stage in versioning.stages():
-        if stage != "rl-sites":
+        if stage not in ("rl-sites", "rl-control"):
             run_stage(ws, stage, 1)
     subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=120)
     assert versioning.status(ws) == {}
     with pytest.raises(BadInput, match="no stage rl-sites@001"):
         versioning.is_done(ws, "rl-sites", 1)
     versioning.add_iteration(ws, 2, settings)
-    assert {"rl-games@002", "rl-sites@002"} <= set(versioning.status(ws))
+    assert {"rl-games@002", "rl-sites@002", "rl-control@002"} <= set(versioning.status(ws))
 
 
 def test_numbers_stay_text_in_the_index(ws, settings):
@@ -174,7 +174,7 @@ def test_an_edit_of_the_parameters_changes_no_past_iteration(done, settings):
 def test_a_changed_parameter_marks_only_the_stages_that_read_it(done):
     path = done.frozen_params(1)
     raw = yaml.safe_load(path.read_text())
-    raw["merge"]["weights"] = {"games": 0.4, "sites": 0.6}
+    raw["merge"]["weights"] = {"games": 0.4, "sites": 0.4, "control": 0.2}
     write_text(path, yaml.safe_dump(raw))
     assert versioning.status(done) == {"merge@001": {"iterations/001/params.yaml": "merge modified"}}
     assert not versioning.is_done(done, "merge", 1)

@@ -94,8 +94,6 @@ class EmbeddedPolicy:
         self._policy = policy
         room = policy.cache_mb << 20
         self._prompts: Lru[Prompt] = Lru(room // 4)
-        self._loaded = self._open(checkpoints.resolve(folder))
-        self._engine = self._engine_of(self._loaded)
         self._lock = threading.Lock()  # of what callers, encoding threads and the worker share
         self._asked = 0  # requests that are neither answered nor given up
         self._encoding = 0  # requests on their way to the inbox
@@ -104,8 +102,10 @@ class EmbeddedPolicy:
         self._waiting: deque[_Request] = deque()
         self._swaps: deque[_Swap] = deque()
         self._encoders = ThreadPoolExecutor(min(4, max(1, (os.cpu_count() or 2) // 2)), "policy-encoding")
-        self._thread = threading.Thread(target=self._work, name="policy", daemon=True)
+        opened: Future[None] = Future()
+        self._thread = threading.Thread(target=self._start, args=(folder, opened), name="policy", daemon=True)
         self._thread.start()
+        opened.result()
 
     def _open(self, folder: Path, version: str = "") -> _Loaded:
         text = _text_digest(folder)
@@ -250,6 +250,18 @@ class EmbeddedPolicy:
 
     # The worker thread.
 
+    def _start(self, folder: Path | str, opened: Future[None]) -> None:
+        """The model is loaded on this thread too: OpenMP keeps a team of threads for each that computes, and where
+        these are more than the cores, every small operation of all of them becomes slower (by half, measured)."""
+        try:
+            self._loaded = self._open(checkpoints.resolve(folder))
+            self._engine = self._engine_of(self._loaded)
+        except BaseException as error:
+            opened.set_exception(error)
+        else:
+            opened.set_result(None)
+            self._work()
+
     def _work(self) -> None:
         ended = False
         while True:
@@ -348,6 +360,7 @@ class EmbeddedPolicy:
             prompt_tokens=len(row.prompt),
             weight_version=self._loaded.version,
             finished=row.token_ids[-1] == end,
+            sampled_logprobs=tuple(row.tempered),
         )
 
 

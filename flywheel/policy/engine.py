@@ -30,13 +30,17 @@ PREFILL_TOKENS = 8192  # of newcomers in one pass, padding included: bounds its 
 
 @dataclass(eq=False)
 class Row:
-    """A request in the batch. owner: whoever asked; the engine does not look at it. error: why it could not go on."""
+    """A request in the batch. owner: whoever asked; the engine does not look at it. error: why it could not go on.
+
+    logprobs, tempered: of each token, at temperature 1 and at that of the request (empty for a greedy one).
+    """
 
     prompt: Prompt
     sampling: Sampling
     owner: Any = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    tempered: list[float] = field(default_factory=list)
     error: Exception | None = None
     generator: torch.Generator | None = None
 
@@ -174,7 +178,7 @@ class Engine:
     def _begin(self, groups: Sequence[_Group]) -> None:
         rows = [row for group in groups for row in group.rows]
         for row in rows:
-            row.token_ids, row.logprobs, row.error = [], [], None
+            row.token_ids, row.logprobs, row.tempered, row.error = [], [], [], None
             row.generator = generator_of(row.sampling, self._device)
         new = [group for group in groups if group.width]
         held, hidden = self._prefill(new) if new else (KeyValues(0, 0), [])
@@ -240,11 +244,15 @@ class Engine:
         """hidden: [rows, size]. A row whose numbers are not finite ends by an error, alone."""
         logits = self._model.get_output_embeddings()(hidden).float()
         chosen = draw(logits, [row.sampling for row in rows], [row.generator for row in rows])
-        values = logits.log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0].tolist()
-        for row, token, value in zip(rows, chosen.tolist(), values, strict=True):
+        values = _logprobs(logits, chosen)
+        scale = [row.sampling.temperature or 1.0 for row in rows]
+        drawn = values if set(scale) == {1.0} else _logprobs(logits / logits.new_tensor(scale)[:, None], chosen)
+        for row, token, value, tempered in zip(rows, chosen.tolist(), values, drawn, strict=True):
             if math.isfinite(value):
                 row.token_ids.append(token)
                 row.logprobs.append(value)
+                if row.sampling.temperature > 0:
+                    row.tempered.append(tempered)
             else:
                 row.error = PolicyError("the weights give numbers that are not finite", where="the model")
         self.counts.tokens += len(rows)
@@ -267,6 +275,10 @@ class Engine:
 
     def _tensor(self, numbers: Iterable[Any]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self._device)
+
+
+def _logprobs(logits: Tensor, chosen: Tensor) -> list[float]:
+    return logits.log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0].tolist()
 
 
 def _parts(groups: Sequence[_Group]) -> list[list[_Group]]:

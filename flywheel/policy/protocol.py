@@ -58,7 +58,9 @@ class Completion:
     """text: decoded `token_ids` without the end token. token_ids include the end token where it was sampled.
 
     logprobs: natural, of each sampled token under the untempered distribution at temperature 1.
-    prompt_tokens: length of the encoded context.
+    prompt_tokens: length of the encoded context. sampled_logprobs: of each token under the distribution that it was
+    drawn from, at the request's temperature: what PPO's ratio is taken against. Empty where the back-end does not say
+    them, and for greedy answers.
     """
 
     text: str
@@ -67,6 +69,7 @@ class Completion:
     prompt_tokens: int
     weight_version: str
     finished: bool
+    sampled_logprobs: tuple[float, ...] = ()
 
 
 class Policy(Protocol):

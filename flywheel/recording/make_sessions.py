@@ -33,6 +33,7 @@ from flywheel.sandbox.env import Env, Observation, Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
+from flywheel.synthesis.tasks import held_out as held_out_templates
 from flywheel.worlds import catalogue
 from flywheel.worlds.oracle import demonstrate, next_step
 
@@ -79,7 +80,8 @@ def recorded_tasks(count: int, settings: Settings) -> list[Task]:
     seed, turn = SEEDS, 0
     while len(tasks) < count:
         world = catalogue.get(names[turn % len(names)])
-        slots = [(t, n) for t, s in world.templates.items() for n in settings.synthesis.levels if n in s.max_steps]
+        learnt = {t: s for t, s in world.templates.items() if t not in held_out_templates(settings, world)}
+        slots = [(t, n) for t, s in learnt.items() for n in settings.synthesis.levels if n in s.max_steps]
         slots = random.Random(world.name).sample(slots, len(slots))
         template, level = slots[turn // len(names) % len(slots)]
         task, seed = make_task(world, template, level, seed, "train"), seed + 1

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from flywheel.settings import DOMAINS
+
 WIDTH, HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 14, 26
 
@@ -27,39 +29,62 @@ class Mark:
 
 @dataclass(frozen=True)
 class Series:
-    """label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older iteration's."""
+    """label: in the legend. tone: a CSS class that gives the colour. points: (x, y). faint: an older iteration's.
+
+    dashed: another figure than the one whose curve is drawn whole.
+    """
 
     label: str
     tone: str
     points: tuple[tuple[float, float], ...]
     faint: bool = False
+    dashed: bool = False
 
 
-def lines(series: Sequence[Series], *, title: str, x_label: str = "step", percent: bool = False) -> str:
-    """Curves over a common x axis."""
+@dataclass(frozen=True)
+class Chart:
+    """svg: the drawing. legend: (label, tone)."""
+
+    title: str
+    note: str
+    svg: str
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+def tone(name: str) -> str:
+    """The CSS class of the colour of a domain, a store or `all`."""
+    return f"tone-{name}" if name in (*DOMAINS, "all", "ct", "sft", "quarantine") else "tone-other"
+
+
+def lines(
+    series: Sequence[Series], *, title: str, x_label: str = "step", percent: bool = False, zero: bool = False,
+    width: int = WIDTH, height: int = HEIGHT,
+) -> str:  # fmt: skip
+    """Curves over a common x axis. zero: the y axis begins at 0 (values are 0 or more)."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]
     if not xs:
         return ""
-    low, high, ticks = _scale(min(ys), max(ys), percent=percent)
+    low, high, ticks = _scale(0.0 if zero else min(ys), max(ys), percent=percent)
     x0, x1 = min(xs), max(xs)
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = (x - x0) / (x1 - x0) if x1 > x0 else 0.5
-        return _LEFT + across * (WIDTH - _LEFT - _RIGHT), _y(y, low, high)
+        return _LEFT + across * (width - _LEFT - _RIGHT), _y(y, low, high, height)
 
-    body = [_grid(ticks, low, high, percent)]
+    body = [_grid(ticks, low, high, percent, width, height)]
     for x in sorted({x0, x1}):
         anchor = "start" if x == x0 and x1 > x0 else "end" if x1 > x0 else "middle"
-        body.append(_text(at(x, low)[0], HEIGHT - 9, f"{x:g}", anchor))
-    body.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 9, x_label, "middle"))
-    for one in series:
+        body.append(_text(at(x, low)[0], height - 9, f"{x:g}", anchor))
+    body.append(_text((_LEFT + width - _RIGHT) / 2, height - 9, x_label, "middle"))
+    for one in sorted(series, key=lambda one: not one.faint):  # what is faint lies behind
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (at(x, y) for x, y in one.points))
-        body.append(f'<polyline class="line {one.tone}{" faint" if one.faint else ""}" points="{path}"/>')
+        looks = f"line {one.tone}{' faint' if one.faint else ''}{' dashed' if one.dashed else ''}"
+        body.append(f'<polyline class="{looks}" points="{path}"/>')
         if not one.faint:
             px, py = at(*one.points[-1])
             body.append(f'<circle class="dot {one.tone}" cx="{px:.1f}" cy="{py:.1f}" r="3"/>')
-    return _svg(title, body)
+    return _svg(title, body, width, height)
 
 
 def intervals(groups: Sequence[tuple[str, Sequence[tuple[str, Mark | None]]]], *, title: str) -> str:
@@ -102,6 +127,8 @@ def _scale(low: float, high: float, *, percent: bool) -> tuple[float, float, tup
     """Round limits around the data and four or so ticks in between."""
     if percent:
         return 0.0, 1.0, (0.0, 0.5, 1.0)
+    if 0 < low < 0.5 * high:
+        low = 0.0  # near enough: heights can be compared
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / 4
@@ -111,17 +138,19 @@ def _scale(low: float, high: float, *, percent: bool) -> tuple[float, float, tup
     return first * size, last * size, tuple(n * size for n in range(first, last + 1))
 
 
-def _y(value: float, low: float, high: float) -> float:
+def _y(value: float, low: float, high: float, height: int = HEIGHT) -> float:
     inside = min(max((value - low) / (high - low), 0.0), 1.0)
-    return HEIGHT - _BOTTOM - inside * (HEIGHT - _TOP - _BOTTOM)
+    return height - _BOTTOM - inside * (height - _TOP - _BOTTOM)
 
 
-def _grid(ticks: Sequence[float], low: float, high: float, percent: bool) -> str:
+def _grid(
+    ticks: Sequence[float], low: float, high: float, percent: bool, width: int = WIDTH, height: int = HEIGHT
+) -> str:
     parts = []
     for tick in ticks:
-        y = _y(tick, low, high)
-        label = f"{100 * tick:.0f}%" if percent else f"{tick:.4g}"
-        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>')
+        y = _y(tick, low, high, height)
+        label = f"{100 * tick:.0f}%" if percent else f"{tick:.4g}".replace("e-0", "e-")
+        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{width - _RIGHT}"/>')
         parts.append(_text(_LEFT - 6, y + 3.5, label, "end"))
     return "".join(parts)
 
@@ -130,8 +159,8 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(title: str, body: Sequence[str]) -> str:
+def _svg(title: str, body: Sequence[str], width: int = WIDTH, height: int = HEIGHT) -> str:
     return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
+        f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title, quote=True)}">'
         f"{''.join(body)}</svg>"
     )

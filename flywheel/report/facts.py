@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
 from flywheel.report import charts, replay
-from flywheel.report.charts import Mark, Series
+from flywheel.report.charts import Chart, Mark, Series
+from flywheel.report.charts import tone as _tone
 from flywheel.store import catalog
 from flywheel.store.metrics import ALL, VOCABULARY
 from flywheel.workspace import label
 
 Row = dict[str, Any]
 STAGES = (
-    "ingest", "synthesize", "rollout", "score", "route", "ct", "sft", "rl-games", "rl-sites", "merge", "evaluate",
-    "promote", "runs",
-)  # fmt: skip
-_CURVES = (
-    "loss", "reward", "success", "entropy", "value_loss", "explained_variance", "response_length", "rounds",
-    "mismatch",
+    "ingest", "synthesize", "rollout", "score", "route", "ct", "sft", "rl-games", "rl-sites", "rl-control",
+    "merge", "evaluate", "promote", "runs",
 )  # fmt: skip
 _STEPS_SHOWN = 8
-
-
-@dataclass(frozen=True)
-class Chart:
-    """svg: the drawing. legend: (label, tone)."""
-
-    title: str
-    note: str
-    svg: str
-    legend: tuple[tuple[str, str], ...] = ()
 
 
 def iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
@@ -94,38 +80,29 @@ def success(rows: list[Row]) -> list[Chart]:
 
 
 def curves(connection: duckdb.DuckDBPyConnection) -> list[Chart]:
-    """Training curves: a chart for each stage of CT and SFT, a chart for each figure of RL with a line a domain.
-
-    The newest iteration is drawn strong, the ones before it faint.
-    """
-    rows = catalog.rows(connection, "FROM learning_curves WHERE value IS NOT NULL")
-    newest = max((row["iteration"] for row in rows), default=0)
-    grouped: dict[tuple[str, str], dict[tuple[int, str], list[tuple[float, float]]]] = defaultdict(
-        lambda: defaultdict(list)
+    """The losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's: `report/rl.py`."""
+    rows = catalog.rows(
+        connection, "FROM learning_curves WHERE value IS NOT NULL AND name = 'loss' AND stage IN ('ct', 'sft')"
     )
+    newest = max((row["iteration"] for row in rows), default=0)
+    grouped: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        kind = row["stage"].partition("-")[0]
-        tone = kind if kind in ("ct", "sft") else row["domain"]
-        grouped[kind, row["name"]][row["iteration"], tone].append((row["step"], row["value"]))
-    wanted = [("ct", "loss"), ("sft", "loss"), *(("rl", name) for name in _CURVES)]
-    result = []
-    for kind, name in (key for key in wanted if key in grouped):
-        series = [
-            Series(f"{tone} {label(k)}", _tone(tone), tuple(points), faint=k < newest)
-            for (k, tone), points in sorted(grouped[kind, name].items())
-        ]
-        meaning = VOCABULARY.get(name)
-        unit = f" ({meaning.unit})" if meaning and meaning.unit not in ("", "fraction", name) else ""
-        tones = sorted({tone for _, tone in grouped[kind, name]})
-        result.append(
-            Chart(
-                f"{kind.upper()} {name.replace('_', ' ')}{unit}",
-                meaning.meaning if meaning else "",
-                charts.lines(series, title=f"{kind} {name}"),
-                tuple((tone, _tone(tone)) for tone in tones) if kind == "rl" else (),
-            )
+        grouped[row["stage"]][row["iteration"]].append((row["step"], row["value"]))
+    meaning = VOCABULARY["loss"]
+    return [
+        Chart(
+            f"{stage.upper()} loss ({meaning.unit})",
+            meaning.meaning,
+            charts.lines(
+                [
+                    Series(label(k), _tone(stage), tuple(points), faint=k < newest)
+                    for k, points in sorted(found.items())
+                ],
+                title=f"{stage} loss",
+            ),
         )
-    return result
+        for stage, found in sorted(grouped.items())
+    ]
 
 
 def funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
@@ -136,20 +113,20 @@ def funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
     result = []
     for k in sorted(by_iteration)[-limit:]:
         counts = defaultdict(int, by_iteration[k])
-        widest = max(counts.values(), default=1) or 1
-        bars = [
-            (name, counts[key], 100 * counts[key] / widest)
-            for name, key in (
-                ("tasks made", "tasks"), ("rollouts", "rollouts"), ("recordings", "recordings"), ("scored", "scored"),
-                ("verified, V = 1", "verified"),
-            )
-        ]  # fmt: skip
+        steps = (
+            ("tasks made", "tasks"), ("rollouts", "rollouts"), ("recordings", "recordings"), ("scored", "scored"),
+            ("verified, V = 1", "verified"),
+        )  # fmt: skip
+        after = (("tasks of RL", "rl_tasks"), ("sampled less", "rl_sampled_less"), ("episodes of RL", "rl_episodes"))
+        widest = max(counts[key] for _, key in (*steps, *after)) or 1
+        bars, rl = ([(name, counts[key], 100 * counts[key] / widest) for name, key in way] for way in (steps, after))
         total = counts["sft"] + counts["ct"] + counts["quarantine"]
         stores = [
             (name, counts[name], 100 * counts[name] / total if total else 0) for name in ("sft", "ct", "quarantine")
         ]
         came = counts["rollouts"] + counts["recordings"]
-        result.append({"iteration": label(k), "bars": bars, "stores": stores, "came": came, "stored": total})
+        shown = {"iteration": label(k), "bars": bars, "stores": stores, "came": came, "stored": total}
+        result.append(shown | {"rl": rl if counts["rl_tasks"] else []})
     return result
 
 
@@ -278,10 +255,6 @@ def lineage(connection: duckdb.DuckDBPyConnection) -> list[list[list[Row]]]:
     for rank in sorted(ranks, reverse=True):
         turns[ranks[rank][0]["turn"]].append(ranks[rank])
     return [turns[key] for key in sorted(turns)]
-
-
-def _tone(name: str) -> str:
-    return f"tone-{name}" if name in (ALL, "games", "sites", "ct", "sft", "quarantine") else "tone-other"
 
 
 def _share(row: Row | None, name: str) -> Mark | None:

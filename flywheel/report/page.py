@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from flywheel.report import facts
+from flywheel.report import facts, rl
 from flywheel.schema import SCHEMA_VERSION
 from flywheel.store import catalog
 from flywheel.store.metrics import ALL
@@ -25,6 +25,7 @@ def build(ws: Workspace) -> Path:
         rows = facts.iterations(connection)
         minute_iterations, minutes = facts.minutes(connection)
         alignment, utterance = facts.alignment(connection)
+        rl_curves, rl_worlds = rl.curves(connection)
         shown = {
             "iterations": rows,
             "domains": facts.domains(rows),
@@ -32,6 +33,9 @@ def build(ws: Workspace) -> Path:
             "p_v1": facts.p_v1(connection),
             "success": facts.success(rows),
             "curves": facts.curves(connection),
+            "rl_curves": rl_curves,
+            "rl_worlds": rl_worlds,
+            "sampled_less": rl.sampled_less(connection),
             "alignment": alignment,
             "utterance": utterance,
             "replays": facts.replays(connection),

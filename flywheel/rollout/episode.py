@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -27,12 +27,14 @@ class Episode:
     """trajectory, steps: rows of the tables of those names. images: PNG by sha256, each screen once.
 
     last_screen: the PNG after the last step, which no action was chosen on; None where the environment crashed.
+    sampled_logprobs: of each step, `Completion.sampled_logprobs`, which no table holds: the RL trainer reads them.
     """
 
     trajectory: Mapping[str, Any]
     steps: tuple[Mapping[str, Any], ...]
     images: Mapping[str, bytes] = field(repr=False)
     last_screen: bytes | None = field(default=None, repr=False)
+    sampled_logprobs: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
 
     @property
     def id(self) -> str:
@@ -54,24 +56,28 @@ async def run_episode(
     settings: Settings,
     temperature: float,
     run_id: str = "",
+    seed: int | None = None,
+    on_step: Callable[[int], None] = lambda step: None,
 ) -> Episode:
     """Reset `env` to the task and act until its end or its step budget.
 
     Text that holds no action is a step with `parse_error`: the environment is not stepped, the budget is. The seed of
-    each sampled step is a function of the trajectory's identity and the step. Raises EnvError, PolicyError and their
-    time-outs; what the episode's status says is written by `rollout.pool`.
+    each sampled step is a function of `seed` (the trajectory's identity where there is none) and the step. on_step:
+    called before each step with its number. Raises EnvError, PolicyError and their time-outs; what the episode's
+    status says is written by `rollout.pool`.
     """
     identity = trajectory_id(iteration, task.task_id, sample, policy.weight_version)
-    recorder = _Recorder(task, identity, settings, policy)
+    recorder, names = _Recorder(task, identity, settings, policy), identity if seed is None else seed
     version, started = policy.weight_version, _now()
     # The task's own seed, not the sample's: all samples of a task see the same world.
     result = await _env(env.reset(task, task.seed), settings, task)
     terminated = result.terminated
     while not (terminated or result.truncated) and recorder.count < task.max_steps:
         screen, at = result.observation, _now()
+        on_step(recorder.count)
         # In a thread: tokens are counted, and a language model may be asked for a digest.
         context = await asyncio.to_thread(recorder.history.context, screen.screenshot)
-        sampling = Sampling(temperature, settings.policy.max_new_tokens, seed_of(identity, recorder.count))
+        sampling = Sampling(temperature, settings.policy.max_new_tokens, seed_of(names, recorder.count))
         completion = await _policy(policy, context, sampling, settings)
         parsed = parse(completion.text, recorder.grammar)
         broken = isinstance(parsed.action, ParseError)
@@ -89,6 +95,7 @@ class _Recorder:
         self.grammar = Grammar.of_settings(settings)
         self.rows: list[dict[str, Any]] = []
         self.images: dict[str, bytes] = {}
+        self.sampled_logprobs: list[tuple[float, ...]] = []
         encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
         self.history = History(
             task.instruction, self.images, settings.policy, count=encoder.count if encoder else None,
@@ -128,6 +135,7 @@ class _Recorder:
         if after:
             row["tool_result"] = after.info.get("note") or after.observation.text or None
         self.rows.append(row)
+        self.sampled_logprobs.append(completion.sampled_logprobs)
         self.history.add(row)
 
     def episode(
@@ -144,7 +152,9 @@ class _Recorder:
             "reward": sum(row["reward"] for row in self.rows),
             "final_state": json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
         }  # fmt: skip
-        return Episode(trajectory, tuple(self.rows), self.images, last.observation.screenshot)
+        return Episode(
+            trajectory, tuple(self.rows), self.images, last.observation.screenshot, tuple(self.sampled_logprobs)
+        )  # fmt: skip
 
 
 def crashed(

@@ -68,29 +68,16 @@ async def rollout(
     status is `crashed`, with the error. `tally` is added to. Raises PolicyError: without a policy no episode can go on.
     """
     tally, before = tally or Tally(), _counts(sandbox)
-    slots = asyncio.Semaphore(min(settings.rollout.max_concurrent, settings.sandbox.pages))
-    version = policy.weight_version
+    slots = asyncio.Semaphore(concurrent(settings))
 
     async def one(task: Task, sample: int) -> Episode:
         async with slots:
-            episode = await _with_retries(task, sample)
+            episode = await attempt(
+                task, sample, policy, sandbox, iteration=iteration, settings=settings, temperature=temperature,
+                run_id=run_id, tally=tally,
+            )  # fmt: skip
         on_episode(episode)
         return episode
-
-    async def _with_retries(task: Task, sample: int) -> Episode:
-        started = datetime.now(UTC)
-        for attempt in range(settings.rollout.retries + 1):
-            tally.retries += attempt > 0
-            try:
-                async with asyncio.timeout(_deadline(task, settings)), sandbox.env() as env:
-                    return await run_episode(
-                        env, policy, task, sample, iteration=iteration, settings=settings, temperature=temperature,
-                        run_id=run_id,
-                    )  # fmt: skip
-            except (EnvError, TimeoutError) as caught:
-                error = caught if isinstance(caught, EnvError) else _late(task, settings)
-                log.warning("episode of %s, sample %d, try %d: %s", task.task_id, sample, attempt + 1, error)
-        return crashed(task, sample, version, iteration=iteration, error=str(error), started=started, run_id=run_id)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -101,6 +88,44 @@ async def rollout(
     finally:
         tally.add(before, _counts(sandbox))
     return sorted((task.result() for task in running), key=lambda episode: episode.id)
+
+
+async def attempt(
+    task: Task,
+    sample: int,
+    policy: Policy,
+    sandbox: Sandbox,
+    *,
+    iteration: int,
+    settings: Settings,
+    temperature: float,
+    run_id: str = "",
+    tally: Tally | None = None,
+    seed: int | None = None,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> Episode:
+    """One episode. A crash of its environment, a hang too, is tried again in a fresh one, rollout.retries times; then
+    the episode's status is `crashed`, with the error, and it must not be scored. seed, on_step: as `run_episode` has
+    them; each try begins with step 0. Raises PolicyError."""
+    started, version = datetime.now(UTC), policy.weight_version
+    for number in range(settings.rollout.retries + 1):
+        if tally is not None:
+            tally.retries += number > 0
+        try:
+            async with asyncio.timeout(_deadline(task, settings)), sandbox.env() as env:
+                return await run_episode(
+                    env, policy, task, sample, iteration=iteration, settings=settings, temperature=temperature,
+                    run_id=run_id, seed=seed, on_step=on_step,
+                )  # fmt: skip
+        except (EnvError, TimeoutError) as caught:
+            error = caught if isinstance(caught, EnvError) else _late(task, settings)
+            log.warning("episode of %s, sample %d, try %d: %s", task.task_id, sample, number + 1, error)
+    return crashed(task, sample, version, iteration=iteration, error=str(error), started=started, run_id=run_id)
+
+
+def concurrent(settings: Settings) -> int:
+    """Episodes at once, at most."""
+    return min(settings.rollout.max_concurrent, settings.sandbox.pages)
 
 
 def _counts(sandbox: Sandbox) -> Mapping[str, int]:

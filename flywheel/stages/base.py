@@ -64,12 +64,13 @@ class Context:
 class StageResult:
     """manifests: what was written. metrics: rows of the table `metrics` (written by the caller of `finish`).
 
-    summary: a few figures for people, in the order to show them.
+    summary: a few figures for people, in the order to show them. tables: rows by name, to be shown beside it.
     """
 
     manifests: tuple[Manifest, ...] = ()
     metrics: tuple[Mapping[str, Any], ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def finish(stage: Stage, ctx: Context, results: dict[str, tuple[Path, Any]]) -> 
     rows = [{"domain": "all", "step": 0, **row} for row in outcome.metrics]
     rows.append({"domain": "all", "name": "seconds", "step": 0, "value": seconds, "n": len(results)})
     metrics = ctx.write("metrics", rows)
-    return StageResult((*outcome.manifests, metrics), tuple(rows), outcome.summary)
+    return StageResult((*outcome.manifests, metrics), tuple(rows), outcome.summary, outcome.tables)
 
 
 def clear_staging(stage: Stage, ctx: Context) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flywheel.policy.model import digest
+from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.stages import data
+from flywheel.stages import data, staged
 from flywheel.stages.base import Context, Stage, StageResult, single
+from flywheel.stages.rl_episodes import Kept
 from flywheel.store import lineage, metrics
+from flywheel.training.curriculum import Tally, in_words
 from flywheel.training.rl import train_rl
+
+_READ = (("tasks", "synthesize"), ("trajectories", "rollout"), ("scores", "score"))
+_OF_A_WORLD = ("success_", "curriculum_level_")  # figures that name a world at their end
+_TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
 
 
 def stage(domain: str) -> Stage:
@@ -20,36 +29,65 @@ def stage(domain: str) -> Stage:
         s = ctx.settings
         blocks = (s.sandbox, s.rollout, s.rl)
         return {
-            "tasks": data.digests(ctx, [("tasks", "synthesize")]), "model": digest(ctx.ws.model(ctx.iteration, "sft")),
+            "read": data.digests(ctx, _READ), "model": digest(ctx.ws.model(ctx.iteration, "sft")),
             "settings": [s.seed, *data.policy_settings(s), *(block.model_dump() for block in blocks)],
         }  # fmt: skip
 
-    def work(ctx: Context, folder: Path) -> list[dict]:
-        tasks = list(data.tasks(ctx, "synthesize", "train").values())
+    def work(ctx: Context, folder: Path) -> dict[str, Any]:
+        tasks = data.tasks(ctx, "synthesize", "train")
+        kept, table = Kept(folder, ctx.run_id, ctx.settings.rl.samples), []
 
-        def on_metric(metric) -> None:
+        def on_metric(metric: Mapping[str, Any]) -> None:
             if "success" in metric:
                 ctx.report(f"step {metric['step']} of {ctx.settings.rl.steps}, success {metric['success']:.2f}")
 
-        return train_rl(
-            ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), domain, tasks,
-            settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, on_metric=on_metric,
+        curve = train_rl(
+            ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), domain, list(tasks.values()),
+            settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, prior=tally(ctx, tasks),
+            on_metric=on_metric, on_episode=kept.add, on_curriculum=table.extend,
             open_sandbox=partial(open_sandbox, root=ctx.ws.root),
         )  # fmt: skip
+        kept.stage(folder)
+        return {"curve": curve, "curriculum": table}
 
-    def finish(ctx: Context, folder: Path, curve: list[dict]) -> StageResult:
+    def finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
         out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")
         rows = lineage.trained(ctx.ws.relative(out), digest(out), parents=[ctx.ws.relative(begin)], run_id=ctx.run_id)
-        figures = [
-            metrics.row(name, value, domain=domain, step=point["step"])
-            for point in curve
-            for name, value in point.items()
-            if name != "step" and isinstance(value, int | float)
-        ]
+        curve, table = result["curve"], result["curriculum"]
+        results = {ctx.stage: (folder, result)}
+        manifests = [ctx.write(name, staged.take(results, name, key)) for name, key in _TABLES]
+        manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
+        figures = tuple(figure_rows(curve, domain, {row["world"] for row in table}))
         success = [point["success"] for point in curve if "success" in point]
-        summary = {"PPO steps": len(success)}
+        summary: dict[str, Any] = {"PPO steps": len(success), "episodes kept": manifests[0].rows}
         if success:
             summary["success of its batches"] = f"{success[0]:.2f} -> {success[-1]:.2f}"
-        return StageResult((ctx.write("lineage", rows),), tuple(figures), summary)
+        summary["tasks sampled less"] = in_words(table)
+        less = [row for row in table if row["reason"]]
+        return StageResult(tuple(manifests), figures, summary, {"sampled-less": less})
 
     return single(f"rl-{domain}", inputs, work, finish)
+
+
+def tally(ctx: Context, tasks: Mapping[str, Task]) -> Tally:
+    """How often rejection sampling solved each task: the curriculum begins from it."""
+    of_trajectory = {row["trajectory_id"]: row["task_id"] for row in data.rows(ctx, "trajectories", "rollout")}
+    outcomes = []
+    for row in data.rows(ctx, "scores", "score"):
+        task = tasks.get(of_trajectory.get(row["trajectory_id"], ""))
+        if task is not None and row["v"] is not None:
+            outcomes.append((task.task_id, (task.world, task.template, task.level), row["v"]))
+    return Tally.of(outcomes)
+
+
+def figure_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str]) -> Iterator[dict[str, Any]]:
+    """Rows of `metrics`. A world's own figure is that figure of `domain/world`."""
+    for point in curve:
+        for name, value in point.items():
+            if name == "step" or not isinstance(value, int | float):
+                continue
+            place, said = domain, name
+            for prefix in _OF_A_WORLD:
+                if name.removeprefix(prefix) in worlds and name.startswith(prefix):
+                    place, said = f"{domain}/{name.removeprefix(prefix)}", prefix.removesuffix("_")
+            yield metrics.row(said, value, domain=place, step=point["step"])

@@ -48,7 +48,18 @@ CREATE VIEW funnel AS
         UNION ALL SELECT iteration, 6, 'sft', trajectory_id FROM sft
         UNION ALL SELECT iteration, 7, 'ct', trajectory_id FROM ct
         UNION ALL SELECT iteration, 8, 'quarantine', trajectory_id FROM quarantine
+        UNION ALL SELECT iteration, 9, 'rl_tasks', task_id FROM curriculum
+        UNION ALL SELECT iteration, 10, 'rl_sampled_less', task_id FROM curriculum WHERE reason <> ''
+        UNION ALL SELECT iteration, 11, 'rl_episodes', trajectory_id FROM trajectories WHERE stage LIKE 'rl-%'
     ) GROUP BY ALL ORDER BY iteration, position;
+
+-- Tasks that RL samples less than others, with the reason: what always or never succeeds teaches nothing.
+CREATE VIEW sampled_less AS
+    SELECT c.iteration, c.stage, c.task_id, c.world, c.template, c.level, t.instruction, c.groups,
+        c.successes / nullif(c.episodes, 0) AS success, c.relative, c.reason
+    FROM curriculum c LEFT JOIN (SELECT task_id, any_value(instruction) AS instruction FROM tasks GROUP BY ALL) t
+        USING (task_id)
+    WHERE c.reason <> '' ORDER BY c.iteration, c.stage, c.reason, c.relative, c.task_id;
 
 -- Minutes of each stage.
 CREATE VIEW stage_minutes AS
@@ -79,13 +90,16 @@ CREATE VIEW iterations AS
             max(before) FILTER (WHERE domain = 'games') AS success_games_before,
             max(after) FILTER (WHERE domain = 'games') AS success_games,
             max(before) FILTER (WHERE domain = 'sites') AS success_sites_before,
-            max(after) FILTER (WHERE domain = 'sites') AS success_sites
+            max(after) FILTER (WHERE domain = 'sites') AS success_sites,
+            max(before) FILTER (WHERE domain = 'control') AS success_control_before,
+            max(after) FILTER (WHERE domain = 'control') AS success_control
         FROM success GROUP BY iteration
     ), spent AS (SELECT iteration, sum(minutes) AS minutes FROM stage_minutes GROUP BY iteration)
     SELECT c.iteration, c.tasks, c.trajectories, c.recordings, p.p AS p_v1, p.low AS p_v1_low, p.high AS p_v1_high,
         c.to_sft, c.to_ct, c.to_quarantine,
         c.trajectories + c.recordings = c.to_sft + c.to_ct + c.to_quarantine AS conserved,
         h.success_games_before, h.success_games, h.success_sites_before, h.success_sites,
+        h.success_control_before, h.success_control,
         m.promoted, m.model, s.minutes
     FROM counts c LEFT JOIN p_v1 p ON p.iteration = c.iteration AND p.domain = 'all'
         LEFT JOIN held_out h ON h.iteration = c.iteration

@@ -1,4 +1,8 @@
-"""Tasks drawn from the templates of the worlds (section 2.5.1): seeded, spread evenly, never shared between splits."""
+"""Tasks drawn from the templates of the worlds (section 2.5.1): seeded, spread evenly, never shared between splits.
+
+Evaluation tasks have seeds of their own, and some templates of their own too (`synthesis.held_out`), so that what a
+model has learnt can be told from what it has learnt by heart.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +23,47 @@ from flywheel.worlds.catalogue import World
 SPLITS = ("train", "eval")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
 _ATTEMPTS = 200
+_FEWEST = 4  # templates that a world must have before a share of them is held out
+_SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
+Slot = tuple[str, int]  # template, level
 
 
 def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None = None) -> list[Task]:
     """The tasks of an iteration's split, each with its own content.
 
-    Train tasks are new in each iteration; eval tasks are the same in all, and no train task has the content of one
-    (of third-party pages, the seed of one). root: the workspace, for synthesis.manifests. Raises BadInput for an
-    unknown split, a world of another domain, levels that no world has, or a wrong manifest.
+    Train tasks are new in each iteration, and a world's templates go on where the iteration before it stopped; eval
+    tasks are the same in all, and no train task has the content of one (of third-party pages, the seed of one), nor a
+    held-out template. Of a world that has these, every third eval task is of one. root: the workspace, for
+    synthesis.manifests. Raises BadInput for an unknown split, a world of another domain, levels that no world has,
+    a held-out template that there is not, or a wrong manifest.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix="use train or eval")
     if split == "eval":
-        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, set(), root)
-    held_out = {content(task) for task in make_tasks(settings, 0, "eval", root)}
-    return _draw(settings, split, f"train {iteration}", settings.synthesis.train_tasks, held_out, root)
+        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, set(), root, 0)
+    taken = {content(task) for task in make_tasks(settings, 0, "eval", root)}
+    turn = max(iteration - 1, 0)
+    return _draw(settings, split, f"train {iteration}", settings.synthesis.train_tasks, taken, root, turn)
 
 
-def _draw(settings: Settings, split: str, stream: str, count: int, taken: set[str], root: Path | None) -> list[Task]:
-    """`count` tasks of contents not in `taken`, turn by turn over domains, their worlds, and the worlds' slots."""
+def _draw(
+    settings: Settings, split: str, stream: str, count: int, taken: set[str], root: Path | None, turn: int
+) -> list[Task]:
+    """`count` tasks of contents not in `taken`, turn by turn over domains, their worlds, and the worlds' slots.
+
+    turn: how often as many were drawn before: a world with more slots than tasks goes on where it was.
+    """
     turns = _turns(settings, split, root)
-    drawn: list[Task] = []
+    places = []  # of each task: its domain's number, and its world's in the domain
     for index in range(count):
-        per_domain, rest = turns[index % len(turns)], index // len(turns)
-        world, slots = per_domain[rest % len(per_domain)]
-        template, level = slots[rest // len(per_domain) % len(slots)]
+        domain, rest = index % len(turns), index // len(turns)
+        places.append((domain, rest % len(turns[domain])))
+    taken_turns = {place: turn * places.count(place) for place in places}
+    drawn: list[Task] = []
+    for index, place in enumerate(places):
+        world, slots = turns[place[0]][place[1]]
+        template, level = slots[taken_turns[place] % len(slots)]
+        taken_turns[place] += 1
         for attempt in range(_ATTEMPTS):
             seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
             task = make_task(world, template, level, seed, split)
@@ -59,9 +79,7 @@ def _draw(settings: Settings, split: str, stream: str, count: int, taken: set[st
     return drawn
 
 
-def _turns(
-    settings: Settings, split: str, root: Path | None
-) -> list[list[tuple[World | Manifest, list[tuple[str, int]]]]]:
+def _turns(settings: Settings, split: str, root: Path | None) -> list[list[tuple[World | Manifest, list[Slot]]]]:
     """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
     turns = []
     manifests = load_all(settings.synthesis.manifests, root or Path())
@@ -71,18 +89,7 @@ def _turns(
             world = catalogue.get(name)
             if world.domain != domain:
                 raise BadInput(f"world {name} is of domain {world.domain}", where=f"synthesis.domains.{domain}")
-            slots = [
-                (template, level)
-                for template, spec in world.templates.items()
-                for level in sorted(spec.max_steps)
-                if level in settings.synthesis.levels
-            ]
-            if not slots:
-                raise BadInput(
-                    f"world {name} has no level of {settings.synthesis.levels}", where="synthesis.levels",
-                    fix=f"its levels are {world.levels}",
-                )  # fmt: skip
-            worlds.append((world, _alternate(slots)))
+            worlds.append((world, _slots(settings, world, split)))
         worlds += pages.turns(manifests, domain, split)
         if worlds:
             turns.append(worlds)
@@ -91,9 +98,70 @@ def _turns(
     return turns
 
 
-def _alternate(slots: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def _slots(settings: Settings, world: World, split: str) -> list[Slot]:
+    """What is drawn of a world, in turn. Raises BadInput where nothing is."""
+    apart = held_out(settings, world)
+    slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not
+    for template, spec in world.templates.items():
+        asked = [(template, level) for level in sorted(spec.max_steps) if level in settings.synthesis.levels]
+        slots[template in apart] += asked
+    if not slots[False]:
+        raise BadInput(
+            f"world {world.name} has no level of {settings.synthesis.levels} to train on", where="synthesis.levels",
+            fix=f"its levels are {world.levels}"
+            + (f"; held out are {', '.join(sorted(apart))}" if slots[True] else ""),
+        )  # fmt: skip
+    seen, unseen = _alternate(slots[False]), _alternate(slots[True])
+    if split == "train" or not unseen:
+        return seen
+    mixed: list[Slot] = []
+    for number in range(max(-(-len(seen) // _SEEN), len(unseen))):
+        mixed += [seen[(_SEEN * number + shift) % len(seen)] for shift in range(_SEEN)]
+        mixed.append(unseen[number % len(unseen)])
+    return mixed
+
+
+def held_out(settings: Settings, world: World) -> frozenset[str]:
+    """The templates of a world that evaluation alone draws: those named, or a share of those that have one of the
+    levels asked for, which is the same for all seeds.
+
+    Raises BadInput for a name that no world has.
+    """
+    chosen = settings.synthesis.held_out
+    if not isinstance(chosen, float | int):
+        return frozenset(template for name, template in map(_named, chosen) if name == world.name)
+    asked = [
+        name
+        for name, spec in world.templates.items()
+        if not spec.max_steps.keys().isdisjoint(settings.synthesis.levels)
+    ]
+    if len(asked) < _FEWEST or not chosen:
+        return frozenset()
+    ranked = sorted(asked, key=lambda template: hashlib.sha256(f"{world.name}/{template}".encode()).digest())
+    return frozenset(ranked[: max(1, round(chosen * len(ranked)))])
+
+
+def is_held_out(settings: Settings, task: Task) -> bool:
+    """Whether the task's template is one that no training task has. A third-party page's template is its own."""
+    return task.world in catalogue.names() and task.template in held_out(settings, catalogue.get(task.world))
+
+
+def _named(name: str) -> tuple[str, str]:
+    world, _, template = name.partition("/")
+    known = catalogue.get(world).templates if world in catalogue.names() else {}
+    if template not in known:
+        raise BadInput(
+            f"no template is called {name!r}", where="synthesis.held_out",
+            fix=f"world {world} has {', '.join(known)}" if known else "write world/template, such as settings/size",
+        )  # fmt: skip
+    return world, template
+
+
+def _alternate(slots: list[Slot]) -> list[Slot]:
     """Order slots so that any prefix holds each level about equally; levels with fewer templates repeat theirs."""
-    by_level: dict[int, list[tuple[str, int]]] = {}
+    if not slots:
+        return []
+    by_level: dict[int, list[Slot]] = {}
     for slot in slots:
         by_level.setdefault(slot[1], []).append(slot)
     longest = max(map(len, by_level.values()))

@@ -1,21 +1,24 @@
-"""From episodes to PPO's training samples: shaped rewards, values, GAE per trajectory, and only then the cut.
+"""From episodes to PPO's training samples: shaped rewards, values, advantages per trajectory, and only then the cut.
 
-One forward pass of the policy as it is gives both the hidden states that V reads and the old log-probabilities. They
-are computed again, though the rollout recorded them, in batches that do not depend on how requests met in the
-rollout: so a run can be repeated exactly.
+PPO's ratio is taken against the log-probabilities as sampled: those that the policy recorded when it drew the token,
+at the sampling temperature. Each token has those of the weights that really drew it, so a trajectory that several
+weight versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is its own
+sampler. One forward pass of the policy as it is gives the hidden states that V reads, and the same log-probabilities
+once more: on samples of the newest weights the two must agree (`mismatch`), on older ones they show how far the policy
+has moved on (`drift`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from flywheel.agent.digests import open_summarizer
+from flywheel.errors import TrainingError
 from flywheel.evaluation.evaluate import grade
 from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.reward.shaping import Shaping, shape
@@ -23,18 +26,20 @@ from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import step_context
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl, Settings
-from flywheel.training.forward import batch_of, by_length, response_hidden
-from flywheel.training.gae import estimate
-from flywheel.training.ppo import token_logprobs
+from flywheel.training.engine import collected, rounds
+from flywheel.training.gae import estimate_turns
+from flywheel.training.group import group_relative
+from flywheel.training.learner import Learner
+from flywheel.training.reading import Item
 from flywheel.training.samples import Sample, agent_samples
-from flywheel.training.value import ValueModel
 
 
 @dataclass(frozen=True)
 class Experience:
     """One trajectory. samples, rewards: of each step. score: the verifier's; success: V = 1.
 
-    beyond: the context that would have come next where a limit cut the trajectory off, else None.
+    beyond: the context that would have come next where a limit cut the trajectory off, else None. think_lengths:
+    tokens of each step's thought.
     """
 
     trajectory_id: str
@@ -43,24 +48,30 @@ class Experience:
     score: float
     success: bool
     beyond: Encoded | None
+    task_id: str = ""
+    think_lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One training sample: a step with the advantages, value targets, values and log-probabilities (under the policy
-    that sampled, at its temperature) of its tokens, [response], and the hidden states that V reads, [response, width].
+    """One training sample: a step with the advantages, value targets and values of its tokens, [response].
 
-    natural_logprobs: at temperature 1, to be compared with the recorded ones.
+    old_logprobs: as sampled, at the sampling temperature. apart: [response], |recomputed - sampled| under the weights
+    as they are. fresh: whether these are the weights that sampled it. hidden: what V reads, [response, width]. item:
+    the sample as the model reads it.
     """
 
     sample: Sample
+    task_id: str
     advantages: np.ndarray
     returns: np.ndarray
     values: np.ndarray
     old_logprobs: np.ndarray
-    natural_logprobs: np.ndarray
+    apart: np.ndarray
+    fresh: bool
     hidden: Tensor
     success: bool
+    item: Item
 
 
 def experiences(
@@ -72,6 +83,7 @@ def experiences(
         settings.policy.max_new_tokens,
         settings.rl.length_buffer,
         settings.rl.length_penalty,
+        settings.rl.step_penalty,
     )
     kept = sorted((e for e in episodes if e.steps), key=lambda episode: episode.id)
     return [_experience(e, tasks[e.trajectory["task_id"]], encoder, settings, shaping) for e in kept]
@@ -84,10 +96,13 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
         [episode.trajectory], episode.steps, episode.images, encoder, settings.policy, parse_errors=True,
         summarizer=summarizer,
     )  # fmt: skip
+    if episode.sampled_logprobs:
+        pairs = zip(samples, episode.sampled_logprobs, strict=True)
+        samples = [replace(sample, sampled_logprobs=logprobs) for sample, logprobs in pairs]
     # A goal that was reached is an end, also where the limit came in the same step.
     cut_off = episode.trajectory["status"] != "completed" and not result.v
     beyond = None
-    if cut_off and settings.rl.bootstrap:
+    if cut_off and settings.rl.bootstrap and settings.rl.advantage == "gae":  # GRPO has no value to end in
         context = step_context(
             task.instruction, episode.steps, episode.images, episode.last_screen, settings.policy,
             count=encoder.count, summarizer=summarizer,
@@ -99,67 +114,114 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
         [len(sample.response) for sample in samples],
         [bool(row.get("parse_error")) for row in episode.steps],
         shaping,
+        task.max_steps,
     )
-    return Experience(episode.id, tuple(samples), rewards, result.score, result.v, beyond)
+    thoughts = tuple(len(encoder.encode_text(row.get("thought") or "")) - 1 for row in episode.steps)
+    return Experience(
+        episode.id, tuple(samples), rewards, result.score, result.v, beyond, task.task_id, thoughts
+    )  # fmt: skip
 
 
-def turns(
-    batch: Sequence[Experience], policy: PreTrainedModel, value: ValueModel, rl: Rl, *, bootstrap: bool = True
-) -> tuple[list[Turn], float]:
-    """Values, decoupled length-adaptive GAE over each whole trajectory, then one turn a step; and the mean horizon.
+def turns(batch: Sequence[Experience], learner: Learner, rl: Rl, *, bootstrap: bool = True) -> tuple[list[Turn], float]:
+    """Values and advantages over each whole trajectory, then one turn a step; and the mean horizon in tokens.
 
-    bootstrap: false for Monte Carlo returns of value pretraining, where V has no meaning yet.
+    rl.advantage gae: decoupled, length-adaptive GAE. group: GRPO's, from the sums of the trajectories' rewards; the
+    horizon is then NaN. bootstrap: false for Monte Carlo returns of value pretraining, where V has no meaning yet.
+
+    Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step without a trainable
+    token, a reward or log-probability that is not finite, and a step whose log-probabilities nobody knows.
     """
-    read = iter(_read(policy, [s for e in batch for s in e.samples], rl.micro_batch, rl.temperature))
-    result, horizons = [], []
-    ends = _values_beyond(policy, value, batch, rl.micro_batch) if bootstrap else {}
+    if not batch:
+        raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
     for experience in batch:
-        hidden, logprobs, natural = zip(*(next(read) for _ in experience.samples), strict=True)
-        values = value.evaluate(torch.cat(hidden)).double().numpy()
-        last = np.cumsum([len(part) for part in hidden])
-        rewards = np.zeros_like(values)
-        rewards[last - 1] = experience.rewards
-        got = estimate(
-            rewards, values, np.ones(len(values), dtype=bool), gamma=rl.gamma, lambda_critic=rl.lambda_critic,
-            alpha=rl.alpha, bootstrap=ends.get(experience.trajectory_id, 0.0),
+        _check(experience)
+    items = [[learner.reader.item(s.context, s.response) for s in experience.samples] for experience in batch]
+    # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
+    cut = [number for number, experience in enumerate(batch) if bootstrap and experience.beyond is not None]
+    beyond = [learner.reader.item(batch[number].beyond, (0,)) for number in cut]
+    read = _read(learner, [*(item for some in items for item in some), *beyond], rl)
+    states = iter(read)
+    mine = [[next(states) for _ in some] for some in items]
+    with torch.no_grad():
+        ends = {number: float(learner.value(hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}
+    relative = group_relative([sum(e.rewards) for e in batch], [e.task_id for e in batch])
+    result, horizons = [], []
+    for number, (experience, some, states_of) in enumerate(zip(batch, items, mine, strict=True)):
+        values = [learner.value.evaluate(hidden).double().cpu().numpy() for hidden, _, _ in states_of]
+        got = estimate_turns(
+            experience.rewards, values, gamma=rl.gamma, lambda_critic=rl.lambda_critic, alpha=rl.alpha,
+            lambda_policy=rl.lambda_policy, bootstrap=ends.get(number, 0.0),
         )  # fmt: skip
-        horizons.append(got.horizon)
-        pieces = zip(*(np.split(part, last[:-1]) for part in (got.advantages, got.returns, values)), strict=True)
-        result += [
-            Turn(sample, *piece, *logs, states, experience.success)
-            for sample, piece, *logs, states in zip(experience.samples, pieces, logprobs, natural, hidden, strict=True)
-        ]
+        grouped = rl.advantage == "group"
+        horizons.append(float("nan") if grouped else got.horizon)
+        for row, (sample, item, (hidden, *logs)) in enumerate(zip(experience.samples, some, states_of, strict=True)):
+            fresh = sample.version in (None, learner.version)
+            old, apart = _as_sampled(sample, *logs, fresh, rl)
+            advantages = np.full(len(item.response), relative[number]) if grouped else got.advantages[row]
+            result.append(
+                Turn(
+                    sample, experience.task_id, advantages, got.returns[row], values[row], old, apart, fresh, hidden,
+                    experience.success, item,
+                )
+            )  # fmt: skip
     return result, float(np.mean(horizons))
 
 
-@torch.no_grad()
-def _read(
-    policy: PreTrainedModel, samples: Sequence[Sample], size: int, temperature: float
-) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
-    """Of each sample's response the hidden states [response, width] and the log-probabilities [response], at the
-    temperature and at 1."""
-    result: list = [None] * len(samples)
-    for rows in by_length([len(sample) for sample in samples], size):
-        batch = batch_of([samples[i].context for i in rows], [samples[i].response for i in rows])
-        hidden = response_hidden(policy.base_model, batch)
-        logits = policy.get_output_embeddings()(hidden)
-        logprobs, natural = (token_logprobs(logits / t, batch.ids)[0].numpy() for t in (temperature, 1.0))
-        for place, i in enumerate(rows):
-            n = len(samples[i].response)
-            result[i] = (hidden[place, :n].clone(), logprobs[place, :n].copy(), natural[place, :n].copy())
-    return result
+def _check(experience: Experience) -> None:
+    where = f"trajectory {experience.trajectory_id}"
+    if not experience.samples:
+        raise TrainingError("it has no trainable token", where=where, fix="leave out what has no step")
+    for sample, reward in zip(experience.samples, experience.rewards, strict=True):
+        step = f"{where}, step {sample.step}"
+        if not sample.response:
+            raise TrainingError("it has no trainable token", where=step, fix="the policy must record its tokens")
+        if not np.isfinite(reward):
+            raise TrainingError(f"the reward is {reward}", where=step, fix="check the task's verifier")
+        known = [logs for logs in (sample.logprobs, sample.sampled_logprobs) if logs]
+        if not known:
+            raise TrainingError("it has no log-probabilities as sampled", where=step, fix="RL takes the model's steps")
+        for logs in known:
+            if len(logs) != len(sample.response) or not np.isfinite(logs).all():
+                raise TrainingError(
+                    f"{len(sample.response)} tokens, {int(np.isfinite(logs).sum())} log-probabilities that are finite",
+                    where=step,
+                )
+
+
+def _as_sampled(
+    sample: Sample, tempered: np.ndarray, natural: np.ndarray, fresh: bool, rl: Rl
+) -> tuple[np.ndarray, np.ndarray]:
+    """The log-probabilities that the ratio is taken against, and how far the recomputed ones are from what the policy
+    recorded. tempered, natural: recomputed, at the sampling temperature and at 1."""
+    if sample.sampled_logprobs:
+        old = np.asarray(sample.sampled_logprobs, dtype=np.float32)
+        return old, np.abs(tempered - old)
+    recorded = np.asarray(sample.logprobs, dtype=np.float32)
+    apart = np.abs(natural - recorded)
+    if rl.temperature == 1:
+        return recorded, apart
+    if fresh:  # a server that says only those at temperature 1; its weights are at hand
+        return tempered, apart
+    raise TrainingError(
+        f"older weights sampled it at temperature {rl.temperature:g}, and recorded log-probabilities at 1 alone",
+        where=f"trajectory {sample.trajectory_id}, step {sample.step}",
+        fix="set rl.temperature to 1 or rl.max_staleness to 0",
+    )
 
 
 @torch.no_grad()
-def _values_beyond(
-    policy: PreTrainedModel, value: ValueModel, batch: Sequence[Experience], size: int
-) -> dict[str, float]:
-    """V of the state that a cut-off trajectory would have gone on from, by trajectory_id."""
-    cut = [(e.trajectory_id, e.beyond) for e in batch if e.beyond is not None]
-    result = {}
-    for rows in by_length([len(context) for _, context in cut], size):
-        # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
-        padded = batch_of([cut[i][1] for i in rows], [(0,)] * len(rows))
-        found = value(response_hidden(policy.base_model, padded))[:, 0].tolist()
-        result |= {cut[i][0]: v for i, v in zip(rows, found, strict=True)}
-    return result
+def _read(learner: Learner, items: Sequence[Item], rl: Rl) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
+    """Of each item's response the hidden states [response, width] and the log-probabilities [response], at the
+    sampling temperature and at 1. Several processes read a part each."""
+    found = {}
+    for part, weight in rounds(learner.reader.parts(items, rl, learner.actor.size), learner.actor):
+        hidden, _, *logprobs = learner.actor.forward(part, rl.temperature, 1.0)
+        ends = np.cumsum([len(items[member].response) for member in part.members])[:-1].tolist()
+        if weight:
+            pieces = [hidden.detach().tensor_split(ends), *(np.split(read.cpu().numpy(), ends) for read in logprobs)]
+            found |= {
+                member: (state.clone(), tempered.copy(), natural.copy())
+                for member, state, tempered, natural in zip(part.members, *pieces, strict=True)
+            }
+    every = {member: read for mine in collected(found, learner.actor) for member, read in mine.items()}
+    return [every[member] for member in range(len(items))]

@@ -28,6 +28,10 @@ class Batch:
     mask: Tensor
     positions: Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
+        return Batch(inputs, self.ids.to(device), self.mask.to(device), self.positions.to(device))
+
 
 def batch_of(prompts: Sequence[Encoded], responses: Sequence[Sequence[int]]) -> Batch:
     """Prompts and their responses as one batch; every response has at least one token."""
@@ -40,13 +44,16 @@ def batch_of(prompts: Sequence[Encoded], responses: Sequence[Sequence[int]]) -> 
         ids[row, :n], mask[row, :n] = response, True
         positions[row, :n] = np.arange(len(prompt) - 1, len(prompt) - 1 + n)
     # The last response token predicts nothing that is trained on: leave it out.
-    items = [_extended(prompt, response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
+    items = [fed(prompt, response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
     return Batch(collate(items, "right"), *(torch.from_numpy(part) for part in (ids, mask, positions)))
 
 
-def _extended(prompt: Encoded, response: Sequence[int]) -> Encoded:
-    """A model at the start of its training may sample the image token, for which there is no image: what follows it
-    is conditioned on the token before it instead, while its own log-probability is still the one that is computed."""
+def fed(prompt: Encoded, response: Sequence[int]) -> Encoded:
+    """The prompt and a response as the model reads them.
+
+    A model at the start of its training may sample the image token, for which there is no image: what follows it is
+    conditioned on the token before it instead, while its own log-probability is still the one that is computed.
+    """
     images = prompt.input_ids[prompt.mm_token_type_ids == 1]
     kept: list[int] = []
     for token in response:

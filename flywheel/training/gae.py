@@ -6,6 +6,7 @@ section 2.5.4 of the UI-TARS-2 report. Computed per trajectory first, cut into t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ class Estimate:
 def length_adaptive(length: int, alpha: float, gamma: float = 1.0) -> LengthAdaptive:
     """lambda_policy = max(0, 1 - 1 / (alpha l)), l = trainable tokens of the whole trajectory (VAPO, eq. 7).
 
-    The horizon is then alpha l tokens (gamma 1): 5% of the trajectory at the report's alpha of 0.05.
+    The horizon is then alpha l tokens (gamma 1), never under one: 5% of the trajectory at the report's alpha of 0.05.
     """
     lam = max(0.0, 1.0 - 1.0 / (alpha * length)) if length else 0.0
     return LengthAdaptive(lam, 1.0 / (1.0 - gamma * lam))
@@ -69,17 +70,57 @@ def estimate(
     gamma: float,
     lambda_critic: float,
     alpha: float,
+    lambda_policy: float | None = None,
     bootstrap: float = 0.0,
 ) -> Estimate:
-    """Decoupled GAE of one trajectory: the policy's advantages with the length-adaptive lambda, the value model's
-    targets (advantage + value) with lambda_critic. Shapes as in `gae`. Raises TrainingError where a number that is
-    read is not finite."""
+    """Decoupled GAE of one trajectory: the policy's advantages with the length-adaptive lambda (or a fixed
+    lambda_policy), the value model's targets (advantage + value) with lambda_critic. Shapes as in `gae`. Raises
+    TrainingError where a number that is read is not finite, and where no token is trainable."""
     mask = np.asarray(mask, dtype=bool)
     read = (np.asarray(rewards, dtype=np.float64)[mask], np.asarray(values, dtype=np.float64)[mask], bootstrap)
     if not all(np.isfinite(part).all() for part in read):
         raise TrainingError("a reward or value at a trainable token is not finite", where="GAE")
+    if not mask.any():
+        raise TrainingError("no token is trainable", where="GAE")
     adaptive = length_adaptive(int(mask.sum()), alpha, gamma)
+    if lambda_policy is not None:
+        adaptive = LengthAdaptive(lambda_policy, 1.0 / max(1.0 - gamma * lambda_policy, 1.0 / int(mask.sum())))
     advantages = gae(rewards, values, mask, gamma=gamma, lam=adaptive.lam, bootstrap=bootstrap)
     returns = gae(rewards, values, mask, gamma=gamma, lam=lambda_critic, bootstrap=bootstrap)
     returns[mask] += read[1]
     return Estimate(advantages, returns, adaptive.horizon)
+
+
+@dataclass(frozen=True)
+class TurnEstimates:
+    """One array a turn, [response tokens of that turn]."""
+
+    advantages: tuple[np.ndarray, ...]
+    returns: tuple[np.ndarray, ...]
+    horizon: float
+
+
+def estimate_turns(
+    rewards: Sequence[float],
+    values: Sequence[np.ndarray],
+    *,
+    gamma: float,
+    lambda_critic: float,
+    alpha: float,
+    lambda_policy: float | None = None,
+    bootstrap: float = 0.0,
+) -> TurnEstimates:
+    """`estimate` over a whole trajectory, and only then the cut into turns, which are the training samples.
+
+    rewards: one a turn, which comes with the turn's last token. values: one array a turn, [its response tokens].
+    Estimated turn by turn the advantages would be others: a turn's reward would not reach the turns before it.
+    """
+    whole, ends = np.concatenate(values), np.cumsum([len(part) for part in values])
+    spread = np.zeros(len(whole))
+    spread[ends - 1] = rewards
+    got = estimate(
+        spread, whole, np.ones(len(whole), dtype=bool), gamma=gamma, lambda_critic=lambda_critic, alpha=alpha,
+        lambda_policy=lambda_policy, bootstrap=bootstrap,
+    )  # fmt: skip
+    cut = (tuple(np.split(part, ends[:-1])) for part in (got.advantages, got.returns))
+    return TurnEstimates(*cut, got.horizon)

@@ -1,4 +1,4 @@
-"""The PPO objective as pure functions on padded token arrays.
+"""The PPO objective as pure functions on token arrays, padded or not.
 
 Sources: PPO (Schulman et al. 2017); clip-higher and the token-level mean (DAPO 2025); the positive-example term
 (VAPO 2025); section 2.5.4 of the UI-TARS-2 report.
@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 from torch import Tensor
+
+_FARTHEST = 20.0  # of log rho: beyond it exp would soon overflow, and 0 x inf make the gradient NaN
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,13 @@ def policy_loss(
 ) -> tuple[Tensor, PolicyTerms]:
     """-sum min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A) / tokens, rho = exp(logprobs - old_logprobs).
 
-    All arrays [batch, length]; positions outside `mask` may hold anything, NaN included. Returns the loss to minimise
-    (a scalar with gradient) and the terms (detached).
+    All arrays of one shape, such as [batch, length] of a padded batch or [tokens] of a pack; positions outside `mask`
+    may hold anything, NaN included. old_logprobs: of each token under the weights that sampled it, whichever they
+    were. Returns the loss to minimise (a scalar with gradient) and the terms (detached).
     """
     # Selected before anything is computed: 0 * NaN would be NaN, in the loss and in its gradient.
     new, old, adv = logprobs[mask], old_logprobs[mask], advantages[mask]
-    ratio = torch.exp(new - old)
+    ratio = torch.exp((new - old).clamp(-_FARTHEST, _FARTHEST))
     free, held = ratio * adv, ratio.clamp(1 - eps_low, 1 + eps_high) * adv
     loss = -torch.minimum(free, held).sum() / tokens
     with torch.no_grad():
@@ -75,10 +78,10 @@ def policy_loss(
 def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: int) -> Tensor:
     """VAPO's L_NLL: -sum log pi / tokens over the trainable tokens of correct samples.
 
-    positive: [batch], true for samples of correct trajectories. tokens: trainable tokens of the correct samples in the
-    global batch; with none the term is 0.
+    positive: [batch] where the others are [batch, length], else of their shape; true for samples (tokens) of correct
+    trajectories. tokens: trainable tokens of the correct samples in the global batch; with none the term is 0.
     """
-    chosen = logprobs[mask & positive[:, None]]
+    chosen = logprobs[mask & (positive if positive.ndim == mask.ndim else positive[:, None])]
     return -chosen.sum() / max(tokens, 1)
 
 

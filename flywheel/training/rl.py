@@ -1,8 +1,11 @@
-"""Synchronous PPO in real environments for one domain (section 2.5): roll out, score, estimate, update, repeat.
+"""PPO in real environments for one domain (section 2.5): take a batch, update, publish the weights, repeat.
 
-Every PPO step ends in a state on disk that holds all of the run, so a killed one goes on at the same step with the
-same numbers: tasks, samples and minibatches are functions of the seed and the step, and episodes are put in order of
-their identity before anything is computed from them.
+Rollouts stream (`rollout.stream`): while a batch is trained on, in a thread of its own, the event loop goes on acting,
+within rl.max_staleness. At 0 it waits, and the run is the synchronous one.
+
+Every step ends in a state on disk that holds all of the trainer, and the pool keeps its own (`rollout.ledger`), so a
+killed run goes on at the same step with the same batch. Tasks, samples and minibatches are functions of the seed and
+of what was drawn before, and episodes are put in order before anything is computed from them.
 """
 
 from __future__ import annotations
@@ -11,34 +14,55 @@ import asyncio
 import hashlib
 import json
 import logging
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from flywheel.errors import TrainingError
+from flywheel.errors import BadInput, FlywheelError, TrainingError
+from flywheel.evaluation.evaluate import grade
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, seed_of
-from flywheel.rollout.pool import Sandbox, rollout
+from flywheel.rollout.ledger import Ledger, Plan
+from flywheel.rollout.pool import Sandbox
+from flywheel.rollout.stream import Batch, Pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings
+from flywheel.training.curriculum import Curriculum, Tally
 from flywheel.training.experience import Experience, experiences
 from flywheel.training.experience import turns as estimate_turns
+from flywheel.training.rl_figures import by_world, finite, of_episodes
 from flywheel.training.update import Learner, learner, ppo_update
 from flywheel.training.value_pretraining import pretrain_value
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 OpenSandbox = Callable[[Settings], AbstractAsyncContextManager[Sandbox]]
+
+# Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
+_FREE = {
+    "rl": {"batch_timeout_s", "threads"},
+    "policy": {
+        "backend", "endpoint", "model", "key_variable", "device", "batch", "queue", "cache_mb", "timeout_s", "retries",
+    },
+    "sandbox": {
+        "browsers", "pages", "pages_min", "timeout_s", "wait_s", "lease_s", "silent_s", "idle_s", "recycle_after",
+        "browser_mb", "page_mb", "executable", "record", "record_folder", "record_mb",
+    },
+}  # fmt: skip
 
 
 def train_rl(
@@ -51,28 +75,89 @@ def train_rl(
     settings: Settings,
     iteration: int,
     state_folder: Path,
+    prior: Tally | None = None,
     on_metric: OnMetric = lambda metric: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    on_curriculum: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any]]:
-    """Train the SFT checkpoint on the domain's tasks and write the specialist to `out_folder`.
+    """Train the SFT checkpoint on the domain's tasks (of all domains where it is empty) and write the specialist to
+    `out_folder`.
 
-    Returns one dict of metrics a PPO step, each also given to `on_metric` as it comes: step, reward, success, entropy,
-    kl, clip_fraction, mismatch, value_loss, explained_variance, response_length, rounds (steps an episode), horizon,
-    episodes, crashed, rollout_s, update_s (a figure without a meaning is left out); before them one of step 0 with what
-    value pretraining reached. Raises TrainingError where there are no tasks, no episode could be used, a
-    loss is not finite, or rollout and training disagree. Must not be called from a running event loop.
+    Returns one dict of figures a step, each also given to `on_metric` as it comes: step, reward, score, success and
+    success_<world>, response_length, rounds (steps an episode), episodes, those of `ppo_update` and of `Pool.batch`,
+    the curriculum's, horizon, rollout_s (waited for the batch), update_s (a figure without a meaning is left out);
+    before them one of step 0 with what value pretraining reached.
+
+    prior: what the curriculum knows before the run. on_episode: called with each episode as it ends, used or not.
+    on_curriculum: called at the end with `Curriculum.table`. stop: asked after each step; true ends the run as if
+    rl.steps were reached.
+
+    Raises TrainingError where there are no tasks, no episode could be used, no batch comes in time, every environment
+    crashes, a verifier fails, a loss is not finite, or rollout and training disagree; PolicyError where the policy
+    fails; BadInput for a server whose log-probabilities do not go with the settings. What was finished by then is kept:
+    called again, the run goes on. Must not be called from a running loop.
     """
-    tasks = sorted((task for task in tasks if task.domain == domain), key=lambda task: task.task_id)
+    tasks = sorted((task for task in tasks if domain in ("", task.domain)), key=lambda task: task.task_id)
     if not tasks:
         raise TrainingError("there are no tasks", where=f"rl {domain}", fix="check synthesis.domains")
-    run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, on_episode)
-    asyncio.run(run.train(open_sandbox, on_metric))
-    save_checkpoint(run.learner.policy.eval(), run.encoder, out_folder)
+    _check(settings)
+    every = torch.get_num_threads()
+    trainer = threads(settings, every)
+    torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # of threads that begin now
+    try:
+        with ThreadPoolExecutor(1, "trainer", torch.set_num_threads, (trainer,)) as thread:
+            run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
+            asyncio.run(run.train(open_sandbox, on_metric, stop))
+            thread.submit(run.write, out_folder).result()
+    finally:
+        torch.set_num_threads(every)
+    on_curriculum(run.curriculum.table())
     return run.metrics
 
 
+def _check(settings: Settings) -> None:
+    """What can be known to fail is refused before hours of rollouts."""
+    rl = settings.rl
+    if settings.policy.backend == "openai" and rl.temperature != 1 and rl.max_staleness:
+        raise BadInput(
+            f"a server tells log-probabilities at temperature 1 alone, and rl.temperature is {rl.temperature:g}: for "
+            "what older weights sampled there is no ratio", where="rl.max_staleness",
+            fix="set rl.temperature to 1 or rl.max_staleness to 0",
+        )  # fmt: skip
+
+
+def threads(settings: Settings, every: int) -> int:
+    """Threads of the trainer's arithmetic, of `every` that there are.
+
+    Two Python threads that each drive a full team of OpenMP threads make both slow, even where only one of them is at
+    work: so trainer and policy share the cores where the policy is on them too.
+    """
+    policy = settings.policy
+    beside = policy.backend == "transformers" and (
+        policy.device == "cpu" or (policy.device == "auto" and not torch.cuda.is_available())
+    )
+    return settings.rl.threads or (max(1, every // 2) if beside else every)
+
+
+class _Shuffled:
+    """Tasks in shuffled rounds, none again before all have come: for value pretraining, whose policy is fixed."""
+
+    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
+        self._order = [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]
+        self._drawn = 0
+
+    def next(self) -> Task:
+        self._drawn += 1
+        return self._order[(self._drawn - 1) % len(self._order)]
+
+    def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
+        pass
+
+
 class _Run:
-    """The state of one RL run: what is learnt, how far it is, what was measured."""
+    """The state of one RL run: what is learnt, how far it is, what was measured. thread: everything of torch is done
+    on it (a thread that computes gets a team of OpenMP threads of its own, and keeps it)."""
 
     def __init__(
         self,
@@ -82,94 +167,152 @@ class _Run:
         settings: Settings,
         iteration: int,
         folder: Path,
+        prior: Tally | None,
         on_episode: Callable[[Episode], None],
+        thread: ThreadPoolExecutor,
     ) -> None:
         self.domain, self.tasks, self.settings, self.rl = domain, tasks, settings, settings.rl
-        self.iteration, self.folder, self.on_episode = iteration, folder, on_episode
+        self.by_id = {task.task_id: task for task in tasks}
+        self.iteration, self.folder, self.on_episode, self.thread = iteration, folder, on_episode, thread
         self.encoder = Encoder.from_folder(sft_folder)
-        self.learner: Learner = learner(load_model(sft_folder), settings.rl, self._seed("value"))
+        self.curriculum = Curriculum(tasks, settings.rl, self._seed("curriculum"), prior)
         self.done = -1  # -1: the value model is not pretrained yet
         self.metrics: list[dict[str, Any]] = []
-        self.key = self._key(sft_folder)
+        self.key = self._key(sft_folder, prior)
+        self.learner: Learner = thread.submit(self._learner, sft_folder).result()
 
-    async def train(self, open_sandbox: OpenSandbox, on_metric: OnMetric) -> None:
-        self._load()
+    def _learner(self, sft_folder: Path) -> Learner:
+        return learner(load_model(sft_folder), self.rl, self._seed("value"))
+
+    async def train(self, open_sandbox: OpenSandbox, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
+        await self._on_thread(self._load)
+        if self.done < 0 and not self._pretrains:
+            self.done = 0
+        ledger = self._ledger("pool", self.curriculum, self._plan(), max(self.done, 0))
         if self.done >= self.rl.steps:
             return
-        policy = open_policy(self._publish(), self.settings.policy)
+        policy = open_policy(await self._on_thread(self._publish), self._answering())
         try:
             async with open_sandbox(self.settings) as sandbox:
                 if self.done < 0:
                     await self._pretrain(policy, sandbox)
-                while self.done < self.rl.steps:
-                    on_metric(await self._step(policy, sandbox))
+                async with self._pool(ledger, policy, sandbox) as pool:
+                    while self.done < self.rl.steps:
+                        on_metric(await self._step(pool, policy))
+                        if stop():
+                            break
         finally:
             await policy.close()
 
     async def _pretrain(self, policy: Policy, sandbox: Sandbox) -> None:
-        if self.rl.value_pretraining_steps and self.rl.steps:
-            chosen = self._choose("pretraining", 0, self.rl.value_pretraining_tasks)
-            batch, _ = await self._collect(policy, sandbox, chosen)
-            figures = await asyncio.to_thread(
-                pretrain_value, self.learner, batch, self.rl, self._seed("value pretraining")
-            )
-            found = {f"value_pretraining_{name}": value for name, value in vars(figures).items()}
-            self.metrics.append(_finite({"step": 0, "episodes": len(batch), **found}))
+        count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
+        behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
+        plan = Plan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
+        source = _Shuffled(self.tasks, self._seed("pretraining", 0))
+        async with self._pool(self._ledger("pretraining", source, plan, 0), policy, sandbox) as pool:
+            batch = await pool.batch()
+        with self._named(0, "value pretraining"):
+            figures = await self._on_thread(self._fit_value, batch)
+        self.metrics.append(finite({"step": 0, "episodes": float(len(batch.episodes)), **figures}))
         self.done = 0
-        self._save()
+        await self._on_thread(self._save)
+        shutil.rmtree(self.folder / "pretraining")
 
-    async def _step(self, policy: Policy, sandbox: Sandbox) -> dict[str, Any]:
+    async def _step(self, pool: Pool, policy: Policy) -> dict[str, Any]:
+        """One training step. The state is saved before the pool forgets the batch: a kill between them gives the
+        batch neither twice nor never."""
         started = time.monotonic()
-        chosen = self._choose("train", self.done, self.rl.tasks_per_step)
-        batch, episodes = await self._collect(policy, sandbox, chosen)
+        batch = await pool.batch()
         collected = time.monotonic()
-        figures = await asyncio.to_thread(self._update, batch)  # the event loop keeps serving the sandbox
+        with self._named(batch.step + 1):
+            figures = await self._on_thread(self._update, batch)
         self.done += 1
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
-        metric = _finite({"step": self.done, **_figures(batch, episodes), **figures, **seconds})
+        metric = finite(
+            {"step": self.done, **by_world(batch), **batch.figures, **figures, **self.curriculum.figures(), **seconds}
+        )
         self.metrics.append(metric)
-        self._save()
+        await self._on_thread(self._save)
         if self.done < self.rl.steps:
-            await policy.load(self._publish())
+            folder = await self._on_thread(self._publish)
+            pool.announce(await self._on_thread(digest, folder), self.done)
+            with self._named(self.done, "its weights"):
+                await policy.load(folder)
+        pool.advance()
         return metric
 
-    async def _collect(
-        self, policy: Policy, sandbox: Sandbox, tasks: Sequence[Task]
-    ) -> tuple[list[Experience], list[Episode]]:
-        episodes = await rollout(
-            tasks, self.rl.samples, policy, sandbox, iteration=self.iteration, settings=self.settings,
-            temperature=self.rl.temperature, on_episode=self.on_episode,
-        )  # fmt: skip
-        batch = experiences(episodes, {task.task_id: task for task in tasks}, self.encoder, self.settings)
-        if not batch:
-            raise TrainingError("no episode could be used: every environment crashed", where=f"rl {self.domain}")
-        return batch, episodes
+    @contextmanager
+    def _named(self, *place: object) -> Iterator[None]:
+        """Errors say the run and its step."""
+        try:
+            yield
+        except FlywheelError as error:
+            here = f"rl {self.domain}, step " + ", ".join(map(str, place))
+            raise type(error)(error.what, where=", ".join(filter(None, (error.where, here))), fix=error.fix) from error
 
-    def _update(self, batch: Sequence[Experience]) -> dict[str, float]:
-        turns, horizon = estimate_turns(batch, self.learner.policy, self.learner.value, self.rl)
+    # -- on the trainer's thread ----------------------------------------------------------------------------------
+    async def _on_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, partial(work, *arguments))
+
+    def _experiences(self, batch: Batch) -> list[Experience]:
+        found = experiences([episode for _, episode in batch.episodes], self.by_id, self.encoder, self.settings)
+        if not found:
+            raise TrainingError(
+                f"none of {len(batch.episodes)} episodes has a step", fix="a task must not be over as it begins"
+            )
+        return found
+
+    def _fit_value(self, batch: Batch) -> dict[str, float]:
+        found = pretrain_value(self.learner, self._experiences(batch), self.rl, self._seed("value pretraining"))
+        return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
+
+    def _update(self, batch: Batch) -> dict[str, float]:
+        found = self._experiences(batch)
+        turns, horizon = estimate_turns(found, self.learner, self.rl)
         figures = ppo_update(self.learner, turns, self.rl, self._seed("minibatches", self.done))
-        return figures | {"horizon": horizon}
+        return figures | {"horizon": horizon, **of_episodes(found)}
 
-    def _choose(self, use: str, step: int, count: int) -> list[Task]:
-        """Tasks in shuffled rounds: none comes again before all have come."""
-        count = min(count, len(self.tasks))
-        first, chosen = step * count, []
-        for position in range(first, first + count):
-            turn, place = divmod(position, len(self.tasks))
-            order = np.random.default_rng(self._seed(use, turn)).permutation(len(self.tasks))
-            chosen.append(self.tasks[order[place]])
-        return list({task.task_id: task for task in chosen}.values())  # a round's end may meet the next one's start
+    # -- what it is made of ---------------------------------------------------------------------------------------
+    @property
+    def _pretrains(self) -> bool:
+        return bool(self.rl.value_pretraining_steps and self.rl.steps and self.rl.advantage == "gae")
+
+    def _plan(self) -> Plan:
+        rl = self.rl
+        whole = rl.advantage == "group"
+        return Plan(
+            rl.samples, rl.tasks_per_step * rl.samples, rl.steps, rl.max_staleness, self._seed("train"), whole
+        )  # fmt: skip
+
+    def _ledger(self, name: str, source: Curriculum | _Shuffled, plan: Plan, version: int) -> Ledger:
+        return Ledger(self.folder / name, self.key, source, self.by_id, plan, version)
+
+    def _pool(self, ledger: Ledger, policy: Policy, sandbox: Sandbox) -> Pool:
+        return Pool(
+            ledger, policy, sandbox, grade=_grade, iteration=self.iteration, settings=self.settings,
+            temperature=self.rl.temperature, where=f"rl {self.domain}", on_episode=self.on_episode,
+        )  # fmt: skip
+
+    def _answering(self):
+        """The policy's settings. What a request is answered together with moves its numbers by rounding."""
+        alone = {"batch": 1, "cache_mb": 0}
+        return self.settings.policy.model_copy(update=alone if self.rl.deterministic else {})
 
     def _seed(self, *names: object) -> int:
         return seed_of(self.settings.seed, self.iteration, self.domain, *names)
 
-    # -- the state on disk --------------------------------------------------------------------------------------
+    def write(self, folder: Path) -> Path:
+        """The weights as a checkpoint folder."""
+        with self.learner.gathered():
+            return save_checkpoint(self.learner.policy, self.encoder, folder)
+
+    # -- the state on disk ----------------------------------------------------------------------------------------
     def _publish(self) -> Path:
-        """The weights as a checkpoint folder, from which the policy's server takes them."""
-        return save_checkpoint(self.learner.policy, self.encoder, self.folder / "policy")
+        """Where the policy's server takes the newest weights from."""
+        return self.write(self.folder / "policy")
 
     def _save(self) -> None:
-        state = {name: part.state_dict() for name, part in vars(self.learner).items()}
+        state = {"learner": self.learner.state_dict()}
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".part")
         torch.save({"key": self.key, "done": self.done, "metrics": self.metrics, **state}, temporary)
@@ -181,8 +324,7 @@ class _Run:
         raw = torch.load(self._path, weights_only=True)
         if raw["key"] != self.key:
             return
-        for name, part in vars(self.learner).items():
-            part.load_state_dict(raw[name])
+        self.learner.load_state_dict(raw["learner"])
         self.done, self.metrics = raw["done"], raw["metrics"]
         log.info("rl %s goes on at step %d", self.domain, self.done)
 
@@ -190,26 +332,13 @@ class _Run:
     def _path(self) -> Path:
         return self.folder / "rl.pt"
 
-    def _key(self, sft_folder: Path) -> str:
+    def _key(self, sft_folder: Path, prior: Tally | None) -> str:
         """Names the run's inputs: the state of another run is not taken up."""
         used = [digest(sft_folder), self.domain, self.iteration, self.settings.seed, [t.task_id for t in self.tasks]]
-        blocks = [getattr(self.settings, name).model_dump() for name in ("rl", "policy", "sandbox")]
-        return hashlib.sha256(json.dumps([used, blocks], sort_keys=True).encode()).hexdigest()
+        blocks = [getattr(self.settings, name).model_dump(exclude=free) for name, free in _FREE.items()]
+        return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()
 
 
-def _finite(metric: dict[str, Any]) -> dict[str, Any]:
-    """Without what has no meaning, such as the explained variance of returns that are all the same."""
-    return {name: value for name, value in metric.items() if np.isfinite(value)}
-
-
-def _figures(batch: Sequence[Experience], episodes: Sequence[Episode]) -> dict[str, float]:
-    lengths = [len(sample.response) for experience in batch for sample in experience.samples]
-    return {
-        "reward": float(np.mean([sum(experience.rewards) for experience in batch])),
-        "score": float(np.mean([experience.score for experience in batch])),
-        "success": float(np.mean([experience.success for experience in batch])),
-        "response_length": float(np.mean(lengths)),
-        "rounds": float(np.mean([len(experience.samples) for experience in batch])),
-        "episodes": float(len(batch)),
-        "crashed": float(sum(episode.trajectory["status"] == "crashed" for episode in episodes)),
-    }
+def _grade(task: Task, episode: Episode) -> tuple[float, bool]:
+    found = grade(task, episode)
+    return found.score, found.v

@@ -28,6 +28,9 @@ class Sample:
 
     logprobs: as sampled; None for human steps and general data. trajectory_id, step: where it comes from (general
     data: sample_id and 0). weight: its share of a mix, beside the others of its source.
+
+    For RL, sampled_logprobs: at the temperature it was sampled at, where the policy said them. version: which step of
+    the trainer the weights came from that sampled it; None: the newest.
     """
 
     context: Encoded
@@ -37,6 +40,8 @@ class Sample:
     step: int
     domain: str
     weight: float = 1.0
+    sampled_logprobs: tuple[float, ...] = ()
+    version: int | None = None
 
     def __len__(self) -> int:
         return len(self.context) + len(self.response)
@@ -76,7 +81,7 @@ def agent_samples(
                 samples.append(
                     Sample(
                         encoder.encode(context), tuple(response), tuple(row["logprobs"]) if sampled else None, name,
-                        row["step"], trajectory["domain"], (weights or {}).get(name, 1.0),
+                        row["step"], trajectory["domain"], (weights or {}).get(name, 1.0), version=row.get("version"),
                     )
                 )  # fmt: skip
             history.add(row)

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from flywheel.errors import TrainingError
 from flywheel.settings import Rl
+from flywheel.training.engine import added, finite, rounds
 from flywheel.training.experience import Turn
-from flywheel.training.forward import Batch, batch_of, by_length, response_logprobs
-from flywheel.training.patches import quick_patches
+from flywheel.training.learner import Learner, learner
 from flywheel.training.ppo import PolicyTerms, explained_variance, policy_loss, positive_nll, value_loss
-from flywheel.training.value import ValueModel
 
-
-@dataclass(frozen=True)
-class Learner:
-    """What is trained: the policy, the value model, and their optimisers."""
-
-    policy: PreTrainedModel
-    value: ValueModel
-    actor: torch.optim.Optimizer
-    critic: torch.optim.Optimizer
-
-
-def learner(policy: PreTrainedModel, rl: Rl, seed: int) -> Learner:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        quick_patches(policy)
-        value = ValueModel(policy)
-    return Learner(
-        policy.train(), value,
-        torch.optim.AdamW(policy.parameters(), lr=rl.actor_lr, weight_decay=0.0),
-        torch.optim.AdamW(value.parameters(), lr=rl.critic_lr, weight_decay=0.0),
-    )  # fmt: skip
+__all__ = ["Learner", "learner", "normalised", "policy_rate", "ppo_update", "value_update"]
 
 
 def normalised(turns: Sequence[Turn]) -> list[Turn]:
@@ -51,96 +28,134 @@ def normalised(turns: Sequence[Turn]) -> list[Turn]:
     return [replace(turn, advantages=(turn.advantages - mean) / deviation) for turn in turns]
 
 
-def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> dict[str, float]:
-    """rl.epochs passes of the policy and rl.critic_epochs of the value model over the turns; returns token-level means.
+def policy_rate(step: int, rl: Rl) -> float:
+    """Learning rate of the policy's gradient step number `step`, from 0: a linear rise over rl.warmup steps."""
+    return rl.actor_lr * min(1.0, (step + 1) / (rl.warmup + 1))
 
-    The log-probabilities computed by training must be those that the rollout recorded: raises TrainingError where they
-    differ by more than rl.max_mismatch on average (they disagree on the prompts, the tokens or the weights).
+
+def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> dict[str, float]:
+    """rl.epochs passes of the policy and rl.critic_epochs of the value model over the turns; `learner` is then of the
+    next version.
+
+    Returns token-level means: policy_loss, kl, entropy, clip_fraction, value_loss, explained_variance (of V before the
+    update); mismatch (|log-probability recomputed - sampled| where the newest weights sampled), drift (where older ones
+    did), stale_fraction (tokens of theirs), grad_norm (mean), learning_rate (the policy's last), tokens (trained).
+
+    Raises TrainingError for an empty batch, a mismatch over rl.max_mismatch (rollout and training disagree on the
+    prompts, the tokens or the weights), a drift over rl.max_drift, and a loss or gradient that is not finite.
     """
-    values, returns, natural = (_all(turns, name) for name in ("values", "returns", "natural_logprobs"))
-    mismatch = float(np.abs(natural - np.concatenate([turn.sample.logprobs for turn in turns])).mean())
-    if not mismatch <= rl.max_mismatch:
-        raise TrainingError(
-            f"recomputed log-probabilities differ from the sampled ones by {mismatch:.4f} on average",
-            where="rl.max_mismatch", fix="rollout and training must use the same prompts and weights",
-        )  # fmt: skip
-    trained = normalised(turns) if rl.normalise else list(turns)
-    rng, total = np.random.default_rng(seed), PolicyTerms()
-    for part in _minibatches(len(trained), rl.epochs, rl.minibatch, rng):
-        total += _policy_step(learner, [trained[i] for i in part], rl)
-    value_losses = [
-        value_update(learner, [turns[i] for i in part], rl)
-        for part in _minibatches(len(turns), rl.critic_epochs, rl.minibatch, rng)
-    ]
+    if not turns:
+        raise TrainingError("the batch is empty", where="PPO")
+    figures = _agreement(turns, rl)
+    grouped = rl.advantage == "group"
+    trained = normalised(turns) if rl.normalise and not grouped else list(turns)
+    rng, total, norms, rate = np.random.default_rng(seed), PolicyTerms(), [], 0.0
+    for part in _minibatches([t.task_id for t in turns], rl.epochs, rl.minibatch, rl.minibatch_by, rng):
+        rate = policy_rate(learner.gradient_steps, rl)
+        terms, norm = _policy_step(learner, [trained[i] for i in part], rl, rate)
+        total, norms = total + terms, [*norms, norm]
     means = total.means()
-    return {
-        "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"],
-        "clip_fraction": means["clipped"], "mismatch": mismatch, "value_loss": float(np.mean(value_losses)),
-        "explained_variance": explained_variance(values, returns),
+    figures |= {
+        "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"], "clip_fraction": means["clipped"],
+        "grad_norm": float(np.mean(norms)), "learning_rate": rate, "tokens": float(len(_all(turns, "returns"))),
     }  # fmt: skip
+    if not grouped:
+        names = [str(number) for number in range(len(turns))]
+        parts = _minibatches(names, rl.critic_epochs, rl.minibatch, "turn", rng)
+        losses = [value_update(learner, [turns[i] for i in part], rl) for part in parts]
+        explained = explained_variance(_all(turns, "values"), _all(turns, "returns"))
+        figures |= {"value_loss": float(np.mean(losses)), "explained_variance": explained}
+    learner.version += 1
+    return figures
+
+
+def _agreement(turns: Sequence[Turn], rl: Rl) -> dict[str, float]:
+    """How far the recomputed log-probabilities are from the sampled ones, of fresh and of stale tokens."""
+    fresh, stale = ([turn for turn in turns if turn.fresh is kind] for kind in (True, False))
+    found = {"stale_fraction": sum(len(turn.apart) for turn in stale) / sum(len(turn.apart) for turn in turns)}
+    for name, some, limit, fix in (
+        ("mismatch", fresh, rl.max_mismatch, "rollout and training must use the same prompts and weights"),
+        ("drift", stale, rl.max_drift, "lower rl.max_staleness or the learning rate"),
+    ):
+        if some:
+            found[name] = float(_all(some, "apart").mean())
+            if not found[name] <= limit:
+                worst = max(some, key=lambda turn: float(turn.apart.mean())).sample
+                raise TrainingError(
+                    f"recomputed log-probabilities differ from the sampled ones by {found[name]:.4f} on average, "
+                    f"most in trajectory {worst.trajectory_id}, step {worst.step}",
+                    where=f"rl.max_{name}", fix=fix,
+                )  # fmt: skip
+    return found
 
 
 def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
-    """One gradient step of the value model; returns its loss."""
-    returns = torch.from_numpy(_all(turns, "returns")).float()
-    values = learner.value(torch.cat([turn.hidden for turn in turns]))
-    loss = value_loss(values, returns, torch.ones(len(returns), dtype=torch.bool), tokens=len(returns))
-    learner.critic.zero_grad(set_to_none=True)
-    loss.backward()
-    _step(learner.critic, learner.value, rl.max_grad_norm, float(loss.detach()))
-    return float(loss.detach())
+    """One gradient step of the value model on all tokens of the turns; returns its loss."""
+    engine, tokens = learner.critic, sum(len(turn.returns) for turn in turns)
+    mine, weight = rounds([turns[start :: engine.size] for start in range(min(engine.size, len(turns)))], engine)[0]
+    returns = torch.from_numpy(_all(mine, "returns")).float()
+    hidden = torch.cat([turn.hidden for turn in mine])
+    values, returns = engine.forward(hidden), returns.to(hidden.device)
+    loss = weight * value_loss(values, returns, torch.ones_like(returns, dtype=torch.bool), tokens=tokens)
+    total = added([float(loss.detach())], engine)[0]
+    finite(total, f"the value loss of step {learner.version + 1}")
+    engine.backward(loss, last=True)
+    engine.step(rl.critic_lr)
+    return total
 
 
-def _policy_step(learner: Learner, turns: Sequence[Turn], rl: Rl) -> PolicyTerms:
-    """One gradient step of the policy."""
+def _policy_step(learner: Learner, turns: Sequence[Turn], rl: Rl, rate: float) -> tuple[PolicyTerms, float]:
+    """One gradient step of the policy, over parts of the minibatch; its sums, and the gradient's norm."""
+    engine, terms, lost = learner.actor, PolicyTerms(), 0.0
     tokens = sum(len(turn.returns) for turn in turns)
     positive_tokens = sum(len(turn.returns) for turn in turns if turn.success)
-    learner.actor.zero_grad(set_to_none=True)
-    terms, loss_sum = PolicyTerms(), 0.0
-    for rows in by_length([len(turn.sample) for turn in turns], rl.micro_batch):
-        part = [turns[i] for i in rows]
-        batch = _batch(part)
-        logprobs, entropy = response_logprobs(learner.policy, batch, rl.temperature)
+    parts = rounds(learner.reader.parts([turn.item for turn in turns], rl, engine.size), engine)
+    for number, (part, weight) in enumerate(parts):
+        some = [turns[member] for member in part.members]
+        _, entropy, logprobs = engine.forward(part, rl.temperature)
+        old, advantages = (_tensor(_all(some, name), logprobs) for name in ("old_logprobs", "advantages"))
+        every = torch.ones_like(logprobs, dtype=torch.bool)
         loss, got = policy_loss(
-            logprobs, _padded([t.old_logprobs for t in part]), _padded([t.advantages for t in part]), batch.mask,
-            eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens, entropy=entropy,
-        )  # fmt: skip
-        if rl.positive_nll:
-            success = torch.tensor([t.success for t in part])
-            loss = loss + rl.positive_nll * positive_nll(logprobs, batch.mask, success, tokens=positive_tokens)
-        loss.backward()
-        terms, loss_sum = terms + got, loss_sum + float(loss.detach())
-    _step(learner.actor, learner.policy, rl.max_grad_norm, loss_sum)
-    return terms
-
-
-def _step(optimizer: torch.optim.Optimizer, model: torch.nn.Module, max_norm: float, loss: float) -> None:
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    if not (math.isfinite(loss) and torch.isfinite(norm)):
-        raise TrainingError(
-            f"the loss is {loss}, its gradient {float(norm)}", where="PPO", fix="lower the learning rates"
+            logprobs, old, advantages, every, eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens, entropy=entropy
         )
-    optimizer.step()
+        if rl.positive_nll:
+            success = torch.tensor(np.repeat([t.success for t in some], [len(t.returns) for t in some]))
+            loss = loss + rl.positive_nll * positive_nll(
+                logprobs, every, success.to(every.device), tokens=positive_tokens
+            )
+        loss = loss * weight
+        engine.backward(loss, last=number == len(parts) - 1)
+        if weight:
+            terms, lost = terms + got, lost + float(loss.detach())
+    lost, *sums = added([lost, *astuple(terms)], engine)  # all processes see what one has met
+    finite(lost, f"the loss of step {learner.version + 1}, gradient step {learner.gradient_steps + 1}")
+    norm = engine.step(rate)
+    learner.gradient_steps += 1
+    return PolicyTerms(*sums), norm
 
 
-def _minibatches(n: int, epochs: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
+def _tensor(rows: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(rows).float().to(like.device)
+
+
+def _minibatches(
+    tasks: Sequence[str], epochs: int, size: int, by: str, rng: np.random.Generator
+) -> Iterator[list[int]]:
+    """Numbers of turns, `size` at a time, each once an epoch. tasks: of each turn.
+
+    by task: tasks in random order, the turns of one behind one another. They share instructions and screens, which a
+    pack holds once; mixed at random each minibatch would hold most of them. by turn: any order.
+    """
+    numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
     for _ in range(epochs):
-        order = rng.permutation(n).tolist()
-        for start in range(0, n, size):
+        if by == "turn":
+            order = rng.permutation(len(tasks)).tolist()
+        else:
+            places = rng.permutation(len(numbers))
+            order = sorted(range(len(tasks)), key=lambda row: (places[numbers[tasks[row]]], row))
+        for start in range(0, len(order), size):
             yield order[start : start + size]
 
 
 def _all(turns: Sequence[Turn], name: str) -> np.ndarray:
     return np.concatenate([getattr(turn, name) for turn in turns])
-
-
-def _batch(turns: Sequence[Turn]) -> Batch:
-    return batch_of([t.sample.context for t in turns], [t.sample.response for t in turns])
-
-
-def _padded(rows: Sequence[Sequence[float] | np.ndarray]) -> Tensor:
-    longest = max(len(row) for row in rows)
-    result = np.zeros((len(rows), longest), dtype=np.float32)
-    for target, row in zip(result, rows, strict=True):
-        target[: len(row)] = row
-    return torch.from_numpy(result)

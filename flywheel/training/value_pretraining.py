@@ -1,8 +1,9 @@
-"""Value pretraining (VC-PPO, VAPO; section 2.5.4): the policy stays fixed, V learns Monte Carlo returns."""
+"""Value pretraining (VC-PPO section 3.2, VAPO section 4.1): the policy stays fixed, V learns Monte Carlo returns."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,35 +12,46 @@ import torch
 
 from flywheel.settings import Rl
 from flywheel.training.experience import Experience, Turn, turns
+from flywheel.training.learner import Learner
 from flywheel.training.ppo import explained_variance
-from flywheel.training.update import Learner, value_update
+from flywheel.training.update import value_update
 
-_PATIENCE = 10  # steps without a better held-out loss before it stops: more would overfit
+_PATIENCE = 10  # steps without a better held-out figure before it stops: more would overfit
+_TASKS = 12  # where there are as many, whole tasks are held out
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """steps: of the weights that were kept. loss, explained_variance: theirs, on held-out trajectories."""
+    """steps: of the weights that were kept. loss, explained_variance: theirs, on held-out trajectories (NaN where all
+    their returns are the same)."""
 
     steps: int
     loss: float
     explained_variance: float
 
+    def better(self, other: Pretraining) -> bool:
+        """By held-out explained variance; by loss where that has no meaning."""
+        if math.isnan(self.explained_variance) or math.isnan(other.explained_variance):
+            return self.loss < other.loss
+        return self.explained_variance > other.explained_variance
+
 
 def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: Rl, seed: int) -> Pretraining:
     """Train the value model for rl.value_pretraining_steps gradient steps at most, each on all tokens; keep the weights
-    with the lowest loss on the quarter of the trajectories that is held out."""
+    that explain most of the variance of the returns of the quarter of the trajectories that is held out.
+
+    Whole tasks are held out where there are enough of them: episodes of one task begin with the same screen, whose
+    return V could know by heart. A quarter of a few tasks, though, often has no variance to explain. Raises
+    TrainingError as `experience.turns` does.
+    """
     monte_carlo = rl.model_copy(update={"lambda_critic": 1.0})
-    every, _ = turns(batch, learner.policy, learner.value, monte_carlo, bootstrap=False)
-    names = np.random.default_rng(seed).permutation([experience.trajectory_id for experience in batch])
-    apart = set(names[: len(batch) // 4].tolist())
-    train = [turn for turn in every if turn.sample.trajectory_id not in apart]
-    held_out = [turn for turn in every if turn.sample.trajectory_id in apart] or train
+    every, _ = turns(batch, learner, monte_carlo, bootstrap=False)
+    train, held_out = _parted(every, np.random.default_rng(seed))
     best, kept = _measure(learner, held_out, 0), copy.deepcopy(learner.value.state_dict())
     for step in range(1, rl.value_pretraining_steps + 1):
         value_update(learner, train, rl)
         now = _measure(learner, held_out, step)
-        if now.loss < best.loss:
+        if now.better(best):
             best, kept = now, copy.deepcopy(learner.value.state_dict())
         elif step - best.steps == _PATIENCE:
             break
@@ -47,7 +59,20 @@ def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: Rl, seed: 
     return best
 
 
+def _parted(every: Sequence[Turn], rng: np.random.Generator) -> tuple[list[Turn], list[Turn]]:
+    """(to train on, held out); the same turns in both where there are fewer than four trajectories."""
+    tasks = list(dict.fromkeys(turn.task_id for turn in every))
+    trajectories = list(dict.fromkeys(turn.sample.trajectory_id for turn in every))
+    by_task = len(tasks) >= _TASKS
+    names = tasks if by_task else trajectories
+    apart = set(rng.permutation(names)[: len(names) // 4].tolist())
+    inside = [(turn.task_id if by_task else turn.sample.trajectory_id) in apart for turn in every]
+    train = [turn for turn, out in zip(every, inside, strict=True) if not out]
+    return train, [turn for turn, out in zip(every, inside, strict=True) if out] or train
+
+
 def _measure(learner: Learner, held_out: Sequence[Turn], step: int) -> Pretraining:
-    values = learner.value.evaluate(torch.cat([turn.hidden for turn in held_out])).double().numpy()
+    hidden = torch.cat([turn.hidden for turn in held_out])
+    values = learner.value.evaluate(hidden).double().cpu().numpy()
     returns = np.concatenate([turn.returns for turn in held_out])
     return Pretraining(step, float(np.mean((values - returns) ** 2) / 2), explained_variance(values, returns))

@@ -2,7 +2,8 @@
 
 A world is a folder with `manifest.json`, pages, and `world.py`, which has `draw(template, level, rng)` (the params of
 a task) and `next_step(task, state, rng)` (what an expert does). A site's `world.py` has `start`, `view`, `act` too,
-a game's has `solve(params)`: what shows that its levels can be won.
+a game's has `solve(params)`: what shows that its levels can be won. A world of small pages (kind `page`) is one HTML
+page with its state in it, as a game, and declares its templates in Python (`TEMPLATES`), as a site.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class World(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     title: str = Field(min_length=1)
-    domain: Literal["games", "sites"]
-    kind: Literal["game", "site"]
+    domain: Literal["games", "sites", "control"]
+    kind: Literal["game", "site", "page"]
     version: int = Field(ge=1)
     templates: dict[str, Template] = Field(min_length=1)
     folder: Path
@@ -88,7 +89,7 @@ def load(folder: Path, language: str = "en") -> World:
     path = folder / "manifest.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        declared = _declared(folder, language) if isinstance(raw, dict) and raw.get("kind") == "site" else {}
+        declared = _declared(folder, language) if isinstance(raw, dict) and raw.get("kind") in ("site", "page") else {}
         if declared:
             named = raw.get("templates", {}) if language == "en" else {}  # the manifest's own are in English
             raw = {**raw, "templates": {**named, **declared}}
@@ -107,13 +108,13 @@ def load(folder: Path, language: str = "en") -> World:
 
 
 def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
-    """The templates that a site declares in Python."""
+    """The templates that a site, or a world of pages, declares in Python."""
     try:
         module = importlib.import_module(f"flywheel.worlds.{folder.name}.world")
     except ModuleNotFoundError as error:
-        raise BadInput(f"the site has no Python of its own: {error}", where=folder) from None
+        raise BadInput(f"the world has no Python of its own: {error}", where=folder) from None
     site = getattr(module, "SITE", None)
-    return site.speaking(language).TEMPLATES if site else {}
+    return site.speaking(language).TEMPLATES if site else getattr(module, "TEMPLATES", {})
 
 
 @functools.cache

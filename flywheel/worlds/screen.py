@@ -42,6 +42,27 @@ class Screen:
         """Whether a box or an option of a few is ticked; False where it is not in the viewport."""
         return self._seen.get(name, {}).get("checked", False)
 
+    def in_view(self, name: str) -> bool:
+        """Whether an element could be clicked without scrolling."""
+        element = self._seen.get(name)
+        return element is not None and 0 <= element["y"] + element["h"] / 2 < 1
+
+    def above(self, name: str) -> bool:
+        """Whether one would have to scroll up to it."""
+        element = self._seen.get(name)
+        y = self._beyond[name]["y"] if element is None and name in self._beyond else element and element["y"]
+        return y is not None and y < 0
+
+    def middle(self, name: str) -> float:
+        """How far down an element's middle is, as a share of the viewport; below 0 and over 1 beyond it."""
+        one = self._seen.get(name) or self._beyond[name]
+        return one["y"] + one.get("h", 0) / 2
+
+    def order(self, prefix: str) -> list[str]:
+        """Names of the page's elements that begin so, from the top to the bottom."""
+        places = {name: one["y"] for name, one in {**self._beyond, **self._seen}.items() if name.startswith(prefix)}
+        return sorted(places, key=places.__getitem__)
+
     def click(self, name: str, *said: str) -> Move:
         """Click an element, or scroll towards it. said: ways to say so. Raises DataError where the page has none."""
         element = self._seen.get(name)
@@ -58,6 +79,10 @@ class Screen:
         direction = "down" if y >= 1 else "up" if y < 0 else "right" if x >= 1 else "left"
         return self.say(*_SCROLL), Scroll(Point(0.5, 0.5), direction)
 
+    def seen(self, name: str) -> Move | None:
+        """Scroll until an element is in the viewport, to be read; None where it is."""
+        return None if self.in_view(name) else self.click(name)
+
     def fill(
         self, values: Mapping[str, str | bool], submit: str = "", said: Mapping[str, tuple[str, ...]] | None = None
     ) -> Move:
@@ -71,6 +96,9 @@ class Screen:
         for number, (name, wanted) in enumerate(values.items()):
             element = self._seen.get(name)
             if element is None or not 0 <= element["y"] + element["h"] / 2 < 1:
+                rest = [later for later in (*names[number + 1 :], submit) if self.has(later)]
+                if self.above(name) and any(not self.above(later) for later in rest):
+                    continue  # filled in on the way down
                 return self.click(name)
             enter = not submit and number == len(names) - 1
             move = self._one(name, element, wanted, said.get(name, ()), enter)

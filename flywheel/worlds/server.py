@@ -1,4 +1,4 @@
-"""Serves the worlds on 127.0.0.1: games as one page each, sites as pages with state on the server.
+"""Serves the worlds on 127.0.0.1: games and small pages as one page each, sites as pages with state on the server.
 
 A session lives under an unguessable path `/s/<token>/`. The state that a verifier reads stays in this process: no
 address gives it out, so an agent cannot reach it from the screen.
@@ -33,8 +33,10 @@ from flywheel.worlds.catalogue import World
 
 log = logging.getLogger(__name__)
 # A page is one document: nothing is loaded beside it, and a site's page runs no script, whatever text it shows.
+_SCRIPTED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'"
 _POLICY = {
-    "game": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'unsafe-inline'",
+    "game": _SCRIPTED,
+    "page": _SCRIPTED,
     "site": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'self'",
 }
 _MAX_FORM = 64_000  # bytes of a form that is read
@@ -121,7 +123,7 @@ class WorldServer:
         if session is None:
             return HTMLResponse("no such session", 404)
         base = f"/s/{token}/"
-        if session.world.kind == "game":
+        if session.world.kind != "site":
             return self._game(session, base) if path == "" and request.method == "GET" else _missing()
         return await self._site(session, base, path, request)
 

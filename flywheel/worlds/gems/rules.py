@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from flywheel.worlds.search import Way, beam
@@ -60,9 +62,9 @@ class Level:
 
     def value(self, state: State) -> float:
         """How promising a state is: high gems, equal ones near one another, some pair to join."""
-        worth = sum(_WORTH[gem] for column in state.columns for gem in column)
-        near = sum(_WORTH[gem_at(state.columns, one)] for one, _ in pairs(state.columns))
-        return worth + 0.25 * near
+        columns = state.columns
+        worth = sum(map(_worth_within, columns))
+        return worth + 0.25 * sum(map(_worth_between, columns, columns[1:]))
 
     def solve(self, state: State | None = None, widths: Sequence[int] = _WIDTHS, most: int = 1000) -> Way | None:
         """At most so many joins that make the target from `state` (the start where None); None where none are found."""
@@ -77,12 +79,34 @@ def gem_at(columns: Sequence[Sequence[int]], cell: Cell) -> int:
     return columns[cell[0]][cell[1]]
 
 
-def pairs(columns: Sequence[Sequence[int]]) -> Iterator[tuple[Cell, Cell]]:
+def pairs(columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[Cell, Cell]]:
     """Neighbours that join."""
     for col, column in enumerate(columns):
-        right = columns[col + 1] if col + 1 < len(columns) else ()
-        for row, gem in enumerate(column):
-            if row + 1 < len(column) and joined(gem, column[row + 1]):
-                yield (col, row), (col, row + 1)
-            if row < len(right) and joined(gem, right[row]):
+        for row in _within(column):
+            yield (col, row), (col, row + 1)
+        if col + 1 < len(columns):
+            for row in _between(column, columns[col + 1]):
                 yield (col, row), (col + 1, row)
+
+
+# A join changes two columns at most, so that nearly all that is asked of columns has been asked before.
+@functools.lru_cache(maxsize=2**16)
+def _within(column: tuple[int, ...]) -> list[int]:
+    """Rows whose gem joins the one above it."""
+    return [row for row, two in enumerate(pairwise(column)) if joined(*two)]
+
+
+@functools.lru_cache(maxsize=2**16)
+def _between(left: tuple[int, ...], right: tuple[int, ...]) -> list[int]:
+    """Rows whose gems in two columns side by side join."""
+    return [row for row, two in enumerate(zip(left, right, strict=False)) if joined(*two)]
+
+
+@functools.lru_cache(maxsize=2**16)
+def _worth_within(column: tuple[int, ...]) -> float:
+    return sum(_WORTH[gem] for gem in column) + 0.25 * sum(_WORTH[column[row]] for row in _within(column))
+
+
+@functools.lru_cache(maxsize=2**16)
+def _worth_between(left: tuple[int, ...], right: tuple[int, ...]) -> float:
+    return sum(_WORTH[left[row]] for row in _between(left, right))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flywheel.worlds.search import Way, shortest
 from flywheel.worlds.turning import DOWN, LEFT, OPPOSITE, RIGHT, STEPS, UP, Cell
@@ -21,8 +20,7 @@ def edge(cell: Cell, side: int) -> Edge:
     return cell[0] + dx, cell[1] + dy, OPPOSITE[side]
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """cell: where the light is. taken: keys by number. flipped: whether the gates have changed over."""
 
     cell: Cell

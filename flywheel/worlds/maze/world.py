@@ -50,16 +50,18 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
         return None
     shut = [_between(path[cut], path[cut + 1]) for cut in cuts]
     keys: list[Cell] = []
+    before: dict[Cell, None] = {}
     for number in range(doors):
         room = _reached(passages, start, shut[number:])
         if path[-1] in room:
             return None  # there is a way round the door
-        free = [cell for cell in room if cell not in (start, *keys) and cell not in path]
-        if number:  # behind the door before, so that one door leads to the next
-            free = [cell for cell in free if cell not in _reached(passages, start, shut[number - 1 :])] or free
+        free = [cell for cell in room if cell not in keys and cell not in path]
+        # behind the door before, so that one door leads to the next
+        free = [cell for cell in free if cell not in before] or free
         if not free:
             return None
         keys.append(rng.choice(free))
+        before = room
     switches: list[Cell] = []
     flips: list[list[int]] = []
     if gates:
@@ -130,13 +132,20 @@ def _path(passages: Passages, start: Cell) -> list[Cell]:
     return path[::-1]
 
 
-def _reached(passages: Passages, start: Cell, shut: list[Edge]) -> list[Cell]:
-    """Cells that can be reached with some doors shut."""
-    found = [start]
-    for cell in found:
-        found += [
-            there for there in _beside(passages, cell) if there not in found and _between(cell, there) not in shut
-        ]
+def _reached(passages: Passages, start: Cell, shut: list[Edge]) -> dict[Cell, None]:
+    """Cells that can be reached with some doors shut, in the order that they are found."""
+    open_ = dict(passages)
+    for x, y, way in shut:
+        open_[x, y] &= ~way
+        open_[x + STEPS[way][0], y + STEPS[way][1]] &= ~OPPOSITE[way]
+    found = {start: None}
+    queue = [start]
+    for x, y in queue:
+        ways = open_[x, y]
+        for way, (dx, dy) in STEPS.items():
+            if ways & way and (there := (x + dx, y + dy)) not in found:
+                found[there] = None
+                queue.append(there)
     return found
 
 

@@ -16,7 +16,7 @@ from flywheel.worlds.steps import press, say
 
 # level: (tiles as shares of the target, moves needed, step budget, most luck that random keys may have, spawns)
 _LEVELS = {
-    1: ((2, 4, 4), 2, 3, 0.4, False),
+    1: ((2, 4, 4, 8), 2, 3, 0.25, False),
     2: ((2, 4, 8, 8), 3, 4, 0.2, False),
     3: ((2, 4, 8, 8), 4, 5, 0.06, True),
 }
@@ -36,7 +36,7 @@ def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
 
 def _reach(level: int, rng: random.Random) -> dict[str, Any] | None:
     shares, needed, budget, most_luck, spawns = _LEVELS[level]
-    target = rng.choice((16, 32, 64) if len(shares) > 3 else (8, 16, 32, 64))
+    target = rng.choice((16, 32, 64))
     board = _board(rng, [target // share for share in shares])
     spawn = rng.randrange(2**31) if spawns else None
     keys = shortest_keys(board, target, 0, spawn, needed)

@@ -81,7 +81,7 @@ def _figure(level: int, rng: random.Random) -> dict[str, Any] | None:
     params = {
         "figure": sorted(map(list, figure)), "pieces": pieces, "unit": unit,
         "origin": [round((_WIDTH - width * unit) / 2, 2), round((_STOCK - height * unit) / 2, 2)],
-        "home": round(min(1.1, slot / 3.2), 2),
+        "home": round(min(1.1, slot / 3.5), 2),
     }  # fmt: skip
     made = Level(params)
     if len(list(islice(made.fillings(), most_fillings + 1))) > most_fillings:

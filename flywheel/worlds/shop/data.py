@@ -20,27 +20,40 @@ SORTS = {
     "name": "Name",
 }  # fmt: skip
 COUPONS = {"SAVE10": 10, "WINTER20": 20, "HELLO5": 5, "FRIEND15": 15}  # per cent
+_KINDS_ZH = {
+    "mug": "马克杯", "lamp": "台灯", "clock": "时钟", "hat": "帽子", "shirt": "衬衫", "shoe": "运动鞋", "bag": "背包",
+    "camera": "相机", "ball": "皮球", "book": "故事书",
+}  # fmt: skip
+_BRANDS_ZH = ("远山", "青禾", "南风", "星野", "北辰", "木棉")
 _MODELS = (
     "Classic", "Nordic", "Pocket", "Studio", "Garden", "Harbor", "Summit", "Comet", "Velvet", "Rustic", "Urban",
     "Coral", "Atlas", "Pearl", "Meadow", "Falcon", "Orbit", "Juniper", "Marble", "Breeze",
 )  # fmt: skip
+_MODELS_ZH = (
+    "经典", "北欧", "口袋", "工坊", "花园", "海港", "山峰", "彗星", "丝绒", "乡村", "都市", "珊瑚", "航海", "珍珠",
+    "草原", "猎鹰", "轨道", "青松", "云石", "微风",
+)  # fmt: skip
 _STREETS = ("Mill Lane", "High Street", "Park Road", "Station Road", "Church Street", "Green Lane", "River Walk")
+_STREETS_ZH = ("人民路", "解放路", "建设路", "中山路", "和平路", "文化路", "滨江路")
 _CITIES = ("Bath", "Leeds", "York", "Oxford", "Dover", "Perth", "Truro", "Ripon")
+_CITIES_ZH = ("杭州", "成都", "南京", "武汉", "西安", "青岛", "厦门", "长沙")
 _NAMES = ("Anna Hill", "Ben Wood", "Clara Stone", "David Lake", "Emma Field", "Frank Marsh", "Grace Ford", "Henry Park")
+_NAMES_ZH = ("王芳", "李伟", "张敏", "刘洋", "陈静", "杨帆", "赵磊", "黄丽")
 _A_KIND = 5  # products
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
     """Records of a session: `_products` (never changed), cart, wishlist, orders, addresses, reviews, and so on."""
-    products = _products(rng)
+    products = _products(rng, language)
     keys = rng.sample(list(products), 14)
     cart = [_item(rng, products, key) for key in keys[:3]]
-    names = rng.sample(_NAMES, 3)
+    names = rng.sample(_NAMES_ZH if language == "zh" else _NAMES, 3)
     orders = {}
     for number in range(4):
         items = [_item(rng, products, key) for key in keys[3 + 2 * number : 5 + 2 * number]]
         orders[f"o{1041 + 7 * number}"] = {
-            "items": {item_key(one): one for one in items}, "address": address(rng, names[0]), "delivery": "standard",
+            "items": {item_key(one): one for one in items}, "address": address(rng, names[0], language),
+            "delivery": "standard",
             "state": rng.choice(("Delivered", "Sent")) if number < 2 else "In preparation",
             "total": sum(products[one["product"]]["price"] * one["count"] for one in items) + 4,
             "day": f"2025-12-{10 + 5 * number}",
@@ -51,7 +64,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
         "wishlist": {key: True for key in keys[11:14]},
         "coupon": "",
         "orders": orders,
-        "addresses": {f"a{n}": address(rng, name) | {"default": n == 0} for n, name in enumerate(names)},
+        "addresses": {f"a{n}": address(rng, name, language) | {"default": n == 0} for n, name in enumerate(names)},
         "reviews": {},
         "messages": {},
         "letters": {"offers": rng.random() < 0.5, "news": rng.random() < 0.5, "tips": rng.random() < 0.5},
@@ -62,33 +75,53 @@ def item_key(item: dict[str, Any]) -> str:
     return f"{item['product']}-{item['colour']}"
 
 
-def address(rng: random.Random, name: str) -> dict[str, str]:
+def address(rng: random.Random, name: str, language: str) -> dict[str, str]:
+    number = rng.randint(1, 99)
+    if language == "zh":
+        return {
+            "name": name, "street": f"{rng.choice(_STREETS_ZH)}{number}号", "city": rng.choice(_CITIES_ZH),
+            "postcode": str(rng.randint(100_000, 799_999)),
+        }  # fmt: skip
     return {
-        "name": name, "street": f"{rng.randint(1, 99)} {rng.choice(_STREETS)}", "city": rng.choice(_CITIES),
+        "name": name, "street": f"{number} {rng.choice(_STREETS)}", "city": rng.choice(_CITIES),
         "postcode": str(rng.randint(10_000, 99_999)),
     }  # fmt: skip
 
 
-def somebody(rng: random.Random) -> str:
-    return rng.choice(_NAMES)
+def somebody(rng: random.Random, language: str) -> str:
+    return rng.choice(_NAMES_ZH if language == "zh" else _NAMES)
+
+
+def kind(name: str, language: str) -> str:
+    """How products of a kind are called."""
+    return _KINDS_ZH[name] if language == "zh" else name
+
+
+def brands(language: str) -> tuple[str, ...]:
+    return _BRANDS_ZH if language == "zh" else BRANDS
+
+
+def by_name(product: dict[str, Any]) -> bytes:
+    """What names sort by: in this encoding common Chinese characters stand in the order of their pinyin."""
+    return product["name"].encode("gb18030")
 
 
 def _item(rng: random.Random, products: dict[str, Any], key: str) -> dict[str, Any]:
     return {"product": key, "colour": rng.choice(products[key]["colours"]), "count": rng.randint(1, 3)}
 
 
-def _products(rng: random.Random) -> dict[str, dict[str, Any]]:
+def _products(rng: random.Random, language: str) -> dict[str, dict[str, Any]]:
     """Prices and ratings are all different, so that the cheapest and the best of anything is one."""
-    models = list(_MODELS)
     count = _A_KIND * len(KINDS)
     prices = rng.sample(range(5, 150), count)
     stars = rng.sample(range(250, 500), count)
     products: dict[str, dict[str, Any]] = {}
-    for kind, department in KINDS.items():
-        for model in rng.sample(models, _A_KIND):
+    for name, department in KINDS.items():
+        for model in rng.sample(_MODELS_ZH if language == "zh" else _MODELS, _A_KIND):
             number = len(products)
             products[f"p{number + 1}"] = {
-                "name": f"{model} {kind}", "kind": kind, "department": department, "brand": rng.choice(BRANDS),
+                "name": f"{model}{'' if language == 'zh' else ' '}{kind(name, language)}", "kind": name,
+                "department": department, "brand": rng.choice(brands(language)),
                 "price": prices[number], "rating": stars[number] / 100, "votes": rng.randint(3, 400),
                 "stock": rng.choice((0, 2, 9, 25, 60)) if number % 7 == 0 else rng.randint(5, 60),
                 "colours": rng.sample(COLOURS, rng.randint(2, 4)), "weight": rng.randint(1, 40) * 50,

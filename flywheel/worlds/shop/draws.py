@@ -36,7 +36,8 @@ def draw_best(sort: str):
         key, one = best(d.records, drawn["department"], sort)
         if not stocked(one):
             raise Redraw
-        return {**drawn, "key": key, "colour": one["colours"][0]}
+        colour = one["colours"][0]
+        return {**drawn, "key": key, "colour": colour, "shade": d.t(colour)}
 
     return draw
 

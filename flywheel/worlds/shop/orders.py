@@ -9,10 +9,13 @@ from flywheel.worlds.shop.data import DELIVERIES, TOPICS
 from flywheel.worlds.shop.pages import put, site, totals
 from flywheel.worlds.site import Page, Visit
 
-_ADDRESS = (
-    Field("name", longest=60), Field("street", longest=80), Field("city", longest=60),
-    Field("postcode", check=digits(5)),
-)  # fmt: skip
+
+def _address(visit: Visit) -> dict[str, str]:
+    """The fields of an address, checked; postcodes are as long as the language's country has them."""
+    return visit.read(
+        Field("name", longest=60), Field("street", longest=80), Field("city", longest=60),
+        Field("postcode", check=digits(6 if visit.t.language == "zh" else 5)),
+    )  # fmt: skip
 
 
 # -- checkout ----------------------------------------------------------------------------------------------------------
@@ -27,7 +30,7 @@ def checkout(visit: Visit) -> Page | None:
 def save_address(visit: Visit) -> str | None:
     if not visit.records["cart"]:
         return None
-    visit.records["_checkout"] = {"address": visit.read(*_ADDRESS)}
+    visit.records["_checkout"] = {"address": _address(visit)}
     return "checkout/delivery"
 
 
@@ -44,7 +47,7 @@ def use_address(visit: Visit) -> str | None:
 def delivery(visit: Visit) -> Page | None:
     if "_checkout" not in visit.records or not visit.records["cart"]:
         return None
-    options = [(key, f"{visit.t(text)}: ${price}") for key, (text, price) in DELIVERIES.items()]
+    options = [(key, visit.t("{text}: ${n}", text=visit.t(text), n=price)) for key, (text, price) in DELIVERIES.items()]
     return Page.of("delivery.html", heading=visit.t("Delivery"), options=options)
 
 
@@ -145,7 +148,7 @@ def keep_address(visit: Visit, key: str) -> str | None:
     addresses = visit.records["addresses"]
     if key != "new" and key not in addresses:
         return None
-    values = visit.read(*_ADDRESS)
+    values = _address(visit)
     if key == "new":
         number = visit.records["_addresses"] = visit.records.get("_addresses", 3) + 1
         key = f"a{number}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from flywheel.worlds.forms import Field, Invalid, one_of, whole
 from flywheel.worlds.shop import classic
-from flywheel.worlds.shop.data import COUPONS, DELIVERIES, DEPARTMENTS, SORTS, item_key, make_records
+from flywheel.worlds.shop.data import COUPONS, DELIVERIES, DEPARTMENTS, SORTS, by_name, item_key, make_records
 from flywheel.worlds.site import Page, Site, Visit
 
 A_PAGE = 8
@@ -25,6 +25,7 @@ def _common(visit: Visit) -> dict[str, Any]:
     return {
         "accent": "#8a3b12", "accent_soft": "#f9e9df", "products": records["_products"],
         "in_cart": sum(item["count"] for item in records["cart"].values()), "wishes": len(records["wishlist"]),
+        "money": lambda amount: visit.t("${n}", n=amount),
     }  # fmt: skip
 
 
@@ -65,7 +66,8 @@ def _list(visit: Visit, department: str) -> Page:
         and (not brand or one["brand"] == brand)
     ]
     if sort != "best":
-        rows.sort(key=lambda row: row[1][sort.lstrip("-")], reverse=sort.startswith("-"))
+        rank = by_name if sort == "name" else lambda one: one[sort.lstrip("-")]
+        rows.sort(key=lambda row: rank(row[1]), reverse=sort.startswith("-"))
     count = max(1, -(-len(rows) // A_PAGE))
     number = visit.number("page", 1, 1, count)
     asked = {"q": visit.query.get("q", ""), "brand": brand, "most": str(most) if most else "", "sort": sort}

@@ -17,7 +17,7 @@ Records = dict[str, Any]
 
 # -- orders ------------------------------------------------------------------------------------------------------------
 def _draw_address(d: Draw) -> dict[str, str]:
-    return data.address(d.rng, data.somebody(d.rng))
+    return data.address(d.rng, data.somebody(d.rng, d.t.language), d.t.language)
 
 
 def _draw_checkout(d: Draw) -> Params:
@@ -69,7 +69,8 @@ def _draw_any_order(d: Draw) -> Params:
 
 
 def _steps_order_total(screen: Screen, p: Params) -> Move | None:
-    return ways.orders(screen, p["key"]) or screen.answer(f"${screen.records['orders'][p['key']]['total']}")
+    total = screen.records["orders"][p["key"]]["total"]
+    return ways.orders(screen, p["key"]) or screen.seen("total") or screen.answer(screen.t("${n}", n=total))
 
 
 def _draw_again(d: Draw) -> Params:
@@ -135,7 +136,9 @@ def _draw_letters(d: Draw) -> Params:
         raise Redraw
     titles = {"offers": d.t("Offers"), "news": d.t("News of the shop"), "tips": d.t("Tips")}
     chosen = [f"“{titles[name]}”" for name, on in wanted.items() if on]
-    return {"wanted": wanted, "chosen": " and ".join(chosen) if len(chosen) < 3 else "all three"}
+    if len(chosen) == 2:
+        chosen = [d.t("{a} and {b}", a=chosen[0], b=chosen[1])]
+    return {"wanted": wanted, "chosen": d.t("all three") if len(chosen) == 3 else chosen[0]}
 
 
 def _letters(records: Records, p: Params) -> None:
@@ -150,7 +153,7 @@ def _draw_message(d: Draw) -> Params:
     topic = d.rng.choice(list(data.TOPICS))
     text = d.rng.choice(("When will it come?", "The box was empty.", "Do you have it in white?", "Please call me back.",
                          "Can I pay by invoice?"))  # fmt: skip
-    return {"topic": topic, "title": d.t(data.TOPICS[topic]), "text": text}
+    return {"topic": topic, "title": d.t(data.TOPICS[topic]), "text": d.t(text)}
 
 
 def _message(records: Records, p: Params) -> None:
@@ -164,22 +167,27 @@ def _steps_message(screen: Screen, p: Params) -> Move | None:
 
 TASKS = (
     SiteTask("checkout", "Order what is in the cart for {name}, {street}, {postcode} {city}. Delivery: {sending}.",
-             {5: 24}, _draw_checkout, _steps_checkout, _order),
+             {5: 24}, _draw_checkout, _steps_checkout, _order,
+             zh="为购物车里的商品下单。收货人：{name}，街道：{street}，城市：{city}，邮编：{postcode}。配送方式：{sending}。"),
     SiteTask("quick_checkout", "Order what is in the cart for the saved address of {name}. Delivery: {sending}.",
-             {4: 12}, _draw_saved_checkout, _steps_saved_checkout, _order),
-    SiteTask("cancel_order", "Cancel the order {number}.", {4: 8}, _draw_order, _steps_cancel, _cancel),
+             {4: 12}, _draw_saved_checkout, _steps_saved_checkout, _order,
+             zh="为购物车里的商品下单，寄到已保存的{name}的地址。配送方式：{sending}。"),
+    SiteTask("cancel_order", "Cancel the order {number}.", {4: 8}, _draw_order, _steps_cancel, _cancel,
+             zh="取消订单{number}。"),
     SiteTask("order_total", "What is the total of the order {number}, in dollars? Answer with the number.", {3: 6},
-             _draw_any_order, _steps_order_total, answer=lambda records, p: records["orders"][p["key"]]["total"]),
+             _draw_any_order, _steps_order_total, answer=lambda records, p: records["orders"][p["key"]]["total"],
+             zh="订单{number}的总价是多少元？请回答数字。"),
     SiteTask("order_again", "Put everything of the order {number} into the cart again.", {4: 7}, _draw_again,
-             _steps_again, _again),
+             _steps_again, _again, zh="把订单{number}里的所有商品再次放进购物车。"),
     SiteTask("new_address", "Add an address to the account: {name}, {street}, {postcode} {city}.", {5: 18},
-             _draw_address, _steps_new_address, _new_address),
+             _draw_address, _steps_new_address, _new_address,
+             zh="在账户中添加一个地址。收货人：{name}，街道：{street}，城市：{city}，邮编：{postcode}。"),
     SiteTask("default_address", "Make the address of {name}, {street}, the default of the account.", {3: 8},
-             _draw_other_address, _steps_default, _default),
+             _draw_other_address, _steps_default, _default, zh="把{name}在{street}的地址设为默认地址。"),
     SiteTask("delete_address", "Delete the address of {name}, {street}, from the account.", {4: 10},
-             _draw_other_address, _steps_delete_address, _delete_address),
+             _draw_other_address, _steps_delete_address, _delete_address, zh="从账户中删除{name}在{street}的地址。"),
     SiteTask("letters", "Of the letters of the shop, I want {chosen} and no other.", {4: 12}, _draw_letters,
-             _steps_letters, _letters),
+             _steps_letters, _letters, zh="商店的邮件我只想订阅{chosen}，其他的都不要。"),
     SiteTask("message", "Send the shop a message on the topic “{title}”: “{text}”", {4: 11}, _draw_message,
-             _steps_message, _message),
+             _steps_message, _message, zh="给商店发一条留言，主题选“{title}”，内容是：“{text}”"),
 )  # fmt: skip

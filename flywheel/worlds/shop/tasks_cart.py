@@ -21,7 +21,8 @@ def _draw_add(d: Draw) -> Params:
     if key in inside:
         raise Redraw
     colour = d.rng.choice(one["colours"])
-    return {"key": key, "name": one["name"], "colour": colour, "count": d.rng.randint(2, 5) if d.level == 4 else 1}
+    count = d.rng.randint(2, 5) if d.level == 4 else 1
+    return {"key": key, "name": one["name"], "colour": colour, "shade": d.t(colour), "count": count}
 
 
 def _add(records: Records, p: Params) -> None:
@@ -36,7 +37,7 @@ def _draw_add_two(d: Draw) -> Params:
     one, other = _draw_add(d), _draw_add(d)
     if one["key"] == other["key"]:
         raise Redraw
-    first, second = (f"{each['name']} in {each['colour']}" for each in (one, other))
+    first, second = (d.t("{name} in {shade}", name=each["name"], shade=each["shade"]) for each in (one, other))
     return {"all": [one, other], "first": first, "second": second}
 
 
@@ -124,22 +125,28 @@ def _cart_total(records: Records, p: Params) -> int:
 
 
 def _steps_cart_total(screen: Screen, p: Params) -> Move | None:
-    return ways.cart(screen) or screen.answer(f"${_cart_total(screen.records, p)}")
+    return (
+        ways.cart(screen) or screen.seen("total") or screen.answer(screen.t("${n}", n=_cart_total(screen.records, p)))
+    )
 
 
 TASKS = (
-    SiteTask("add_colour", "Add one {name} in {colour} to the cart.", {3: 11}, _draw_add, _steps_add, _add),
-    SiteTask("add_many", "Add {count} of the {name} in {colour} to the cart.", {4: 14}, _draw_add, _steps_add, _add),
+    SiteTask("add_colour", "Add one {name} in {shade} to the cart.", {3: 11}, _draw_add, _steps_add, _add,
+             zh="把一件{shade}的{name}放进购物车。"),
+    SiteTask("add_many", "Add {count} of the {name} in {shade} to the cart.", {4: 14}, _draw_add, _steps_add, _add,
+             zh="把{count}件{shade}的{name}放进购物车。"),
     SiteTask("add_both", "Add one {first} and one {second} to the cart.", {5: 24},
-             _draw_add_two, _steps_add_two, _add_two),
-    SiteTask("add_cheapest", "Add the cheapest product of the department {title} to the cart, in {colour}.", {5: 14},
-             _draw_cheapest, _steps_add_best, _add_best),
-    SiteTask("take_out", "Take the {name} out of the cart.", {3: 7}, _draw_in_cart, _steps_take_out, _take_out),
+             _draw_add_two, _steps_add_two, _add_two, zh="把{first}和{second}各一件放进购物车。"),
+    SiteTask("add_cheapest", "Add the cheapest product of the department {title} to the cart, in {shade}.", {5: 14},
+             _draw_cheapest, _steps_add_best, _add_best, zh="把“{title}”分类中最便宜的商品放进购物车，颜色选{shade}。"),
+    SiteTask("take_out", "Take the {name} out of the cart.", {3: 7}, _draw_in_cart, _steps_take_out, _take_out,
+             zh="把{name}从购物车中删除。"),
     SiteTask("recount", "Change the number of the {name} in the cart to {count}.", {4: 9}, _draw_count, _steps_count,
-             _recount),
+             _recount, zh="把购物车里{name}的数量改为{count}。"),
     SiteTask("empty_cart", "Empty the cart.", {3: 8}, lambda d: {}, _steps_empty,
-             lambda records, p: records["cart"].clear()),
-    SiteTask("coupon", "Use the coupon {code} for the cart.", {4: 9}, _draw_coupon, _steps_coupon, _coupon),
+             lambda records, p: records["cart"].clear(), zh="清空购物车。"),
+    SiteTask("coupon", "Use the coupon {code} for the cart.", {4: 9}, _draw_coupon, _steps_coupon, _coupon,
+             zh="在购物车中使用优惠券{code}。"),
     SiteTask("cart_total", "What is the total of the cart, in dollars? Answer with the number.", {3: 5}, lambda d: {},
-             _steps_cart_total, answer=_cart_total),
+             _steps_cart_total, answer=_cart_total, zh="购物车的总价是多少元？请回答数字。"),
 )  # fmt: skip

@@ -31,7 +31,7 @@ def _draw_filtered(d: Draw) -> Params:
 
 
 def _draw_word(d: Draw) -> Params:
-    return {"word": d.rng.choice((*data.KINDS, *data.BRANDS))}
+    return {"word": d.rng.choice((*(data.kind(one, d.t.language) for one in data.KINDS), *data.brands(d.t.language)))}
 
 
 def _price(records: Records, p: Params) -> int:
@@ -40,14 +40,15 @@ def _price(records: Records, p: Params) -> int:
 
 def _steps_fact(fact: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        return ways.product(screen, p["key"]) or screen.answer(str(screen.records["_products"][p["key"]][fact]))
+        move = ways.product(screen, p["key"]) or screen.seen(f"fact {fact}")
+        return move or screen.answer(str(screen.records["_products"][p["key"]][fact]))
 
     return steps
 
 
 def _steps_best(sort: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = ways.listed(screen, p["department"], sort=sort)
+        move = ways.listed(screen, p["department"], sort=sort) or screen.seen(f"price {p['key']}")
         name = screen.records["_products"][p["key"]]["name"]
         return move or screen.answer(name, "The first one is the answer.", "It stands at the top.")
 
@@ -67,9 +68,10 @@ def _cheaper(records: Records, p: Params) -> str:
 def _steps_cheaper(screen: Screen, p: Params) -> Move | None:
     """Both show in the search for their kind."""
     products = screen.records["_products"]
-    kind = products[p["keys"][0]]["kind"]
+    kind = data.kind(products[p["keys"][0]]["kind"], screen.t.language)
     if screen.page == "search" and screen.query.get("q") == kind:
-        return screen.answer(_cheaper(screen.records, p), "I see both prices now.")
+        last = max(p["keys"], key=list(products).index)
+        return screen.seen(f"price {last}") or screen.answer(_cheaper(screen.records, p), "I have seen both prices.")
     return screen.fill({"search": kind}, "", {"search": ("I search for both.",)})
 
 
@@ -120,7 +122,7 @@ def _steps_wished(what: str):
 def _draw_review(d: Draw) -> Params:
     text = d.rng.choice(("It works well.", "Smaller than I thought.", "My children love it.", "It broke after a week.",
                          "Good value for the money."))  # fmt: skip
-    return {**draws.draw_product(d), "stars": d.rng.randint(1, 5), "text": text}
+    return {**draws.draw_product(d), "stars": d.rng.randint(1, 5), "text": d.t(text)}
 
 
 def _review(records: Records, p: Params) -> None:
@@ -140,29 +142,36 @@ def _steps_review(screen: Screen, p: Params) -> Move | None:
 
 TASKS = (
     SiteTask("visit", "Open the page of the {name}.", {3: 7}, draws.draw_product,
-             lambda s, p: ways.product(s, p["key"]), page=lambda p: (f"product/{p['key']}", {})),
+             lambda s, p: ways.product(s, p["key"]), page=lambda p: (f"product/{p['key']}", {}),
+             zh="打开{name}的商品页面。"),
     SiteTask("department", "Open the department {title}.", {3: 4}, draws.draw_department,
-             lambda s, p: ways.listed(s, p["department"]), page=_at_list),
+             lambda s, p: ways.listed(s, p["department"]), page=_at_list, zh="打开“{title}”分类。"),
     SiteTask("find", "Search the shop for “{word}”.", {3: 5}, _draw_word,
-             lambda s, p: s.fill({"search": p["word"]}, ""), page=lambda p: ("search", {"q": p["word"]})),
+             lambda s, p: s.fill({"search": p["word"]}, ""), page=lambda p: ("search", {"q": p["word"]}),
+             zh="在商店里搜索“{word}”。"),
     SiteTask("sort", "Show the department {title} sorted by “{order}”.", {4: 8}, _draw_sorted,
-             lambda s, p: ways.listed(s, p["department"], sort=p["sort"]), page=_at_list),
+             lambda s, p: ways.listed(s, p["department"], sort=p["sort"]), page=_at_list,
+             zh="让“{title}”分类按“{order}”排序显示。"),
     SiteTask("filter", "In the department {title}, show only products of {brand} for up to ${most}.", {4: 10},
              _draw_filtered, lambda s, p: ways.listed(s, p["department"], brand=p["brand"], most=p["most"]),
-             page=_at_list),
+             page=_at_list, zh="在“{title}”分类中，只显示品牌为{brand}、价格不超过{most}元的商品。"),
     SiteTask("price", "What does the {name} cost, in dollars? Answer with the number.", {3: 8}, draws.draw_product,
-             _steps_fact("price"), answer=_price),
+             _steps_fact("price"), answer=_price, zh="{name}的价格是多少元？请回答数字。"),
     SiteTask("stock", "How many of the {name} are in stock? Answer with the number.", {4: 8}, draws.draw_product,
-             _steps_fact("stock"), answer=lambda records, p: records["_products"][p["key"]]["stock"]),
+             _steps_fact("stock"), answer=lambda records, p: records["_products"][p["key"]]["stock"],
+             zh="{name}的库存还有多少件？请回答数字。"),
     SiteTask("best_rated", "Which product of the department {title} has the best rating? Answer with its name.",
              {4: 9}, draws.draw_best("-rating"), _steps_best("-rating"),
-             answer=lambda records, p: draws.best(records, p["department"], "-rating")[1]["name"]),
+             answer=lambda records, p: draws.best(records, p["department"], "-rating")[1]["name"],
+             zh="“{title}”分类中评分最高的是哪件商品？请回答它的名称。"),
     SiteTask("cheaper", "Which costs less, the {name} or the {other}? Answer with its name.", {4: 6}, _draw_pair,
-             _steps_cheaper, answer=_cheaper),
-    SiteTask("wish", "Put the {name} on the wish list.", {4: 10}, _draw_unwished, _steps_wish, _wish),
-    SiteTask("unwish", "Take the {name} off the wish list.", {3: 8}, _draw_wished, _steps_wished("remove"), _unwish),
+             _steps_cheaper, answer=_cheaper, zh="{name}和{other}，哪一件更便宜？请回答它的名称。"),
+    SiteTask("wish", "Put the {name} on the wish list.", {4: 10}, _draw_unwished, _steps_wish, _wish,
+             zh="把{name}加入心愿单。"),
+    SiteTask("unwish", "Take the {name} off the wish list.", {3: 8}, _draw_wished, _steps_wished("remove"), _unwish,
+             zh="把{name}从心愿单中移除。"),
     SiteTask("buy_wish", "Move the {name} from the wish list into the cart.", {3: 8}, _draw_wished,
-             _steps_wished("buy"), _buy_wish),
+             _steps_wished("buy"), _buy_wish, zh="把心愿单里的{name}移到购物车。"),
     SiteTask("review", "Write a review of the {name}: {stars} of 5 stars, “{text}”", {5: 18}, _draw_review,
-             _steps_review, _review),
+             _steps_review, _review, zh="评价{name}：给{stars}星（满分5星），评语写“{text}”"),
 )  # fmt: skip

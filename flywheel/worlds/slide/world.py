@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,8 @@ _LEVELS = {
     5: (6, 10, 12, 2, 11, 18),
 }
 _REACH = 1500  # states of a tray that are looked at; more make a tray in which one gets lost
+# A tray with more moves at the start, or more states by its blocks' ranges alone, nearly always leads to more.
+_MOVES, _STATES = 9, 2**24
 _COLOURS = ("blue", "green", "yellow", "purple", "orange", "pink", "gray")
 _TURNS = ("right", "down", "left", "up")
 EDGE = 0.5  # units of the frame around the tray
@@ -44,9 +47,14 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     made = _crowd(side, rng.randint(fewest_blocks, most_blocks), rng)
     if made is None or sum(not block["across"] and _crosses(block, made[0]["y"]) for block in made) < in_way:
         return None
+    if not _can_clear(made, side):
+        return None
     params = {"size": side, "gap": "right", "blocks": made}
     rules = Level(params)
-    far = rules.far(_REACH)
+    ranges = rules.ranges()
+    if ranges[0][1] < rules.goal or math.prod(high - low + 1 for low, high in ranges) > _STATES:
+        return None
+    far = rules.far(_REACH) if sum(1 for _ in rules.moves(rules.start)) <= _MOVES else None
     if far is None:
         return None
     starts = [state for state, moves in far.items() if fewest <= moves <= most]
@@ -83,6 +91,17 @@ def _crowd(side: int, count: int, rng: random.Random) -> list[dict[str, Any]] | 
             x, y = (along, beside) if across else (beside, along)
             blocks.append({"x": x, "y": y, "length": length, "across": across, "colour": ""})
     return None
+
+
+def _can_clear(blocks: list[dict[str, Any]], side: int) -> bool:
+    """Whether the upright blocks of each column find room above and below the key's row, in the order they have."""
+    row = blocks[0]["y"]
+    for column in range(side):
+        lengths = [b["length"] for b in sorted(blocks, key=lambda b: b["y"]) if not b["across"] and b["x"] == column]
+        cuts = range(len(lengths) + 1)
+        if not any(sum(lengths[:cut]) <= row and sum(lengths[cut:]) < side - row for cut in cuts):
+            return False
+    return True
 
 
 def _crosses(block: dict[str, Any], row: int) -> bool:

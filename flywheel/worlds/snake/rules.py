@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flywheel.worlds.search import Way, best_first
 
@@ -13,8 +12,7 @@ Cell = tuple[int, int]
 STEPS: dict[str, Cell] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """snake: its cells, head first. eaten: apples by number. taken: keys by number, each opens the door of its own."""
 
     snake: tuple[Cell, ...]

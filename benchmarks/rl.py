@@ -1,0 +1,189 @@
+"""RL on three games and two site tasks in real Chromium: what it adds to its SFT start on held-out tasks.
+
+success_gain: held-out success after --minutes of PPO less that of the start, at the rollout temperature (greedy beside
+it), the mean over seeds with its 95% t interval. gain_VARIANT: the same without one part of PPO, and with GRPO; the
+peer is PPO with all its parts. start: the start's success, which is to lie between 0.2 and 0.5.
+
+Each variant and seed is a process of its own with --threads threads; what is finished lies in --out and is not done
+again, and a run that was killed goes on. With --table nothing is run: the table of what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import rl_run
+import rl_start
+
+from flywheel.bench import Case, emit, exit_code
+from flywheel.report.charts import Chart, Series, lines
+from flywheel.report.picture import screenshot
+from flywheel.report.sheet import sheet
+
+GOAL, START = 0.10, (0.2, 0.5)
+TONES = dict(zip(rl_run.VARIANTS, ("tone-one", "tone-two", "tone-three", "tone-four", "tone-five"), strict=True))
+CURVES = (
+    ("success", "Success of the batches"), ("reward", "Reward"), ("entropy", "Entropy"), ("kl", "KL"),
+    ("clip_fraction", "Clip fraction"), ("explained_variance", "Explained variance"), ("think_length", "Think length"),
+    ("rounds", "Rounds a task"), ("curriculum_informative", "Groups that teach"),
+)  # fmt: skip
+_T95 = (math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # by degrees of freedom
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="flywheel bench rl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("bench-rl"), help="results, states (default: %(default)s)")
+    parser.add_argument("--variants", nargs="+", choices=rl_run.VARIANTS, default=list(rl_run.VARIANTS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--minutes", type=float, default=20.0, help="of training a run (default: %(default)g)")
+    parser.add_argument("--each", type=int, default=40, help="held-out tasks of a kind (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="of a run (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="small and short: that it works")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the block rl, in all runs, to look for a recipe"
+    )
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.minutes, options.each, options.seeds = min(options.minutes, 0.05), 2, options.seeds[:1]
+    rl_run.read_other(options.set)  # refused before anything runs
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not options.table:
+        _run(options)
+    results = [found for one in rl_run.VARIANTS for found in _results(options.out, one)]
+    if not results:
+        print(f"there are no results in {options.out}", file=sys.stderr)
+        return 1
+    (options.out / "table.md").write_text(table(results), encoding="utf-8")
+    print(table(results), file=sys.stderr)
+    code = exit_code([emit(case) for case in cases(results)])
+    _picture(options.out)
+    return code
+
+
+def _run(options: argparse.Namespace) -> None:
+    """Seed by seed, so that the first rows of all variants are there early. Exits where a run fails: the next call
+    goes on with it."""
+    for seed in options.seeds:
+        for variant in options.variants:
+            given = (options.out.resolve(), variant, seed, options.minutes, options.each, options.quick, options.set)
+            subprocess.run(rl_run.command(*given), env=rl_run.environment(options.threads), check=True)
+
+
+def _results(out: Path, variant: str) -> list[dict[str, Any]]:
+    files = sorted((out / "runs").glob(f"{variant}-*/result.json"))
+    return [
+        json.loads(path.read_text(encoding="utf-8")) for path in files if path.parent.name[len(variant) + 1 :].isdigit()
+    ]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean's 95% t interval over seeds; unbounded for one."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    reach = _T95[min(len(values), len(_T95)) - 1] * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - reach, fmean(values) + reach
+
+
+def cases(results: Sequence[dict[str, Any]]) -> list[Case]:
+    """success_gain, one case for every other variant that has a result, and the start."""
+    by = {name: [one for one in results if one["variant"] == name] for name in rl_run.VARIANTS}
+    full = fmean(one["gain"] for one in by["full"]) if by["full"] else None
+    found = []
+    for name, mine in by.items():
+        if not mine:
+            continue
+        gain, about = fmean(one["gain"] for one in mine), _about(mine)
+        if name == "full":
+            found.append(Case("rl", "success_gain", "fraction", gain, None, "", None, GOAL, gain >= GOAL, about))
+        else:
+            case = f"gain_{name.replace('-', '_')}"
+            peer_name = rl_run.VARIANTS["full"][0]
+            found.append(Case("rl", case, "fraction", gain, full, peer_name, None, None, True, about))
+    start = fmean(one["before"]["sampled"]["success"] for one in results)
+    about = {"goal_is": f"between {START[0]} and {START[1]}", "greedy": results[0]["before"]["greedy"]["success"],
+             "n": results[0]["n"], "kinds": [" ".join(kind) for kind in rl_start.KINDS]}  # fmt: skip
+    return [*found, Case("rl", "start", "fraction", start, None, "", None, None, START[0] <= start <= START[1], about)]
+
+
+def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "interval": list(interval([one["gain"] for one in mine])), "by_seed": [one["gain"] for one in mine],
+        "seeds": [one["seed"] for one in mine], "temperature": mine[0]["rl"]["temperature"],
+        "greedy": fmean(one["gain_greedy"] for one in mine), "minutes": mine[0]["minutes"],
+        "steps": [one["steps"] for one in mine], "n": mine[0]["n"], "threads": mine[0]["threads"],
+    }  # fmt: skip
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Markdown: a row a variant. Before and after: held-out success at the rollout temperature, mean over seeds."""
+    worlds = list(results[0]["before"]["sampled"]["worlds"])
+    head = ["variant", "seeds", "before", "after", "gain (95%)", "greedy gain", "steps", *worlds]
+    rows = [head, ["---"] * len(head)]
+    for name, (said, _) in rl_run.VARIANTS.items():
+        mine = [one for one in results if one["variant"] == name]
+        if not mine:
+            continue
+        low, high = interval([one["gain"] for one in mine])
+        sides = {side: [one[side]["sampled"] for one in mine] for side in ("before", "after")}
+        reach = f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else ""
+        rows.append(
+            [said, str(len(mine)), *(f"{_mean(part, 'success'):.2f}" for part in sides.values()),
+             f"{fmean(one['gain'] for one in mine):+.3f}{reach}", f"{fmean(one['gain_greedy'] for one in mine):+.3f}",
+             f"{fmean(one['steps'] for one in mine):.0f}",
+             *(" → ".join(f"{fmean(one['worlds'][w] for one in part):.2f}" for part in sides.values()) for w in worlds)]
+        )  # fmt: skip
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def _mean(part: Iterable[dict[str, Any]], name: str) -> float:
+    return fmean(one[name] for one in part)
+
+
+def _picture(out: Path) -> None:
+    """The curves of all runs as data (curves.json) and as one picture: over minutes, a colour a variant."""
+    runs: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in rl_run.VARIANTS}
+    for path in sorted(out.glob("runs/*/curve.jsonl")):
+        name = path.parent.name.rpartition("-")[0]
+        # A step that a kill cut off between curve and state comes twice: the later one counts.
+        points = {point["step"]: point for point in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+        runs[name].append([points[step] for step in sorted(points)])
+    (out / "curves.json").write_text(json.dumps(runs), encoding="utf-8")
+    charts = []
+    for figure, title in CURVES:
+        series = []
+        for name, mine in runs.items():
+            for curve in mine:
+                points = [(point["minute"], point[figure]) for point in curve if figure in point]
+                if points:
+                    series.append(Series(name, TONES[name], smooth(points)))
+        if series:
+            legend = tuple((name, TONES[name]) for name, mine in runs.items() if mine)
+            share = figure in ("success", "curriculum_informative")
+            drawn = lines(series, title=title, x_label="minutes", percent=share)
+            charts.append(Chart(title, "", drawn, legend if figure == "success" else ()))
+    if charts:
+        page = f'<!doctype html><body style="margin:0">{sheet(charts, [], "RL on three games and two sites")}</body>'
+        (out / "curves.html").write_text(page, encoding="utf-8")
+        screenshot(out / "curves.html", out / "curves.png", width=1260)
+
+
+def smooth(points: Sequence[tuple[float, float]], reach: int = 4) -> tuple[tuple[float, float], ...]:
+    """Each value the mean of its neighbours, `reach` to each side; a line a run, so single batches are too rough."""
+    reach = min(reach, len(points) // 4)
+    near = (points[max(0, n - reach) : n + reach + 1] for n in range(len(points)))
+    return tuple((points[n][0], fmean(y for _, y in part)) for n, part in enumerate(near))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,137 @@
+"""What `benchmarks/rl.py` begins from: its tasks, and a model that a few demonstrations of the experts have started.
+
+The start is made from models/base by imitation of level 1 alone, small and seeded, and kept on disk under a name that
+is a digest of all that it depends on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flywheel.agent.actions import NAMES, Action
+from flywheel.agent.grammar import Grammar, response_text
+from flywheel.agent.parser import serialise
+from flywheel.errors import BadInput
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import digest
+from flywheel.sandbox.env import Env, StepResult, Task
+from flywheel.sandbox.pool import open_sandbox
+from flywheel.settings import Settings, Supervised
+from flywheel.synthesis.tasks import content, make_task
+from flywheel.training.samples import Sample, agent_samples
+from flywheel.training.supervised import train_supervised
+from flywheel.worlds import catalogue, oracle
+
+KINDS = (("tiles", "clear"), ("shapes", "fit"), ("merge", "reach"), ("settings", "turn_on"), ("shop", "add"))
+HELD_OUT = 100  # tasks of a kind, that evaluation may have and nothing else
+# First seeds: those of evaluation, of training and of demonstrations never meet (synthesis/tasks.py).
+_FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the start is made. demonstrations: of each kind. passes: times that each step is seen."""
+
+    demonstrations: int = 6
+    passes: int = 6
+    batch: int = 16
+    lr: float = 3e-4
+    seed: int = 11
+
+
+def tasks(split: str, each: int, level: int = 1) -> list[Task]:
+    """`each` tasks of every kind, no content twice, and none of training or demonstration that of a held-out one.
+
+    Raises BadInput for more than HELD_OUT evaluation tasks of a kind.
+    """
+    if split == "eval" and each > HELD_OUT:
+        raise BadInput(f"{each} tasks of a kind are too many", where="bench rl", fix=f"at most {HELD_OUT}")
+    taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, level)}
+    made: list[Task] = []
+    for name, template in KINDS:
+        world, seed, enough = catalogue.get(name), _FIRST[split], len(made) + each
+        while len(made) < enough:
+            task = make_task(world, template, level, seed, "eval" if split == "eval" else "train")
+            seed += 1
+            if content(task) not in taken:
+                taken.add(content(task))
+                made.append(task)
+    return made
+
+
+def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=print) -> Path:
+    """The start's checkpoint, made now or taken from `folder`."""
+    chosen = tasks("demonstration", recipe.demonstrations)
+    named = {
+        "base": digest(base), "recipe": asdict(recipe), "tasks": [task.task_id for task in chosen],
+        "worlds": [catalogue.get(name).checksum for name, _ in KINDS], "policy": settings.policy.model_dump(),
+        "screen": [settings.sandbox.width, settings.sandbox.height],
+    }  # fmt: skip
+    name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
+    out = folder / f"start-{name}"
+    if (out / "made.json").is_file():
+        return out
+    note(f"making the start {name}: {len(chosen)} demonstrations in real Chromium, then imitation")
+    samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base)))
+    block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50)
+    losses = train_supervised(
+        base,
+        out,
+        list(samples) * recipe.passes,
+        settings=block,
+        seed=recipe.seed,
+        state_folder=folder / f"{name}.state",
+    )
+    facts = named | {"steps": len(samples), "loss": [losses[0], losses[-1]]}
+    (out / "made.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return out
+
+
+async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder) -> list[Sample]:
+    async with open_sandbox(settings) as pool:
+
+        async def one(task: Task) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bytes]]:
+            async with pool.env() as env:
+                return await _demonstration(env, task, Grammar.of_settings(settings))
+
+        played = await asyncio.gather(*map(one, chosen))
+    rows = [row for _, steps, _ in played for row in steps]
+    images = {name: png for _, _, screens in played for name, png in screens.items()}
+    return agent_samples([trajectory for trajectory, _, _ in played], rows, images, encoder, settings.policy)
+
+
+async def _demonstration(
+    env: Env, task: Task, grammar: Grammar
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bytes]]:
+    """Rows as the tables have them, of the columns that samples are made from."""
+    seen: StepResult = await env.reset(task, task.seed)
+    rows, images = [], {}
+    while not (seen.terminated or seen.truncated):
+        advice = oracle.next_step(task, seen.info["state"], task.seed)
+        if advice is None:
+            break
+        thought, action = advice
+        png = seen.observation.screenshot
+        name = hashlib.sha256(png).hexdigest()
+        images[name] = png
+        rows.append(_row(task, len(rows), thought, action, name, grammar, seen.observation.url))
+        seen = await env.step(action)
+        rows[-1]["tool_result"] = seen.info.get("note") or seen.observation.text or None
+    return {"trajectory_id": task.task_id, "instruction": task.instruction, "domain": task.domain}, rows, images
+
+
+def _row(
+    task: Task, step: int, thought: str, action: Action, screen: str, grammar: Grammar, url: str
+) -> dict[str, Any]:
+    text = serialise(action, grammar)
+    return {
+        "trajectory_id": task.task_id, "step": step, "author": "human", "thought": thought, "action": text,
+        "action_type": NAMES[type(action)], "raw_text": response_text(thought, text), "image_sha256": screen,
+        "url": url,
+    }  # fmt: skip

@@ -1,0 +1,162 @@
+"""What a reviewer sees of RL: a curve for each figure with a line a domain, a curve a game, the tasks sampled less.
+
+Made from rows of the table `metrics`, so that the report (from the catalog) and a run in Prefect (from what its stage
+has just measured) draw the same pictures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from flywheel.report import charts
+from flywheel.report.charts import Chart, Series, tone
+from flywheel.report.sheet import sheet as _sheet
+from flywheel.store import catalog
+
+Row = Mapping[str, Any]
+_SMOOTH_OVER = 24  # points; a longer curve is drawn as a mean of its neighbours, the curve itself faint behind it
+_SHOWN = 14  # tasks named of those sampled less
+
+
+@dataclass(frozen=True)
+class Panel:
+    """names: a figure, and another one drawn dashed beside it, with what to call both in the legend."""
+
+    title: str
+    note: str
+    names: tuple[str, ...]
+    called: tuple[str, ...] = ()
+    percent: bool = False
+    zero: bool = False
+    smooth: bool = True
+    begins: str = ""  # a figure of step 0 that the curve begins from
+
+
+PANELS = (
+    Panel("Success", "Share of the batch's episodes that the verifier accepts.", ("success",), percent=True),
+    Panel("Reward", "Mean shaped reward of an episode.", ("reward",)),
+    Panel("Entropy", "Nats a token. Falling to 0: the policy has stopped exploring.", ("entropy",)),
+    Panel("KL", "Nats a token, of the policy that sampled from the one after the step.", ("kl",), zero=True),
+    Panel("Mismatch", "Mean |log-probability recomputed - sampled|: both must agree.", ("mismatch",), zero=True),
+    Panel("Clip fraction", "Tokens whose gradient the clipping removed.", ("clip_fraction",), zero=True),
+    Panel("Explained variance", "Of the returns, by the value model; it begins with what pretraining reached.",
+          ("explained_variance",), begins="value_pretraining_explained_variance"),
+    Panel("Think length", "Tokens a step: of the thought, and of all that is said.",
+          ("think_length", "response_length"), ("thought", "whole step"), zero=True),
+    Panel("Rounds a task", "Mean steps of an episode.", ("rounds",), zero=True),
+    Panel("Lengths: consumed and in flight", "Steps an episode. Those that finish first are short; where dashed lies "
+          "far above, long ones wait.", ("length_consumed", "length_in_flight"), ("consumed", "in flight"), zero=True),
+    Panel("Staleness", "Versions between the weights that sampled a token and those trained.",
+          ("staleness_mean", "staleness_max"), ("mean", "most"), zero=True, smooth=False),
+    Panel("Environments at work", "Share of their time.", ("utilisation",), percent=True),
+    Panel("Groups that teach", "Share of the groups whose episodes do not all end alike.",
+          ("curriculum_informative",), percent=True),
+    Panel("Always or never solved", "Share of the tasks: always, and never.",
+          ("curriculum_always", "curriculum_never"), ("always", "never"), percent=True),
+    Panel("Level", "The level that is open, mean over worlds.", ("curriculum_level",), smooth=False),
+)  # fmt: skip
+
+
+def curves(connection: duckdb.DuckDBPyConnection) -> tuple[list[Chart], list[Chart]]:
+    """The panels, and a small chart a world; the newest iteration strong, the ones before it faint."""
+    rows = catalog.rows(connection, "FROM metrics WHERE stage LIKE 'rl-%' AND value IS NOT NULL")
+    return panels(rows), worlds(rows)
+
+
+def panels(rows: Iterable[Row]) -> list[Chart]:
+    """One chart a figure that was measured. rows: domain, name, step, value, and iteration where there are several."""
+    found = _curves(row for row in rows if "/" not in row["domain"])
+    newest = max((k for k, _, _ in found), default=0)
+    result = []
+    for panel in PANELS:
+        series, shown = [], set()
+        for place, name in enumerate(panel.names):
+            for (k, domain, other), points in sorted(found.items()):
+                if other != name or _single(points):
+                    continue
+                first = found.get((k, domain, panel.begins), [])
+                series += _drawn(domain, [*first, *points], faint=k < newest, dashed=place > 0, smooth=panel.smooth)
+                shown.add(domain)
+        if series:
+            legend = [(domain, tone(domain)) for domain in sorted(shown)]
+            legend += [(said, "plain dashed" if n else "plain") for n, said in enumerate(panel.called)]
+            drawing = charts.lines(
+                series, title=panel.title, x_label="PPO step", percent=panel.percent, zero=panel.zero
+            )
+            result.append(Chart(panel.title, panel.note, drawing, tuple(legend)))
+    return result
+
+
+def worlds(rows: Iterable[Row]) -> list[Chart]:
+    """A small chart of success a world: where the mean hides that one game rises and another falls."""
+    found = _curves(row for row in rows if "/" in row["domain"] and row["name"] == "success")
+    newest = max((k for k, _, _ in found), default=0)
+    result = []
+    for place in sorted({place for _, place, _ in found}):
+        domain, _, world = place.partition("/")
+        series, last = [], None
+        for (k, other, _), points in sorted(found.items()):
+            if other == place:
+                series += _drawn(domain, points, faint=k < newest)
+                last = (points[0][1], series[-1].points[-1][1]) if k == newest else last
+        said = f"{100 * last[0]:.0f}% → {100 * last[1]:.0f}%" if last else ""
+        result.append(
+            Chart(world, said, charts.lines(series, title=f"Success in {world}", percent=True, width=240, height=110))
+        )
+    return result
+
+
+def sampled_less(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """For each specialist of the newest iteration that has one: how many tasks come less and why, and which."""
+    newest = "iteration = (SELECT max(iteration) FROM curriculum)"
+    reasons: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in catalog.rows(
+        connection, f"SELECT stage, reason, count(*) AS n FROM curriculum WHERE {newest} GROUP BY ALL"
+    ):
+        reasons[row["stage"]][row["reason"]] = row["n"]
+    rows = catalog.rows(connection, f"FROM sampled_less WHERE {newest}")
+    return [
+        {
+            "stage": stage, "tasks": sum(counts.values()), "less": sum(n for why, n in counts.items() if why),
+            "why": sorted((why, n) for why, n in counts.items() if why),
+            "rows": [row for row in rows if row["stage"] == stage][:_SHOWN],
+        }
+        for stage, counts in sorted(reasons.items())
+    ]  # fmt: skip
+
+
+def sheet(rows: Sequence[Row], title: str) -> str:
+    """All of it as one SVG that needs nothing else, for a page that has no styles of its own."""
+    return _sheet(panels(rows), worlds(rows), title)
+
+
+def _curves(rows: Iterable[Row]) -> dict[tuple[int, str, str], list[tuple[float, float]]]:
+    found: dict[tuple[int, str, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row["value"] is not None and math.isfinite(row["value"]):
+            found[row.get("iteration", 0), row["domain"], row["name"]].append((row["step"], row["value"]))
+    return {key: sorted(points) for key, points in found.items()}
+
+
+def _single(points: Sequence[tuple[float, float]]) -> bool:
+    """A figure of the whole run, such as its seconds, is no curve."""
+    return len(points) == 1 and points[0][0] == 0
+
+
+def _drawn(
+    domain: str, points: Sequence[tuple[float, float]], *, faint: bool, dashed: bool = False, smooth: bool = True
+) -> list[Series]:
+    whole = Series(f"{domain}", tone(domain), tuple(points), faint=faint, dashed=dashed)
+    if faint or not smooth or len(points) <= _SMOOTH_OVER:
+        return [whole]
+    reach = max(1, len(points) // 16)
+    near = [points[max(0, n - reach) : n + reach + 1] for n in range(len(points))]
+    mean = tuple((x, sum(y for _, y in part) / len(part)) for (x, _), part in zip(points, near, strict=True))
+    behind = Series(domain, tone(domain), tuple(points), faint=True)
+    return ([] if dashed else [behind]) + [Series(domain, tone(domain), mean, dashed=dashed)]

@@ -1,0 +1,60 @@
+"""A finished episode as one file, there whole or not at all: a zip of its rows (JSON) and its screens (PNG)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flywheel.errors import DataError
+from flywheel.rollout.episode import Episode
+
+_TIMES = ("started_at", "ended_at")
+_ROWS, _LAST = "episode.json", "last.png"
+
+
+def write(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
+    """facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit."""
+    temporary = path.with_suffix(".part")
+    rows = {
+        "facts": facts, "trajectory": episode.trajectory, "steps": episode.steps,
+        "sampled_logprobs": episode.sampled_logprobs,
+    }  # fmt: skip
+    with zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
+        file.writestr(_ROWS, json.dumps(rows, default=datetime.isoformat))
+        for sha256, png in episode.images.items():
+            file.writestr(f"{sha256}.png", png)
+        if episode.last_screen is not None:
+            file.writestr(_LAST, episode.last_screen)
+    temporary.replace(path)
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """What was kept beside the episode."""
+    with _opened(path) as file:
+        return json.loads(file.read(_ROWS))["facts"]
+
+
+def read(path: Path) -> Episode:
+    """Raises DataError for a file that is missing or broken."""
+    with _opened(path) as file:
+        rows = json.loads(file.read(_ROWS))
+        screens = {name: file.read(name) for name in file.namelist() if name != _ROWS}
+    last = screens.pop(_LAST, None)
+    images = {name.removesuffix(".png"): png for name, png in screens.items()}
+    sampled = tuple(map(tuple, rows["sampled_logprobs"]))
+    return Episode(_timed(rows["trajectory"]), tuple(map(_timed, rows["steps"])), images, last, sampled)
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"the episode cannot be read: {error}", where=path, fix="delete its folder") from None
+
+
+def _timed(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: datetime.fromisoformat(row[name]) for name in _TIMES if row.get(name)}

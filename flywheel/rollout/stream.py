@@ -1,0 +1,243 @@
+"""The asynchronous rollout pool (section 2.5.3): training starts when its batch is complete, the rest goes on.
+
+One event loop. Each episode is a task of its own, from a leased environment; the policy may get new weights while it
+is under way, and each of its steps keeps the version that it was sampled with. What is begun and what is trained on
+is the ledger's to say (`rollout.ledger`), so a killed pool goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+import numpy as np
+
+from flywheel.errors import FlywheelError, TrainingError
+from flywheel.policy.protocol import Policy
+from flywheel.rollout.episode import Episode
+from flywheel.rollout.ledger import Ledger, Outcome, Ticket
+from flywheel.rollout.occupancy import Occupancy
+from flywheel.rollout.pool import Sandbox, Tally, attempt, concurrent
+from flywheel.sandbox.env import Task
+from flywheel.settings import Settings
+
+Grade = Callable[[Task, Episode], tuple[float, bool]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one training step is made of, in the order of tickets. figures: of the pool, see `Pool.batch`."""
+
+    step: int
+    episodes: tuple[tuple[Ticket, Episode], ...]
+    outcomes: tuple[Outcome, ...]
+    figures: Mapping[str, float]
+
+
+class Pool:
+    """`async with Pool(...) as pool:` then `await pool.batch()`, train, `policy.load`, `pool.advance()`, and again.
+
+    grade: an episode's score and whether it is verified, by the task's verifier. where: names the run in errors.
+    on_episode: called with each episode as it ends, crashed ones included.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        policy: Policy,
+        sandbox: Sandbox,
+        *,
+        grade: Grade,
+        iteration: int,
+        settings: Settings,
+        temperature: float,
+        where: str,
+        on_episode: Callable[[Episode], None] = lambda episode: None,
+    ) -> None:
+        self.ledger, self._policy, self._grade, self._where = ledger, policy, grade, where
+        self._iteration, self._settings, self._temperature = iteration, settings, temperature
+        self._on_episode, self._places = on_episode, concurrent(settings)
+        self._sandbox = Occupancy(sandbox, self._places)
+        self._versions = {policy.weight_version: ledger.version}
+        self._tasks: dict[asyncio.Task[None], Ticket] = {}
+        self._rounds: dict[int, int] = {}  # ordinal -> steps that a running episode has made
+        self._tally, self._retried = Tally(), 0
+        self._crashes, self._crashed = 0, 0  # in a row; since the last batch
+        self._fault: Exception | None = None
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Pool:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Episodes under way are given up; on disk they are as if they had not begun."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def batch(self) -> Batch:
+        """The episodes of the next training step, as soon as there are enough.
+
+        Figures: staleness_mean and _max (of the batch's tokens, in training steps), length_consumed and
+        length_in_flight (mean steps of the batch's episodes, and of those under way so far), running, accepted
+        (finished and not yet used, the batch included), utilisation (share of the environments' time in use since the
+        last batch), retries, crashed (episodes given up).
+
+        Raises TrainingError after rl.batch_timeout_s, where every environment crashes, and where a verifier fails or
+        gives no finite number; PolicyError where the policy fails. Each names the trajectory or the step.
+        """
+        limit = self._settings.rl.batch_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                tickets = await self._complete()
+        except TimeoutError:
+            raise TrainingError(
+                f"no batch in {limit:g} s: {len(self.ledger.finished)} of {self.ledger.plan.batch} episodes have "
+                f"finished, {len(self.ledger.running)} are under way{self._oldest()}", where=self._here,
+                fix="raise rl.batch_timeout_s, or look at what this environment waits for",
+            ) from None  # fmt: skip
+        figures, outcomes = self._figures(), tuple(self.ledger.finished[ticket.ordinal] for ticket in tickets)
+        read = await asyncio.to_thread(lambda: [self.ledger.read(ticket) for ticket in tickets])
+        episodes = tuple(zip(tickets, read, strict=True))
+        return Batch(self.ledger.version, episodes, outcomes, figures | self._staleness(read))
+
+    def announce(self, weight_version: str, version: int) -> None:
+        """Weights that the policy is about to be given: how many training steps they have had."""
+        self._versions[weight_version] = version
+
+    def advance(self) -> None:
+        """The batch was trained on and saved, and the policy answers with the new weights."""
+        self.ledger.advance()
+        self._fill()
+
+    async def _complete(self) -> list[Ticket]:
+        while True:
+            self._changed.clear()
+            if self._fault is not None:
+                raise self._fault
+            taken = self.ledger.take()
+            self._fill()  # with the next batch's, too
+            if taken is not None:
+                return taken
+            await self._changed.wait()
+
+    def _fill(self) -> None:
+        if self._closed or self._fault is not None:
+            return
+        while (ticket := self.ledger.admit(self._places)) is not None:
+            task = asyncio.create_task(self._one(ticket), name=f"episode {ticket.ordinal}")
+            self._tasks[task] = ticket
+            task.add_done_callback(self._tasks.pop)
+
+    async def _one(self, ticket: Ticket) -> None:
+        try:
+            episode = await attempt(
+                ticket.task, ticket.sample, self._policy, self._sandbox, iteration=self._iteration,
+                settings=self._settings, temperature=self._temperature, tally=self._tally, seed=ticket.seed,
+                on_step=lambda step: self._rounds.__setitem__(ticket.ordinal, step),
+            )  # fmt: skip
+            self._end(ticket, episode)
+            self._fill()
+        except FlywheelError as error:
+            where = ", ".join(filter(None, (error.where, self._place(ticket))))
+            self._stop(type(error)(error.what, where=where, fix=error.fix))
+        except Exception as error:
+            # Whatever it is, the one who waits for the batch must hear of it.
+            raised = TrainingError(f"an episode failed: {type(error).__name__}: {error}", where=self._place(ticket))
+            raised.__cause__ = error
+            self._stop(raised)
+        finally:
+            self._rounds.pop(ticket.ordinal, None)
+            self._changed.set()
+
+    def _end(self, ticket: Ticket, episode: Episode) -> None:
+        self._on_episode(episode)
+        if episode.trajectory["status"] == "crashed":
+            self._give_up(ticket, episode)
+            return
+        score, success = self._judge(ticket, episode)
+        self._crashes = 0
+        self.ledger.accept(ticket, self._marked(episode), score, success)
+
+    def _give_up(self, ticket: Ticket, episode: Episode) -> None:
+        error = episode.trajectory["error"]
+        self.ledger.fail(ticket, error)
+        self._crashes, self._crashed = self._crashes + 1, self._crashed + 1
+        if self._crashes >= max(self._places, self.ledger.plan.samples):
+            raise TrainingError(
+                f"every environment crashed: {self._crashes} episodes in a row; the last: {error}",
+                fix="see `flywheel doctor`, and the sandbox's settings",
+            )
+
+    def _judge(self, ticket: Ticket, episode: Episode) -> tuple[float, bool]:
+        try:
+            score, success = self._grade(ticket.task, episode)
+        except Exception as error:
+            raise TrainingError(
+                f"the verifier {ticket.task.verifier} failed: {type(error).__name__}: {error}",
+                where=f"trajectory {episode.id}",
+            ) from error
+        if not (math.isfinite(score) and math.isfinite(episode.trajectory["reward"])):
+            reward = episode.trajectory["reward"]
+            raise TrainingError(
+                f"the score is {score}, the environment's rewards sum to {reward}", where=f"trajectory {episode.id}",
+                fix=f"the verifier {ticket.task.verifier} and the world {ticket.task.world} must give finite numbers",
+            )  # fmt: skip
+        return float(score), bool(success)
+
+    def _marked(self, episode: Episode) -> Episode:
+        """Each step with the version of its weights. A server that swaps them by itself is not known here."""
+        steps = tuple({**row, "version": self._version_of(row["weight_version"])} for row in episode.steps)
+        return replace(episode, steps=steps)
+
+    def _version_of(self, weights: str) -> int:
+        if weights not in self._versions:
+            raise TrainingError(f"the policy answered with weights {weights}, which this run did not give it")
+        return self._versions[weights]
+
+    def _stop(self, error: Exception) -> None:
+        self._fault = self._fault or error
+
+    # -- what is told ---------------------------------------------------------------------------------------------
+    def _figures(self) -> dict[str, float]:
+        in_flight = [self._rounds.get(ordinal, 0) for ordinal in self.ledger.running]
+        found = {
+            "running": float(len(in_flight)), "accepted": float(len(self.ledger.finished)),
+            "utilisation": self._sandbox.share(), "retries": float(self._tally.retries - self._retried),
+            "crashed": float(self._crashed),
+        }  # fmt: skip
+        self._retried, self._crashed = self._tally.retries, 0
+        return found | ({"length_in_flight": float(np.mean(in_flight))} if in_flight else {})
+
+    def _staleness(self, episodes: list[Episode]) -> dict[str, float]:
+        rows = [row for episode in episodes for row in episode.steps]
+        found: dict[str, float] = {"length_consumed": len(rows) / len(episodes)}
+        if rows:
+            late = np.repeat(
+                [self.ledger.version - row["version"] for row in rows], [len(r["token_ids"]) for r in rows]
+            )
+            found |= {"staleness_mean": float(late.mean()), "staleness_max": float(late.max())}
+        return found
+
+    @property
+    def _here(self) -> str:
+        return f"{self._where}, step {self.ledger.version + 1}"
+
+    def _place(self, ticket: Ticket) -> str:
+        step = self._rounds.get(ticket.ordinal, 0)
+        return f"{self._here}, episode {ticket.ordinal} of task {ticket.task.task_id} at its step {step}"
+
+    def _oldest(self) -> str:
+        first = min(self._tasks.values(), key=lambda ticket: ticket.ordinal, default=None)
+        if first is None:
+            return ""
+        return f"; the oldest is episode {first.ordinal} of task {first.task.task_id} at its step " + str(
+            self._rounds.get(first.ordinal, 0)
+        )

@@ -1,0 +1,237 @@
+"""Which task the next group of episodes is of: levels rise with success, and tasks that teach nothing come less.
+
+A group of episodes teaches where some succeed and some fail (its advantages are 0 where all end alike). What is known
+of a task is a Beta distribution of its success p: its own outcomes, older ones counting less, on those of its kind
+(world, template, level). Its weight is the chance that a group of n is mixed,
+    1 - E[p^n] - E[(1 - p)^n],   E[p^n] = prod_{i<n} (a + i) / (a + b + i) for p ~ Beta(a, b),
+so a task that is always or never solved comes less, and one that was never tried more. (The report says that tasks
+grow harder with the agent, not how; DAPO 2025 throws unmixed groups away, after they have been paid for.)
+
+Draws are spread evenly, as shuffled rounds would be: each task gathers its chance as credit, and the one with most
+credit is drawn and pays 1. So nothing is random but the first order, and the state is a handful of numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from flywheel.errors import TrainingError
+from flywheel.sandbox.env import Task
+from flywheel.settings import Rl
+
+Kind = tuple[str, str, int]  # world, template, level
+_PULL = 2.0  # episodes that a kind's rate counts for in the estimate of one task
+_TASK_GROUPS, _KIND_GROUPS = 2.0, 4.0  # groups of outcomes taken from a tally at most: they are of an older policy
+_REASONS = {"level not reached": "level not reached", "always": "always solved", "never": "never solved"}
+_SURE = 0.95  # a share of successes from which a task counts as always solved, and below 1 - which as never
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What is known before a run: (successes, episodes) by task_id and by kind."""
+
+    tasks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    kinds: Mapping[Kind, tuple[float, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, outcomes: Iterable[tuple[str, Kind, bool]]) -> Tally:
+        """From (task_id, kind, verified) of each scored episode."""
+        tasks: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        kinds: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for task_id, kind, verified in outcomes:
+            for count in (tasks[task_id], kinds[kind]):
+                count[0] += verified
+                count[1] += 1
+        return cls(*({key: (k, n) for key, (k, n) in found.items()} for found in (tasks, kinds)))
+
+
+@dataclass
+class _Count:
+    """Successes among episodes, both fading as newer ones come."""
+
+    successes: float = 0.0
+    episodes: float = 0.0
+
+    def add(self, successes: float, episodes: float, keep: float) -> None:
+        self.successes = keep * self.successes + successes
+        self.episodes = keep * self.episodes + episodes
+
+    @classmethod
+    def at_most(cls, found: tuple[float, float], episodes: float) -> _Count:
+        """As many older outcomes, scaled down where they are more than `episodes`."""
+        successes, n = found
+        scale = min(1.0, episodes / n) if n else 0.0
+        return cls(successes * scale, n * scale)
+
+
+class Curriculum:
+    """Chooses among tasks of one domain. Not for several threads.
+
+    A task counts for its own level; levels of a world above the one that is open are drawn at the floor alone. A level
+    opens once rl.curriculum_rise of the newest episodes of the one below succeed, and never closes.
+    """
+
+    def __init__(self, tasks: Sequence[Task], rl: Rl, seed: int, prior: Tally | None = None) -> None:
+        """Raises TrainingError where there is no task, or two of one id."""
+        self._tasks = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
+        if not tasks or len(self._tasks) < len(tasks):
+            what = "two tasks have the same id" if tasks else "there are no tasks"
+            raise TrainingError(what, where="curriculum", fix="check synthesis.domains")
+        prior, group = prior or Tally(), max(rl.samples, 2)
+        self._rl, self._group = rl, group
+        self._levels: dict[str, list[int]] = defaultdict(list)
+        for task in self._tasks.values():
+            if task.level not in self._levels[task.world]:
+                self._levels[task.world].append(task.level)
+        self._own = {name: _Count.at_most(prior.tasks.get(name, (0, 0)), _TASK_GROUPS * group) for name in self._tasks}
+        known = {kind: _Count.at_most(found, _KIND_GROUPS * group) for kind, found in prior.kinds.items()}
+        self._kinds: dict[Kind, _Count] = {kind: known.get(kind, _Count()) for kind in map(_kind, tasks)}
+        self._open = {world: min(levels) for world, levels in self._levels.items()}
+        for world in self._open:
+            self._rise(world)
+        self._drawn = dict.fromkeys(self._tasks, 0)
+        self._mixed = _Count()  # groups whose scores differ, among all
+        share = 1 / len(self._tasks)
+        self._credit = {name: share * _fraction(seed, name) for name in self._tasks}
+
+    def next(self) -> Task:
+        """The task of the next group: a function of the state alone. Every task comes again, the rarest too."""
+        chances = self.chances()
+        for name, chance in chances.items():
+            self._credit[name] += chance
+        chosen = max(self._credit, key=lambda name: (self._credit[name], name))
+        self._credit[chosen] -= 1
+        self._drawn[chosen] += 1
+        return self._tasks[chosen]
+
+    def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
+        """The outcomes of a whole group; of none where every environment crashed: then nothing was learnt of it.
+
+        Raises TrainingError for an unknown task, a score that is not finite, or lengths that differ.
+        """
+        task = self._tasks.get(task_id)
+        if task is None or len(scores) != len(successes) or not all(map(math.isfinite, scores)):
+            raise TrainingError(
+                f"the outcome of a group cannot be used: {len(scores)} scores {list(scores)[:8]}, "
+                f"{len(successes)} verdicts",
+                where=f"curriculum, task {task_id}", fix="a verifier gives each episode one finite score",
+            )  # fmt: skip
+        if not scores:
+            return
+        won, n = float(sum(successes)), float(len(successes))
+        self._own[task_id].add(won, n, self._rl.curriculum_memory)
+        self._kinds[_kind(task)].add(won, n, 1 - (1 - self._rl.curriculum_memory) / 2)
+        self._mixed.add(float(max(scores) > min(scores)), 1.0, 0.9)
+        self._rise(task.world)
+
+    def chances(self) -> dict[str, float]:
+        """By task_id the share of draws that each task has now; they sum to 1, and none is under floor / tasks."""
+        weights = {name: self._weight(task) for name, task in self._tasks.items()}
+        total, floor = math.fsum(weights.values()), self._rl.curriculum_floor
+        even = 1 / len(weights)
+        return {name: even * floor + (1 - floor) * (w / total if total else even) for name, w in weights.items()}
+
+    def figures(self) -> dict[str, float]:
+        """curriculum_: level (mean of the open ones; level_<world> each), informative (of the newest groups, those
+        whose scores differ; absent before the first), always, never, untried (shares of the tasks)."""
+        marks = [self._mark(name) for name in self._tasks]
+        found = {f"curriculum_level_{world}": float(level) for world, level in sorted(self._open.items())}
+        found["curriculum_level"] = math.fsum(self._open.values()) / len(self._open)
+        for mark in ("always", "never", "untried"):
+            found[f"curriculum_{mark}"] = marks.count(mark) / len(marks)
+        if self._mixed.episodes:
+            found["curriculum_informative"] = self._mixed.successes / self._mixed.episodes
+        return found
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row a task (table `curriculum`): how often it was drawn, what is known of it, its chance, and why that is
+        lower than an even share (empty where it is not, or where others are only more promising)."""
+        rows, even = [], 1 / len(self._tasks)
+        for name, chance in self.chances().items():
+            task, own = self._tasks[name], self._own[name]
+            mark = "level not reached" if task.level > self._open[task.world] else self._mark(name)
+            why = _REASONS.get(mark, "") if chance < even else ""
+            rows.append(
+                {"task_id": name, "domain": task.domain, "world": task.world, "template": task.template,
+                 "level": task.level, "groups": self._drawn[name], "successes": own.successes,
+                 "episodes": own.episodes, "chance": chance, "relative": chance / even, "reason": why}
+            )  # fmt: skip
+        return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes, as JSON values."""
+        return {
+            "own": {name: [count.successes, count.episodes] for name, count in self._own.items()},
+            "kinds": [[*kind, count.successes, count.episodes] for kind, count in self._kinds.items()],
+            "open": dict(self._open), "drawn": dict(self._drawn), "credit": dict(self._credit),
+            "mixed": [self._mixed.successes, self._mixed.episodes],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Back to a state. Raises TrainingError where it is one of other tasks."""
+        if set(state["credit"]) != set(self._tasks):
+            apart = len(set(state["credit"]) ^ set(self._tasks))
+            raise TrainingError(
+                f"the state is of other tasks ({apart} differ)", where="curriculum", fix="begin the run anew"
+            )
+        # In the order of the tasks, whatever that of the file: sums must be the same to the last bit.
+        self._own = {name: _Count(*state["own"][name]) for name in self._tasks}
+        found = {tuple(row[:3]): _Count(*row[3:]) for row in state["kinds"]}
+        self._kinds = {kind: found[kind] for kind in self._kinds}
+        self._open = {world: state["open"][world] for world in self._open}
+        self._drawn = {name: state["drawn"][name] for name in self._tasks}
+        self._credit = {name: state["credit"][name] for name in self._tasks}
+        self._mixed = _Count(*state["mixed"])
+
+    # -- what is known of a task -----------------------------------------------------------------------------------
+    def _weight(self, task: Task) -> float:
+        if task.level > self._open[task.world]:
+            return 0.0
+        kind, own = self._kinds[_kind(task)], self._own[task.task_id]
+        rate = (kind.successes + 1) / (kind.episodes + 2)
+        return mixed(_PULL * rate + own.successes, _PULL * (1 - rate) + own.episodes - own.successes, self._group)
+
+    def _mark(self, name: str) -> str:
+        """always, never, mixed, or untried where too little is known."""
+        own = self._own[name]
+        if own.episodes < 0.5 * self._group:
+            return "untried"
+        rate = own.successes / own.episodes
+        return "always" if rate >= _SURE else "never" if rate <= 1 - _SURE else "mixed"
+
+    def _rise(self, world: str) -> None:
+        """Open the level above each one that goes well enough, also above a higher one that the floor has tried."""
+        levels = sorted(self._levels[world])
+        for level, above in pairwise(levels):
+            counts = [count for kind, count in self._kinds.items() if (kind[0], kind[2]) == (world, level)]
+            won, n = (math.fsum(getattr(c, name) for c in counts) for name in ("successes", "episodes"))
+            if n >= 1.5 * self._group and won / n >= self._rl.curriculum_rise:
+                self._open[world] = max(self._open[world], above)
+
+
+def in_words(table: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of `Curriculum.table` in one line: "3 always solved, 5 never solved of 20"."""
+    counts = Counter(row["reason"] for row in table if row["reason"])
+    return f"{', '.join(f'{n} {why}' for why, n in sorted(counts.items())) or 'none'} of {len(table)}"
+
+
+def mixed(a: float, b: float, n: int) -> float:
+    """The chance that n episodes of a task do not all end alike, its success being Beta(a, b); a, b > 0, n >= 2."""
+    won = math.prod((a + i) / (a + b + i) for i in range(n))
+    lost = math.prod((b + i) / (a + b + i) for i in range(n))
+    return max(0.0, 1 - won - lost)
+
+
+def _kind(task: Task) -> Kind:
+    return task.world, task.template, task.level
+
+
+def _fraction(seed: int, name: str) -> float:
+    """0 <= fraction < 1, a function of seed and name: the first order of the tasks."""
+    return int.from_bytes(hashlib.sha256(f"curriculum {seed} {name}".encode()).digest()[:6]) / 2**48

@@ -1,0 +1,33 @@
+"""Group-relative advantages (GRPO, DeepSeekMath 2024, section 4.1.2): the comparison that needs no value model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from flywheel.errors import TrainingError
+
+
+def group_relative(rewards: Sequence[float], groups: Sequence[Hashable]) -> np.ndarray:
+    """A_i = (R_i - mean of its group) / deviation of its group, for all tokens of trajectory i.
+
+    rewards: R_i, what a whole trajectory got. groups: which trajectories are of one task. A group whose rewards are
+    all the same, one of a single trajectory among them, says nothing: 0. Returns float64 [trajectories]. Raises
+    TrainingError for a reward that is not finite.
+    """
+    every = np.asarray(rewards, dtype=np.float64)
+    if not np.isfinite(every).all():
+        raise TrainingError(
+            f"the reward of trajectory {int(np.flatnonzero(~np.isfinite(every))[0])} is not finite", where="GRPO"
+        )
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for number, name in enumerate(groups):
+        members[name].append(number)
+    result = np.zeros(len(every))
+    for rows in members.values():
+        mine = every[rows]
+        if (deviation := mine.std()) > 1e-8:
+            result[rows] = (mine - mine.mean()) / deviation
+    return result

@@ -1,0 +1,304 @@
+"""Task templates of the forum on members, messages and the own profile, and those of a moderator."""
+
+from __future__ import annotations
+
+from flywheel.worlds.forum import draws, people, threads, ways
+from flywheel.worlds.forum.data import ME, REASONS, Records
+from flywheel.worlds.forum.texts import BOARDS, PLACES, SAID
+from flywheel.worlds.screen import Move, Screen
+from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
+
+_SUBJECTS = ("A question", "Your topic", "Next Sunday", "About the garden", "Thank you", "Old records")
+_WORDS = ("Do you still have time for me?", "I will bring the tools.", "Where did you learn that?",
+          "Send me the list, please.", "It was good to meet you.")  # fmt: skip
+_SIGNATURES = ("Slow and steady.", "Never without tea.", "Ask the cat.", "Made by hand.", "Out in the rain.")
+
+
+# -- members and the profile -----------------------------------------------------------------------------------------
+def _befriend(records: Records, p: Params) -> None:
+    records["friends"][p["user"]] = True
+
+
+def _steps_befriend(screen: Screen, p: Params) -> Move | None:
+    return ways.member(screen, p["user"]) or screen.click("follow", "I follow them.", "I click follow.")
+
+
+def _unfriend(records: Records, p: Params) -> None:
+    del records["friends"][p["user"]]
+
+
+def _steps_unfriend(screen: Screen, p: Params) -> Move | None:
+    return ways.menu(screen, "following") or screen.click(f"unfollow {p['user']}", "I do not follow them any more.")
+
+
+def _draw_starter(d: Draw) -> Params:
+    """A member who began two or three topics, some of which are not followed."""
+    begun: dict[str, list[str]] = {}
+    for key, one in d.records["topics"].items():
+        begun.setdefault(one["author"], []).append(key)
+    fits = [user for user, keys in begun.items() if user != ME and 2 <= len(keys) <= 3]
+    if not fits:
+        raise Redraw
+    user = d.rng.choice(fits)
+    return {"user": user, "name": d.records["_users"][user]["name"], "keys": begun[user]}
+
+
+def _follow_all(records: Records, p: Params) -> None:
+    records["followed"] |= dict.fromkeys(p["keys"], True)
+
+
+def _steps_follow_all(screen: Screen, p: Params) -> Move | None:
+    left = [key for key in p["keys"] if key not in screen.records["followed"]]
+    if not left:
+        return None
+    if screen.page == f"topic/{left[0]}":
+        return screen.click("follow", "I follow it.", "I click follow.")
+    if screen.page == f"member/{p['user']}":
+        return screen.click(f"topic {left[0]}", "I open this topic.", "Now this one.")
+    return ways.member(screen, p["user"])
+
+
+def _draw_profile(d: Draw) -> Params:
+    place = d.rng.choice([one for one in PLACES if one != d.records["profile"]["place"]])
+    return {"place": place, "signature": d.rng.choice(_SIGNATURES)}
+
+
+def _place(records: Records, p: Params) -> None:
+    records["profile"]["place"] = p["place"]
+
+
+def _profile(records: Records, p: Params) -> None:
+    records["profile"] |= {"place": p["place"], "signature": p["signature"], "mail_news": False}
+
+
+def _draw_news(d: Draw) -> Params:
+    if not d.records["profile"]["mail_news"]:
+        raise Redraw
+    return _draw_profile(d)
+
+
+_SAVE = {"save": ("I save it.", "Now I save.")}
+
+
+def _steps_place(screen: Screen, p: Params) -> Move | None:
+    return ways.bar(screen, "profile") or screen.fill({"place": p["place"]}, "save", _SAVE)
+
+
+def _steps_profile(screen: Screen, p: Params) -> Move | None:
+    values = {"place": p["place"], "signature": p["signature"], "mail_news": False}
+    return ways.bar(screen, "profile") or screen.fill(values, "save", _SAVE)
+
+
+def _read_all(records: Records, p: Params) -> None:
+    for one in records["alerts"].values():
+        one["unread"] = False
+
+
+def _steps_read_all(screen: Screen, p: Params) -> Move | None:
+    return ways.bar(screen, "alerts") or screen.click("mark read", "I have seen all of them.")
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+def _draw_message(d: Draw) -> Params:
+    return {**draws.draw_member(d), "subject": d.rng.choice(_SUBJECTS), "text": d.rng.choice(_WORDS)}
+
+
+def _message(records: Records, p: Params) -> None:
+    records["talks"]["new"] = people.talk(p["user"], p["subject"], p["text"])
+
+
+def _write(screen: Screen, p: Params, to: str) -> Move:
+    said = {"to": ("I type the name.",), "subject": ("I type the subject.",), "text": ("I write the message.",),
+            "send": ("I send it.", "I click send.")}  # fmt: skip
+    return screen.fill({"to": to, "subject": p["subject"], "text": p["text"]}, "send", said)
+
+
+def _steps_message(screen: Screen, p: Params) -> Move | None:
+    if screen.page == "messages/new":
+        return _write(screen, p, p["name"])
+    return ways.bar(screen, "messages") or screen.click("new message", "I write a new message.")
+
+
+def _draw_praise(d: Draw) -> Params:
+    """The member who began the topic of most votes in a board."""
+    drawn = draws.draw_board(d)
+    keys = draws.topics_of(d.records, drawn["board"])
+    key = draws.most(d.records, keys, lambda topic: threads.score(d.records, topic))
+    user = d.records["topics"][key]["author"]
+    if user == ME:
+        raise Redraw
+    return {**drawn, "key": key, "user": user, "subject": d.rng.choice(_SUBJECTS), "text": d.rng.choice(_WORDS)}
+
+
+def _steps_praise(screen: Screen, p: Params) -> Move | None:
+    if screen.page == "messages/new":
+        return _write(screen, p, screen.records["_users"][p["user"]]["name"])
+    if screen.page == f"member/{p['user']}":
+        return screen.click("write", "I write to them.", "I click message.")
+    if screen.page == f"topic/{p['key']}":
+        name = "by" if screen.has(f"by {p['key']}") else "author"
+        return screen.click(f"{name} {p['key']}", "I click the name.", "This is who began it.")
+    move = ways.board(screen, p["board"], "score")
+    return move or screen.click(f"topic {p['key']}", "This one has most votes.", "I compare, and open this one.")
+
+
+def _draw_talk(d: Draw) -> Params:
+    key, one = d.pick("talks")
+    return {"key": key, "subject": one["subject"], "name": d.records["_users"][one["with"]]["name"],
+            "text": d.rng.choice(SAID)}  # fmt: skip
+
+
+def _answer(records: Records, p: Params) -> None:
+    records["talks"][p["key"]]["letters"].append(people.letter(p["text"]))
+
+
+def _steps_answer(screen: Screen, p: Params) -> Move | None:
+    said = {"text": ("I write the answer.",), "send": ("I send it.", "I click send.")}
+    return ways.talk(screen, p["key"]) or screen.fill({"text": p["text"]}, "send", said)
+
+
+def _delete_talk(records: Records, p: Params) -> None:
+    del records["talks"][p["key"]]
+
+
+def _steps_delete_talk(screen: Screen, p: Params) -> Move | None:
+    if p["key"] not in screen.records["talks"]:
+        return None
+    return ways.talk(screen, p["key"]) or ways.confirmed(screen, "delete", "I delete them.")
+
+
+# -- moderators ------------------------------------------------------------------------------------------------------
+def _draw_watched(d: Draw, **now: bool) -> Params:
+    """A topic of a board that the user looks after, whose marks are so."""
+    key, one = d.pick("topics", lambda topic: topic["board"] in d.records["_moderates"]
+                      and all(topic[name] == value for name, value in now.items()))  # fmt: skip
+    return {"key": key, "title": one["title"]}
+
+
+def _draw_switch(**now: bool):
+    return lambda d: _draw_watched(d, **now)
+
+
+def _switch(*names: str):
+    def change(records: Records, p: Params) -> None:
+        for name in names:
+            records["topics"][p["key"]][name] = not records["topics"][p["key"]][name]
+
+    return change
+
+
+def _steps_switch(element: str, said: str):
+    return lambda screen, p: ways.moderate(screen, p["key"], element, said, "I click it.")
+
+
+def _steps_announce(screen: Screen, p: Params) -> Move | None:
+    one = screen.records["topics"][p["key"]]
+    for name, element, said in (("pinned", "pin", "I pin it."), ("locked", "lock", "I lock it.")):
+        if not one[name]:
+            return ways.moderate(screen, p["key"], element, said, "I click it.")
+    return None
+
+
+def _draw_move(d: Draw) -> Params:
+    drawn = _draw_watched(d)
+    board = d.rng.choice([name for name in BOARDS if name != d.records["topics"][drawn["key"]]["board"]])
+    return {**drawn, "board": board, "name": d.t(BOARDS[board][0])}
+
+
+def _move(records: Records, p: Params) -> None:
+    records["topics"][p["key"]]["board"] = p["board"]
+
+
+def _steps_move(screen: Screen, p: Params) -> Move | None:
+    if screen.query.get("ask") == "move" and screen.page == f"topic/{p['key']}":
+        said = {"board": ("I choose the board.",), "confirm": ("I move it.",)}
+        return screen.fill({"board": p["board"]}, "confirm", said)
+    return ways.moderate(screen, p["key"], "move", "I look for the menu.", "I click here to move it.")
+
+
+def _draw_reported(d: Draw) -> Params:
+    """An open report whose writer has no other one open."""
+    waiting = threads.open_reports(d.records)
+    writers = [d.records["posts"][one["on"]]["author"] for _, one in waiting]
+    fits = [pair for pair, writer in zip(waiting, writers, strict=True) if writers.count(writer) == 1]
+    if not fits:
+        raise Redraw
+    key, one = d.rng.choice(fits)
+    post = d.records["posts"][one["on"]]
+    return {"key": key, "post": one["on"], "name": d.records["_users"][post["author"]]["name"],
+            "because": d.t(REASONS[one["reason"]])}  # fmt: skip
+
+
+def _dismiss(records: Records, p: Params) -> None:
+    records["reports"][p["key"]]["state"] = "dismissed"
+
+
+def _steps_dismiss(screen: Screen, p: Params) -> Move | None:
+    return ways.menu(screen, "reports") or screen.click(f"dismiss {p['key']}", "I leave it.", "It may stay.")
+
+
+def _remove(records: Records, p: Params) -> None:
+    threads.drop(records, p["post"])
+
+
+def _steps_remove(screen: Screen, p: Params) -> Move | None:
+    if screen.records["reports"][p["key"]]["state"] != "open":
+        return None
+    return ways.menu(screen, "reports") or ways.confirmed(screen, f"remove {p['key']}", "I delete it.", "It must go.")
+
+
+def _draw_spam(d: Draw) -> Params:
+    """Some open reports are for spam, and some are not."""
+    waiting = threads.open_reports(d.records)
+    spam = [key for key, one in waiting if one["reason"] == "spam"]
+    if not 0 < len(spam) < len(waiting):
+        raise Redraw
+    return {"keys": spam}
+
+
+def _remove_spam(records: Records, p: Params) -> None:
+    for key in p["keys"]:
+        threads.drop(records, records["reports"][key]["on"])
+
+
+def _steps_spam(screen: Screen, p: Params) -> Move | None:
+    left = [key for key in p["keys"] if screen.records["reports"][key]["state"] == "open"]
+    return _steps_remove(screen, {"key": left[0]}) if left else None
+
+
+TASKS = (
+    SiteTask("follow_member", "Follow the member {name}.", {2: 9}, lambda d: draws.draw_member(d, False),
+             _steps_befriend, _befriend),
+    SiteTask("unfollow_member", "Stop following the member {name}.", {1: 6}, lambda d: draws.draw_member(d, True),
+             _steps_unfriend, _unfriend),
+    SiteTask("follow_all", "Follow all topics that {name} began.", {5: 24}, _draw_starter, _steps_follow_all,
+             _follow_all),
+    SiteTask("place", "Change the place in your profile to {place}.", {2: 8}, _draw_profile, _steps_place, _place),
+    SiteTask("profile", "In your profile, set the place {place} and the signature “{signature}”, and get no more news "
+             "of the forum by mail.", {4: 15}, _draw_news, _steps_profile, _profile),
+    SiteTask("read_alerts", "Mark all alerts as read.", {1: 4}, lambda d: {}, _steps_read_all, _read_all),
+    SiteTask("message", "Send {name} a new message with the subject “{subject}”: “{text}”", {4: 15}, _draw_message,
+             _steps_message, _message),
+    SiteTask("praise", "Find the topic of the board {name} that has most votes, and send whoever began it a new "
+             "message with the subject “{subject}”: “{text}”", {5: 20}, _draw_praise, _steps_praise, _message),
+    SiteTask("answer", "Answer the message “{subject}” from {name}: “{text}”", {3: 11}, _draw_talk, _steps_answer,
+             _answer),
+    SiteTask("delete_talk", "Delete the messages with {name} on “{subject}”.", {2: 7}, _draw_talk, _steps_delete_talk,
+             _delete_talk),
+    SiteTask("pin", "As a moderator, pin the topic “{title}”.", {3: 9}, _draw_switch(pinned=False),
+             _steps_switch("pin", "I look for pin."), _switch("pinned")),
+    SiteTask("unpin", "As a moderator, unpin the topic “{title}”.", {3: 9}, _draw_switch(pinned=True),
+             _steps_switch("pin", "I look for the menu."), _switch("pinned")),
+    SiteTask("lock", "As a moderator, lock the topic “{title}”.", {3: 9}, _draw_switch(locked=False),
+             _steps_switch("lock", "I look for the lock."), _switch("locked")),
+    SiteTask("announce", "As a moderator, pin the topic “{title}” and lock it.", {4: 12},
+             _draw_switch(pinned=False, locked=False), _steps_announce, _switch("pinned", "locked")),
+    SiteTask("move", "As a moderator, move the topic “{title}” to the board {name}.", {4: 12}, _draw_move, _steps_move,
+             _move),
+    SiteTask("dismiss", "As a moderator, leave the post by {name} as it is that was reported as “{because}”.", {2: 8},
+             _draw_reported, _steps_dismiss, _dismiss),
+    SiteTask("remove", "As a moderator, delete the post by {name} that was reported as “{because}”.", {3: 10},
+             _draw_reported, _steps_remove, _remove),
+    SiteTask("remove_spam", "As a moderator, delete all posts that were reported as spam; leave the other reports "
+             "open.", {5: 14}, _draw_spam, _steps_spam, _remove_spam),
+)  # fmt: skip

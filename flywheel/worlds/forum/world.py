@@ -1,0 +1,6 @@
+"""A forum: boards, topics with pages of replies, votes, members, messages, and what a moderator does."""
+
+from flywheel.worlds.forum import tasks_people, tasks_reading, tasks_writing
+from flywheel.worlds.forum.posting import site
+
+SITE = site.offer((*tasks_reading.TASKS, *tasks_writing.TASKS, *tasks_people.TASKS))

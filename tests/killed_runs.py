@@ -1,0 +1,115 @@
+"""RL runs that are killed with SIGKILL, each in a fork of a process that has imported all and computed nothing.
+
+`python killed_runs.py FOLDER MODEL SEED KILLS JSON`: JSON is the settings' block rl. First a run that nobody kills, in
+FOLDER/whole; then one in FOLDER/killed that is killed KILLS times, each time begun again, and at last left to end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from lamps import LampEnv, Lamps, settings, task
+
+from flywheel.evaluation import evaluate
+from flywheel.rollout.ledger import Ledger
+from flywheel.training import rl
+
+TASKS = [task(number, max_steps=2) for number in range(4)]
+POLICY = {"max_new_tokens": 9, "timeout_s": 60}
+
+
+class Moments:
+    """Counts what a kill may come between: writes, renames and deletions of the run's files, and environment steps."""
+
+    def __init__(self, folder: Path, kill_at: int) -> None:
+        self.folder, self.kill_at, self.count = str(folder), kill_at, 0
+        sys.addaudithook(self.audit)
+
+    def audit(self, event: str, arguments: tuple) -> None:
+        changes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
+        if event == "open":
+            changes = isinstance(arguments[1], str) and not arguments[1].startswith("r")
+        if changes and str(arguments[0]).startswith(self.folder):
+            self.one()
+
+    def one(self) -> None:
+        self.count += 1
+        if self.count == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
+    moments = Moments(folder / "state", kill_at)
+    trace = (folder / "trace.jsonl").open("a", buffering=1)
+
+    class Counted(LampEnv):
+        async def step(self, action):
+            moments.one()
+            return await super().step(action)
+
+    class Traced(Ledger):
+        def accept(self, ticket, episode, score, success):
+            super().accept(ticket, episode, score, success)
+            trace.write(json.dumps({"accepted": ticket.ordinal, "id": episode.id}) + "\n")
+
+    def update(run, batch, real=rl._Run._update):
+        used = [[ticket.ordinal, episode.id] for ticket, episode in batch.episodes]
+        trace.write(json.dumps({"step": batch.step, "used": used}) + "\n")
+        figures = real(run, batch)
+        moments.one()
+        return figures
+
+    rl.Ledger, rl._Run._update = Traced, update
+    # Half of the tasks are solved, so that there is something to learn.
+    evaluate.score = lambda task, state: float(task.params["side"] == "left")
+    metrics = rl.train_rl(
+        model, folder / "out", "games", TASKS, iteration=1, state_folder=folder / "state",
+        settings=settings(rl=block, policy=POLICY),
+        open_sandbox=lambda settings: Lamps.of(lambda lease: Counted()),
+    )  # fmt: skip
+    (folder / "end.json").write_text(json.dumps({"moments": moments.count, "steps": [m["step"] for m in metrics]}))
+
+
+def forked(folder: Path, model: Path, block: dict, kill_at: int) -> bool:
+    """Whether the run came to its end."""
+    folder.mkdir(exist_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            train(folder, model, block, kill_at)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    if not killed and status:
+        sys.exit("the run failed")
+    return not killed
+
+
+def main(folder: Path, model: Path, seed: int, kills: int, block: dict) -> None:
+    forked(folder / "whole", model, block, 0)
+    moments = json.loads((folder / "whole" / "end.json").read_text())["moments"]
+    chance, done = random.Random(seed), 0
+    while done < kills:
+        # Most of a run is still ahead of the next start, so that ten kills find it at work.
+        if forked(folder / "killed", model, block, chance.randint(1, max(2, moments // 4))):
+            break
+        done += 1
+    else:
+        forked(folder / "killed", model, block, 0)
+    print(json.dumps({"kills": done, "moments": moments}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))

@@ -1,0 +1,181 @@
+"""`flywheel bench rl` without its long runs: tasks, variants, what is kept of a run, and the table of what is there."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import shutil
+import sys
+
+import pytest
+from lamps import small_model
+
+from flywheel import bench
+from flywheel.errors import BadInput
+from flywheel.synthesis.tasks import content
+
+WORLDS = ["tiles", "shapes", "merge", "settings", "shop"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beside():
+    sys.path.insert(0, str(bench.FOLDER))
+    yield
+    sys.path.remove(str(bench.FOLDER))
+
+
+def module(name: str):
+    return importlib.import_module(name)
+
+
+def result(variant: str, seed: int, gain: float) -> dict:
+    def side(value: float) -> dict:
+        measured = {"success": value, "worlds": dict.fromkeys(WORLDS, value)}
+        return {"greedy": measured, "sampled": measured}
+
+    return {
+        "variant": variant, "seed": seed, "rl": {"temperature": 0.7}, "minutes": 20,
+        "steps": 50 + seed, "n": 200, "threads": 2,
+        "before": side(0.4), "after": side(0.4 + gain), "gain": gain, "gain_greedy": gain / 2,
+    }  # fmt: skip
+
+
+def keep(out, found: dict, curve: int = 0) -> None:
+    folder = out / "runs" / f"{found['variant']}-{found['seed']}"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(found))
+    lines = [{"step": n, "minute": n / 3, "success": 0.4 + n / 100, "entropy": 0.5} for n in range(1, curve + 1)]
+    (folder / "curve.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, *lines[-1:]]))
+
+
+def test_held_out_tasks_are_none_of_those_trained_or_shown():
+    start = module("rl_start")
+    held_out, train, shown = (start.tasks(split, n) for split, n in (("eval", 20), ("train", 40), ("demonstration", 6)))
+    assert len(held_out) == 100
+    assert {task.world for task in train} == set(WORLDS)
+    assert {task.split for task in held_out} == {"eval"}
+    seeds = {task.seed for task in held_out}
+    assert not seeds & {task.seed for task in (*train, *shown)}
+    met = [content(task) for task in held_out]
+    assert len(set(met)) == 100
+    assert not set(met) & {content(task) for task in (*train, *shown)}
+    with pytest.raises(BadInput, match="101 tasks of a kind are too many"):
+        start.tasks("eval", 101)
+    assert [task.task_id for task in held_out] == [task.task_id for task in start.tasks("eval", 20)]
+
+
+def test_each_variant_leaves_out_one_part():
+    run = module("rl_run")
+    whole = run.settings("full", 1).rl.model_dump()
+    left_out = {
+        name: {key for key, value in run.settings(name, 1).rl.model_dump().items() if value != whole[key]}
+        for name in run.VARIANTS
+    }
+    assert left_out == {
+        "full": set(), "no-value-pretraining": {"value_pretraining_steps"}, "fixed-lambda": {"lambda_policy"},
+        "no-clip-higher": {"eps_high"}, "grpo": {"advantage"},
+    }  # fmt: skip
+    assert run.settings("full", 3).seed == 3
+
+
+def test_a_recipe_is_looked_for_by_settings_of_rl_alone():
+    run = module("rl_run")
+    other = run.read_other(["actor_lr=5e-5", "temperature=1.0", "lambda_policy=null"])
+    found = run.settings("fixed-lambda", 1, other=other)
+    assert (found.rl.actor_lr, found.rl.lambda_policy) == (5e-5, 0.95)  # a variant stays what it is
+    assert found.evaluation.temperature == 1.0
+    for wrong in ("actor_lr", "actor=1"):
+        with pytest.raises(BadInput, match="NAME=VALUE of the block rl"):
+            run.read_other([wrong])
+
+
+def test_minutes_are_counted_over_all_starts_of_a_run(tmp_path):
+    run = module("rl_run")
+    spent = run._Spent(tmp_path / "spent.json", tmp_path / "curve.jsonl")
+    spent.add({"step": 1, "success": 0.5})
+    spent.add({"step": 2, "success": 0.6})
+    again = run._Spent(tmp_path / "spent.json", tmp_path / "curve.jsonl")
+    assert (again.seconds, again.steps) == (spent.seconds, 2)
+    again.add({"step": 3, "success": 0.7})
+    assert again.seconds > spent.seconds
+    curve = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in curve] == [1, 2, 3]
+    assert curve[0]["minute"] < curve[1]["minute"] < curve[2]["minute"]
+
+
+@pytest.fixture
+def short(tmp_path, project, monkeypatch):
+    """The run without its browser and its training: what those give is set here. Calls of training are counted."""
+    run, trained = module("rl_run"), []
+    start = small_model(tmp_path / "start", project)
+    other = small_model(tmp_path / "other", project, seed=1)
+
+    def train(begin, out, domain, tasks, *, on_metric, stop, **more):
+        trained.append(len(tasks))
+        shutil.copytree(other, out, dirs_exist_ok=True)
+        for step in itertools.count(1):
+            on_metric({"step": step, "success": 0.5})
+            if stop():
+                break
+        return []
+
+    async def play(model, tasks, s):
+        share = 0.75 if "model" in model.parts else 0.25
+        return {task.task_id: n < share * len(tasks) for n, task in enumerate(tasks)}
+
+    monkeypatch.setattr(run, "train_rl", train)
+    monkeypatch.setattr(run, "_play", play)
+    monkeypatch.setattr(run.rl_start, "make", lambda *given, **more: start)
+    return run, trained
+
+
+def test_a_run_is_measured_kept_and_gone_on_with(short, tmp_path):
+    run, trained = short
+    found = run.run(tmp_path, "full", 1, 0.0001, 4)
+    assert (found["n"], found["gain"], found["gain_greedy"]) == (20, 0.5, 0.5)
+    assert (found["before"]["sampled"]["success"], found["after"]["sampled"]["success"]) == (0.25, 0.75)
+    assert trained == [200]  # tasks of all kinds
+    assert run.run(tmp_path, "full", 1, 0.0001, 4) == found
+    assert trained == [200]
+    spent = json.loads((tmp_path / "runs/full-1/spent.json").read_text())["seconds"]
+    longer = run.run(tmp_path, "full", 1, spent / 60 + 0.0001, 4)
+    assert (longer["minutes"], len(trained)) == (spent / 60 + 0.0001, 2)
+    assert json.loads((tmp_path / "runs/full-1/spent.json").read_text())["seconds"] > spent
+    assert module("rl").table([longer]).count("\n") == 3
+
+
+def test_the_interval_over_three_seeds_is_students():
+    """Mean 0.2, deviation 0.1: 4.303 x 0.1 / sqrt(3) to each side."""
+    low, high = module("rl").interval([0.1, 0.2, 0.3])
+    assert (low, high) == (pytest.approx(0.2 - 0.24843, abs=1e-5), pytest.approx(0.2 + 0.24843, abs=1e-5))
+    assert module("rl").interval([0.1]) == (float("-inf"), float("inf"))
+
+
+def test_the_table_of_what_is_there(tmp_path, capsys):
+    for seed, gain in ((1, 0.1), (2, 0.2), (3, 0.3)):
+        keep(tmp_path, result("full", seed, gain), curve=12)
+    keep(tmp_path, result("grpo", 1, 0.05), curve=3)
+    assert bench.run("rl", ["--table", "--out", str(tmp_path)]) == 0
+    rows = {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    gain = rows["success_gain"]
+    assert (gain["ours"], gain["goal"], gain["met"], gain["by_seed"]) == (0.2, 0.1, True, [0.1, 0.2, 0.3])
+    assert gain["interval"] == [pytest.approx(-0.0484, abs=1e-4), pytest.approx(0.448, abs=1e-3)]
+    assert (rows["gain_grpo"]["ours"], rows["gain_grpo"]["peer"]) == (0.05, 0.2)
+    assert (rows["start"]["ours"], rows["start"]["met"]) == (0.4, True)
+    table = (tmp_path / "table.md").read_text()
+    assert "| PPO with all its parts | 3 | 0.40 | 0.60 | +0.200 (-0.05 to +0.45) | +0.100 | 52 |" in table
+    runs = json.loads((tmp_path / "curves.json").read_text())
+    assert [len(curve) for curve in runs["full"]] == [12, 12, 12]  # a step told twice counts once
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_gain_below_the_goal_is_not_met(tmp_path, capsys):
+    keep(tmp_path, result("full", 1, 0.04))
+    assert bench.run("rl", ["--table", "--out", str(tmp_path)]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["met"] is False
+
+
+def test_nothing_there(tmp_path, capsys):
+    assert bench.run("rl", ["--table", "--out", str(tmp_path / "new")]) == 1
+    assert "there are no results" in capsys.readouterr().err

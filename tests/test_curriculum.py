@@ -1,0 +1,182 @@
+"""Which task comes next: exact chances, levels that rise, a floor for every task, and the same draws from one state."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lamps import task as lamp
+
+from flywheel.errors import TrainingError
+from flywheel.settings import Rl
+from flywheel.training.curriculum import Curriculum, Tally, mixed
+
+RL = Rl(samples=4, curriculum_floor=0.2, curriculum_memory=0.7, curriculum_rise=0.6)
+ALWAYS, NEVER, HALF = [True] * 4, [False] * 4, [True, False, True, False]
+
+
+def make(number: int, world: str = "tiles", level: int = 1):
+    return replace(lamp(number), task_id=f"k{number:03d}", world=world, level=level)
+
+
+def record(curriculum: Curriculum, task_id: str, successes) -> None:
+    curriculum.record(task_id, [float(v) for v in successes], successes)
+
+
+def draws(curriculum: Curriculum, count: int) -> list[str]:
+    return [curriculum.next().task_id for _ in range(count)]
+
+
+def test_the_chance_that_a_group_is_mixed_is_exact():
+    """E[p^2] of Beta(1, 1) is 1/3, so two episodes differ with 1/3; of Beta(2, 3), E[p^3] = 4/35, E[q^3] = 2/7."""
+    assert mixed(1, 1, 2) == pytest.approx(1 / 3, abs=1e-12)
+    assert mixed(2, 3, 3) == pytest.approx(float(1 - Fraction(4, 35) - Fraction(2, 7)), abs=1e-12)
+
+
+@given(a=st.floats(0.01, 50), b=st.floats(0.01, 50), n=st.integers(2, 16))
+def test_it_is_a_chance_and_the_same_for_success_and_failure(a, b, n):
+    assert 0 <= mixed(a, b, n) <= 1
+    assert mixed(a, b, n) == pytest.approx(mixed(b, a, n), abs=1e-9)
+
+
+def test_without_outcomes_draws_are_rounds_in_an_order_of_the_seed():
+    tasks = [make(n) for n in range(7)]
+    drawn = draws(Curriculum(tasks, RL, seed=1), 21)
+    assert [sorted(drawn[start : start + 7]) for start in (0, 7, 14)] == [sorted(t.task_id for t in tasks)] * 3
+    assert drawn == draws(Curriculum(tasks[::-1], RL, seed=1), 21)
+    assert drawn != draws(Curriculum(tasks, RL, seed=2), 21)
+
+
+def test_tasks_always_or_never_solved_come_less_and_say_so():
+    curriculum = Curriculum([make(n) for n in range(6)], RL, seed=0)
+    for _ in range(3):
+        record(curriculum, "k000", ALWAYS)
+        record(curriculum, "k001", NEVER)
+        for other in ("k002", "k003", "k004"):
+            record(curriculum, other, HALF)
+    chance = curriculum.chances()
+    assert chance["k000"] < chance["k002"] / 2
+    assert chance["k001"] < chance["k002"] / 2
+    reasons = {row["task_id"]: row["reason"] for row in curriculum.table()}
+    assert reasons == {"k000": "always solved", "k001": "never solved", **dict.fromkeys(("k002", "k003", "k004"), ""),
+                       "k005": ""}  # fmt: skip
+    counted = Counter(draws(curriculum, 600))
+    assert all(abs(counted[name] - 600 * share) <= 2 for name, share in chance.items())
+    found = curriculum.figures()
+    assert (found["curriculum_always"], found["curriculum_never"]) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
+    assert found["curriculum_untried"] == pytest.approx(1 / 6)
+
+
+def test_a_task_that_is_solved_again_comes_back():
+    curriculum = Curriculum([make(n) for n in range(4)], RL, seed=0)
+    for _ in range(4):
+        record(curriculum, "k000", NEVER)
+    low = curriculum.chances()["k000"]
+    for _ in range(2):
+        record(curriculum, "k000", HALF)
+    assert curriculum.chances()["k000"] > 2 * low
+
+
+def test_levels_open_with_success_and_never_close():
+    tasks = [*(make(n) for n in range(3)), *(make(n, level=2) for n in range(3, 6)), make(6, world="merge")]
+    curriculum = Curriculum(tasks, RL, seed=0)
+    floor = RL.curriculum_floor / 7
+    assert all(curriculum.chances()[f"k{n:03d}"] == pytest.approx(floor) for n in (3, 4, 5))
+    assert {row["reason"] for row in curriculum.table() if row["level"] == 2} == {"level not reached"}
+    record(curriculum, "k000", ALWAYS)
+    assert curriculum.figures()["curriculum_level_tiles"] == 1  # one group is too few
+    record(curriculum, "k001", ALWAYS)
+    found = curriculum.figures()
+    assert (found["curriculum_level_tiles"], found["curriculum_level_merge"]) == (2, 1)
+    assert found["curriculum_level"] == 1.5
+    assert curriculum.chances()["k003"] > curriculum.chances()["k000"]
+    for _ in range(5):
+        for name in ("k000", "k001", "k002"):
+            record(curriculum, name, NEVER)
+    assert curriculum.figures()["curriculum_level_tiles"] == 2
+
+
+def test_outcomes_of_earlier_iterations_are_the_prior():
+    tasks = [*(make(n) for n in range(3)), *(make(n, level=2) for n in range(3, 5))]
+    kind = ("tiles", "lamp", 1)
+    outcomes = [("k000", kind, False)] * 40 + [("older", kind, True)] * 90 + [("k001", kind, True)] * 2
+    tally = Tally.of(outcomes)
+    assert tally.tasks["k001"] == (2, 2)
+    assert tally.kinds[kind] == (92, 132)
+    curriculum = Curriculum(tasks, RL, seed=0, prior=tally)
+    assert curriculum.figures()["curriculum_level"] == 2  # 0.70 of level 1's episodes were verified
+    row = next(row for row in curriculum.table() if row["task_id"] == "k000")
+    assert (row["successes"], row["episodes"], row["reason"]) == (0, 8, "never solved")  # an older policy's: two groups
+
+
+def test_a_group_of_which_every_environment_crashed_teaches_nothing():
+    curriculum = Curriculum([make(n) for n in range(3)], RL, seed=0)
+    before = curriculum.state_dict()
+    curriculum.record("k001", [], [])
+    assert curriculum.state_dict() == before
+
+
+@pytest.mark.parametrize(("task_id", "scores", "successes"), [
+    ("k009", [1.0], [True]), ("k000", [float("nan")], [False]), ("k000", [1.0, 0.0], [True]),
+])  # fmt: skip
+def test_outcomes_that_cannot_be(task_id, scores, successes):
+    curriculum = Curriculum([make(0)], RL, seed=0)
+    with pytest.raises(TrainingError, match=f"curriculum, task {task_id}"):
+        curriculum.record(task_id, scores, successes)
+
+
+def test_no_tasks_and_the_same_task_twice_are_refused():
+    with pytest.raises(TrainingError, match="there are no tasks"):
+        Curriculum([], RL, seed=0)
+    with pytest.raises(TrainingError, match="two tasks have the same id"):
+        Curriculum([make(0), make(0)], RL, seed=0)
+
+
+def test_a_state_of_other_tasks_is_refused():
+    state = Curriculum([make(0), make(1)], RL, seed=0).state_dict()
+    with pytest.raises(TrainingError, match="1 differ"):
+        Curriculum([make(0)], RL, seed=0).load_state_dict(state)
+
+
+OUTCOMES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), max_size=60)
+
+
+@given(outcomes=OUTCOMES, floor=st.floats(0.05, 1.0), seed=st.integers(0, 99))
+def test_chances_sum_to_one_and_keep_the_floor_and_no_task_is_forgotten(outcomes, floor, seed):
+    """The longest wait is that of the floor's share, times what greedy spreading costs: under 1 + ln(tasks)."""
+    tasks = [make(n, "tiles" if n % 2 else "merge", 1 + n % 3) for n in range(9)]
+    curriculum = Curriculum(tasks, RL.model_copy(update={"curriculum_floor": floor}), seed)
+    waited = dict.fromkeys((t.task_id for t in tasks), 0)
+    pending = list(outcomes)
+    for _ in range(int(4 * 9 / floor)):
+        chances = curriculum.chances()
+        assert sum(chances.values()) == pytest.approx(1)
+        assert min(chances.values()) >= floor / 9 - 1e-12
+        name = curriculum.next().task_id
+        waited = {other: 0 if other == name else wait + 1 for other, wait in waited.items()}
+        assert max(waited.values()) <= 3.2 * 9 / floor
+        if pending:
+            number, won = pending.pop()
+            record(curriculum, f"k{number:03d}", [i < won for i in range(4)])
+
+
+@given(outcomes=OUTCOMES, seed=st.integers(0, 99), at=st.integers(0, 60))
+def test_a_state_gone_through_json_goes_on_with_the_same_draws(outcomes, seed, at):
+    tasks = [make(n, "tiles" if n % 2 else "merge", 1 + n % 3) for n in range(9)]
+    whole, resumed = Curriculum(tasks, RL, seed), Curriculum(tasks, RL, seed + 1)
+    for number, (name, won) in enumerate(outcomes):
+        if number == at:
+            resumed.load_state_dict(json.loads(json.dumps(whole.state_dict(), sort_keys=True)))
+        for one in (whole, resumed) if number >= at else (whole,):
+            one.next()
+            record(one, f"k{name:03d}", [i < won for i in range(4)])
+    if len(outcomes) <= at:
+        resumed.load_state_dict(json.loads(json.dumps(whole.state_dict(), sort_keys=True)))
+    assert draws(whole, 30) == draws(resumed, 30)
+    assert whole.table() == resumed.table()
+    assert whole.figures() == resumed.figures()

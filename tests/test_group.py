@@ -1,0 +1,51 @@
+"""Group-relative advantages: known answers against exact fractions, and their properties."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flywheel.errors import TrainingError
+from flywheel.training.group import group_relative
+
+
+def test_known_answer():
+    """Rewards 1, 0, 0, 1 of one task: mean 1/2, deviation 1/2. Those of the other task are all the same."""
+    got = group_relative([1, 3, 0, 3, 0, 1], ["a", "b", "a", "b", "a", "a"])
+    assert got.tolist() == [1, 0, -1, 0, -1, 1]
+    assert group_relative([5.0], ["alone"]).tolist() == [0]
+    assert group_relative([], []).tolist() == []
+
+
+def oracle(rewards: list[Fraction]) -> list[float]:
+    mean = sum(rewards, Fraction(0)) / len(rewards)
+    variance = sum(((r - mean) ** 2 for r in rewards), Fraction(0)) / len(rewards)
+    return [float(r - mean) / math.sqrt(variance) if variance else 0.0 for r in rewards]
+
+
+_rewards = st.lists(st.integers(-8, 8).map(lambda n: Fraction(n, 8)), min_size=1, max_size=8)
+
+
+@settings(deadline=None)
+@given(st.lists(_rewards, min_size=1, max_size=4), st.randoms())
+def test_equals_the_definition_whatever_the_order(groups, random):
+    rows = [
+        (reward, name, value)
+        for name, some in enumerate(groups)
+        for reward, value in zip(some, oracle(some), strict=True)
+    ]
+    random.shuffle(rows)
+    got = group_relative([float(reward) for reward, _, _ in rows], [name for _, name, _ in rows])
+    assert got == pytest.approx([value for _, _, value in rows], abs=1e-9)
+    for name in range(len(groups)):
+        assert sum(got[[n == name for _, n, _ in rows]]) == pytest.approx(0, abs=1e-9)
+
+
+def test_rewards_must_be_finite():
+    with pytest.raises(TrainingError, match="reward of trajectory 1 is not finite"):
+        group_relative([0.0, np.nan], ["a", "a"])

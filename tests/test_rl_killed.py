@@ -1,0 +1,69 @@
+"""`kill -9` of the trainer at random moments: no episode is lost, none is used twice, and it goes on at its step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from lamps import small_model
+from safetensors.torch import load_file
+
+STEPS, BATCH = 4, 4
+RL = {
+    "steps": STEPS, "tasks_per_step": 2, "samples": 2, "minibatch": 4, "value_pretraining_steps": 2,
+    "value_pretraining_tasks": 2, "actor_lr": 1e-3, "deterministic": True, "length_buffer": 2,
+}  # fmt: skip
+
+
+def runs(folder: Path, project: Path, seed: int, kills: int, **block) -> dict:
+    model = small_model(folder / "model", project)
+    script = Path(__file__).with_name("killed_runs.py")
+    arguments = [str(folder), str(model), str(seed), str(kills), json.dumps(RL | block)]
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check_that_each_counts_once(folder: Path) -> None:
+    lines = [json.loads(line) for line in (folder / "trace.jsonl").read_text().splitlines()]
+    used: dict[int, list] = defaultdict(list)
+    for line in lines:
+        if "step" in line:
+            used[line["step"]].append(line["used"])
+    assert sorted(used) == list(range(STEPS))
+    for step, batches in used.items():
+        assert all(batch == batches[0] for batch in batches), f"step {step} was begun with other episodes"
+    final = [tuple(pair) for step in used for pair in used[step][0]]
+    assert len(final) == len({ordinal for ordinal, _ in final}) == STEPS * BATCH  # none twice
+    accepted = [(line["accepted"], line["id"]) for line in lines if "accepted" in line]
+    of_training = [pair for pair in accepted if pair in set(final)]
+    assert len(of_training) == len(set(of_training))  # what had finished was not done again
+    assert json.loads((folder / "end.json").read_text())["steps"] == list(range(STEPS + 1))  # 0: value pretraining
+    pool = folder / "state" / "pool"
+    assert not list(pool.glob("*.zip"))  # none lost: all that finished was trained on
+    assert [batch["batch"] for batch in map(json.loads, (pool / "log.jsonl").open()) if "batch" in batch] == [
+        *range(STEPS)
+    ]
+
+
+def test_ten_kills_of_a_stream(tmp_path, project):
+    got = runs(tmp_path, project, 1, 10, max_staleness=2, deterministic=False, max_drift=10.0)
+    assert got["kills"] == 10, got
+    check_that_each_counts_once(tmp_path / "whole")
+    check_that_each_counts_once(tmp_path / "killed")
+
+
+def test_kills_change_no_bit_of_a_deterministic_run(tmp_path, project):
+    got = runs(tmp_path, project, 2, 3, max_staleness=0)
+    assert got["kills"] == 3, got
+    check_that_each_counts_once(tmp_path / "killed")
+    one, two = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("whole", "killed"))
+    before = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not all(torch.equal(one[name], before[name]) for name in one)

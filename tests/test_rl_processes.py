@@ -1,0 +1,92 @@
+"""RL with the processes around it killed: an inference server of its own, and real browsers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from lamps import Lamps, settings, small_model, task
+from pages import task_of
+from served import serving
+
+from flywheel.errors import PolicyError
+from flywheel.evaluation import evaluate
+from flywheel.sandbox.pool import open_sandbox
+from flywheel.training.rl import train_rl
+
+RL = {
+    "steps": 3, "tasks_per_step": 2, "samples": 2, "minibatch": 8, "value_pretraining_steps": 0, "length_buffer": 2,
+    "max_drift": 10.0, "max_mismatch": 1.0,
+}  # fmt: skip
+POLICY = {"max_new_tokens": 9, "timeout_s": 60}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, project):
+    return small_model(tmp_path_factory.mktemp("rl") / "model", project)
+
+
+def used(state) -> list[int]:
+    lines = map(json.loads, (state / "pool" / "log.jsonl").read_text().splitlines())
+    return [ordinal for line in lines if "batch" in line for ordinal, *_ in line["episodes"]]
+
+
+def test_a_killed_inference_server(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "score", lambda task, state: float(task.params["side"] == "left"))
+    seen = []
+
+    def train(server, after=lambda: None):
+        remote = {"backend": "openai", "endpoint": server.url, "model": server.model, "retries": 1}
+        return train_rl(
+            model, tmp_path / "out", "games", [task(number, max_steps=2) for number in range(4)],
+            settings=settings(rl=RL | {"temperature": 1.0}, policy=POLICY | remote), iteration=1,
+            state_folder=tmp_path / "state", open_sandbox=Lamps.open,
+            on_metric=lambda metric: (seen.append(metric["step"]), after()),
+        )  # fmt: skip
+
+    # An episode's request fails, or the publication where all episodes of the second step had finished before.
+    place = r"rl games, step 2, (episode \d+ of task lamp00\d at its step|its weights)"
+    with serving(model) as server, pytest.raises(PolicyError, match=place):
+        train(server, server.process.kill)
+    assert seen == [1]
+    with serving(model) as server:  # on another port, with the first weights
+        metrics = train(server)
+    assert seen[-1] == 3
+    assert [metric["step"] for metric in metrics] == [1, 2, 3]
+    ordinals = used(tmp_path / "state")
+    assert len(ordinals) == len(set(ordinals)) == 12
+
+
+def test_killed_browsers(model, tmp_path):
+    pools, ended, killed = [], [], []
+
+    @asynccontextmanager
+    async def remembered(chosen):
+        async with open_sandbox(chosen) as pool:
+            pools.append(pool)
+            yield pool
+
+    def kill(episode):
+        ended.append(episode)
+        if len(ended) in (2, 5):
+            for pid in {lease.page.host.pid for lease in pools[0].leases}:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    tasks = [replace(task_of("tiles", "clear"), task_id=f"tiles{n}", max_steps=4) for n in range(3)]
+    sandbox = {"browsers": 1, "pages": 3, "timeout_s": 60, "width": 224, "height": 224}
+    metrics = train_rl(
+        model, tmp_path / "out", "games", tasks, iteration=1, state_folder=tmp_path / "state",
+        settings=settings(rl=RL | {"steps": 2}, policy=POLICY, sandbox=sandbox, rollout={"retries": 5}),
+        open_sandbox=remembered, on_episode=kill,
+    )  # fmt: skip
+    assert killed
+    assert [metric["step"] for metric in metrics] == [1, 2]
+    assert sum(metric["retries"] for metric in metrics) > 0
+    assert all(metric["crashed"] == 0 and metric["episodes"] == 4 for metric in metrics)
+    assert len(set(used(tmp_path / "state"))) == 8
+    assert {episode.trajectory["status"] for episode in ended} <= {"truncated", "invalid", "completed"}

@@ -1,0 +1,154 @@
+"""RL as a stream: at staleness 0 it is the synchronous loop, bit for bit; above it stays within its bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+import torch
+from lamps import LampEnv, Lamps, settings, small_model, task
+from safetensors.torch import load_file
+
+from flywheel import settings as config
+from flywheel.errors import BadInput, TrainingError
+from flywheel.evaluation import evaluate
+from flywheel.policy.embedded import EmbeddedPolicy
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import load_model, save_checkpoint
+from flywheel.rollout.episode import run_episode, seed_of
+from flywheel.training import rl
+from flywheel.training.curriculum import Curriculum
+from flywheel.training.experience import experiences, turns
+from flywheel.training.update import learner, ppo_update
+
+RL = {
+    "steps": 3, "tasks_per_step": 3, "samples": 2, "minibatch": 8, "actor_lr": 1e-3, "value_pretraining_steps": 0,
+    "deterministic": True, "max_staleness": 0, "length_buffer": 2,
+}  # fmt: skip
+POLICY = {"max_new_tokens": 9, "timeout_s": 60}
+TASKS = [task(number, max_steps=2) for number in range(5)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, project):
+    return small_model(tmp_path_factory.mktemp("rl") / "model", project)
+
+
+@pytest.fixture(autouse=True)
+def half_are_solved(monkeypatch):
+    monkeypatch.setattr(evaluate, "score", lambda task, state: float(task.params["side"] == "left"))
+
+
+def train(model, folder, block, tasks=TASKS, **more):
+    chosen = settings(rl=RL | block, policy=POLICY)
+    arguments = {"open_sandbox": Lamps.open, "settings": chosen, "iteration": 1, "state_folder": folder / "state"}
+    return rl.train_rl(model, folder / "out", "games", tasks, **arguments | more)
+
+
+async def synchronous(model, folder, chosen: config.Settings) -> dict:
+    """The loop as plainly as it can be written: one episode after another, no pool, nothing on disk but weights."""
+    seed = lambda *names: seed_of(chosen.seed, 1, "games", *names)  # noqa: E731
+    encoder, made = Encoder.from_folder(model), learner(load_model(model), chosen.rl, seed("value"))
+    curriculum, tasks = Curriculum(TASKS, chosen.rl, seed("curriculum")), {t.task_id: t for t in TASKS}
+    alone = chosen.policy.model_copy(update={"batch": 1, "cache_mb": 0})
+    drawn: Counter[str] = Counter()
+    for step in range(chosen.rl.steps):
+        policy, episodes, groups = EmbeddedPolicy(save_checkpoint(made.policy, encoder, folder / "w"), alone), [], []
+        for _ in range(chosen.rl.tasks_per_step):
+            chosen_task, results = curriculum.next(), []
+            for _ in range(chosen.rl.samples):
+                ordinal, number = drawn.total(), drawn[chosen_task.task_id]
+                episode = await run_episode(
+                    LampEnv(), policy, chosen_task, number, iteration=1, settings=chosen,
+                    temperature=chosen.rl.temperature, seed=seed_of(seed("train"), "episode", ordinal),
+                )  # fmt: skip
+                episodes.append(episode)
+                results.append(evaluate.grade(chosen_task, episode))
+                drawn[chosen_task.task_id] += 1
+            groups.append((chosen_task.task_id, [r.score for r in results], [r.v for r in results]))
+        await policy.close()
+        for group in groups:
+            curriculum.record(*group)
+        found = experiences(episodes, tasks, encoder, chosen)
+        ppo_update(made, turns(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
+    return made.policy.state_dict()
+
+
+@pytest.mark.parametrize("advantage", ["gae", "group"])
+def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(model, tmp_path, advantage):
+    chosen = settings(rl=RL | {"advantage": advantage}, policy=POLICY)
+    wanted = asyncio.run(synchronous(model, tmp_path, chosen))
+    train(model, tmp_path, {"advantage": advantage})
+    got, before = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", model))
+    assert all(torch.equal(got[name], wanted[name]) for name in got)
+    assert not all(torch.equal(got[name], before[name]) for name in got)
+
+
+def test_staleness_stays_within_its_bound(model, tmp_path):
+    block = {"max_staleness": 2, "steps": 5, "tasks_per_step": 2, "deterministic": False, "max_drift": 10.0}
+    metrics = train(model, tmp_path, block)
+    late = [metric["staleness_max"] for metric in metrics]
+    assert late[0] == 0
+    assert max(late) in (1, 2)  # three batches begin with the first weights, so the second one is late
+    assert all(0 <= metric["staleness_mean"] <= metric["staleness_max"] for metric in metrics)
+    assert [metric["episodes"] for metric in metrics] == [4] * 5
+    assert all(0 <= metric["utilisation"] <= 1 for metric in metrics)
+    assert metrics[-1]["running"] == 0  # nothing was begun in vain
+
+
+def test_stop_ends_the_run_as_if_it_were_over(model, tmp_path):
+    seen = []
+    metrics = train(model, tmp_path, {"max_staleness": 1, "deterministic": False, "max_drift": 10.0}, stop=lambda: True,
+                    on_metric=lambda metric: seen.append(metric["step"]))  # fmt: skip
+    assert seen == [metric["step"] for metric in metrics] == [1]
+    assert load_model(tmp_path / "out")
+
+
+def test_a_failed_run_goes_on_once_its_cause_is_mended(model, tmp_path):
+    """Every environment crashes after the first step; with sound ones the next start takes the second."""
+
+    class Mortal(LampEnv):
+        async def reset(self, task, seed):
+            if dead:
+                self.crash_at = 0
+                await self.step(None)
+            return await super().reset(task, seed)
+
+        async def step(self, action):
+            if not hasattr(self, "task"):
+                self.task = TASKS[0]
+            return await super().step(action)
+
+    dead = False
+
+    def after(metric):
+        nonlocal dead
+        seen.append(metric["step"])
+        dead = len(seen) == 1
+
+    seen: list[int] = []
+    more = {"on_metric": after, "open_sandbox": lambda settings: Lamps.of(lambda lease: Mortal())}
+    with pytest.raises(TrainingError, match=r"every environment crashed: 8 episodes in a row.*rl games, step 2"):
+        train(model, tmp_path, {}, **more)
+    dead = False
+    metrics = train(model, tmp_path, {}, **more)
+    assert seen == [1, 2, 3] == [metric["step"] for metric in metrics]
+
+
+def test_a_server_at_another_temperature_takes_no_stream(model, tmp_path):
+    chosen = settings(
+        policy=POLICY | {"backend": "openai", "endpoint": "http://there", "model": "m"},
+        rl={"max_staleness": 1, "length_buffer": 2},
+    )
+    with pytest.raises(BadInput, match=r"log-probabilities at temperature 1 alone.*set rl.temperature to 1"):
+        train(model, tmp_path, {}, settings=chosen)
+
+
+def test_the_trainer_leaves_cores_to_a_policy_beside_it():
+    here, server = settings(policy={"device": "cpu"}), settings(
+        policy={"backend": "openai", "endpoint": "http://there", "model": "m"}
+    )  # fmt: skip
+    assert [rl.threads(here, every) for every in (1, 2, 8)] == [1, 1, 4]
+    assert rl.threads(server, 8) == 8
+    assert rl.threads(settings(rl={"threads": 3}), 8) == 3

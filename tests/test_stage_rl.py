@@ -1,0 +1,104 @@
+"""The stage around RL: what the curriculum begins from, which figures and episodes are kept, and what is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+import synthetic
+from lamps import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
+
+from flywheel.rollout.pool import rollout
+from flywheel.stages import rl as stage_rl
+from flywheel.stages import staged
+from flywheel.stages.base import Context, run_stage, shard_folder
+from flywheel.stages.rl_episodes import Kept
+from flywheel.store import partitions
+from flywheel.training.curriculum import in_words
+
+
+@pytest.fixture
+def episodes():
+    tasks = [task(n, max_steps=2) for n in (1, 2)]
+    policy = Scripted(lambda context, sampling: LEFT)
+    sandbox = Lamps(lambda lease: LampEnv())
+    return asyncio.run(rollout(tasks, 2, policy, sandbox, iteration=1, settings=settings(), temperature=1.0))
+
+
+def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes, tmp_path):
+    kept = Kept(tmp_path, "run-1", every=2)
+    for episode in episodes:
+        kept.add(episode)
+    again = Kept(tmp_path, "run-1", every=2)  # after a kill: what had ended is still there, and one told twice is one
+    again.add(episodes[0])
+    again.stage(tmp_path)
+    results = {"rl-games": (tmp_path, None)}
+    trajectories, steps = (staged.take(results, name) for name in ("trajectories", "steps"))
+    assert sorted(trajectories["trajectory_id"].to_pylist()) == sorted(episode.id for episode in episodes)
+    assert set(trajectories["run_id"].to_pylist()) == {"run-1"}
+    assert steps.num_rows == sum(len(episode.steps) for episode in episodes)
+    first = [episode for episode in episodes if episode.trajectory["sample"] == 0]
+    wanted = {row["image_sha256"] for episode in first for row in episode.steps}
+    assert set(staged.take(results, "images", "sha256")["sha256"].to_pylist()) == wanted
+
+
+def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episodes, tmp_path, project):
+    ws, chosen = synthetic.workspace(tmp_path / "ws")
+    chosen = chosen.model_copy(update={"rl": chosen.rl.model_copy(update={"steps": 0})})
+    synthetic.incoming(ws, chosen, 1, tasks=6, samples=1)
+    small_model(ws.model(1, "sft"), project)
+    ctx, stage = Context(ws, chosen, 1, "rl-games"), stage_rl.stage("games")
+    Kept(shard_folder(stage, ctx, "rl-games"), "", every=1).add(episodes[0])
+    outcome = run_stage(stage, ctx)
+    rows = {table: partitions.read(ws, table, 1, "rl-games").num_rows
+            for table in ("trajectories", "steps", "images", "curriculum", "lineage", "metrics")}  # fmt: skip
+    games = [row for row in partitions.read(ws, "tasks", 1, "synthesize").to_pylist()
+             if (row["domain"], row["split"]) == ("games", "train")]  # fmt: skip
+    assert (rows["trajectories"], rows["steps"], rows["curriculum"]) == (1, len(episodes[0].steps), len(games))
+    assert rows["metrics"] == 1  # its seconds
+    assert outcome.summary["episodes kept"] == 1
+    assert outcome.summary["tasks sampled less"].endswith(f"of {len(games)}")
+    assert (ws.model(1, "rl-games") / "model.safetensors").is_file()
+
+
+def test_figures_of_a_world_go_by_its_name():
+    curve = [
+        {"step": 0, "value_pretraining_loss": 0.2},
+        {"step": 1, "success": 0.5, "success_tiles": 0.25, "curriculum_level": 1.5, "curriculum_level_tiles": 2.0},
+    ]
+    rows = {(row["domain"], row["name"], row["step"]): row["value"]
+            for row in stage_rl.figure_rows(curve, "games", {"tiles"})}  # fmt: skip
+    assert rows == {
+        ("games", "value_pretraining_loss", 0): 0.2, ("games", "success", 1): 0.5, ("games/tiles", "success", 1): 0.25,
+        ("games", "curriculum_level", 1): 1.5, ("games/tiles", "curriculum_level", 1): 2.0,
+    }  # fmt: skip
+
+
+def test_the_curriculum_begins_from_rejection_sampling(tmp_path):
+    ws, chosen = synthetic.workspace(tmp_path)
+    synthetic.incoming(ws, chosen, 1, tasks=6, samples=4)
+    ctx = Context(ws, chosen, 1, "rl-games")
+    one, two = (replace(task(n), task_id=f"i1-task{n:02d}", world="tiles", template="one") for n in (0, 4))
+    found = stage_rl.tally(ctx, {one.task_id: one, two.task_id: two})
+    scores = partitions.read(ws, "scores", 1, "score").to_pylist()
+    of_task = {row["trajectory_id"]: row["task_id"]
+               for row in partitions.read(ws, "trajectories", 1, "rollout").to_pylist()}  # fmt: skip
+    mine = [row["v"] for row in scores if of_task.get(row["trajectory_id"]) == one.task_id]
+    assert found.tasks[one.task_id] == (sum(mine), len(mine))
+    assert set(found.tasks) == {one.task_id, two.task_id}
+    won, n = found.kinds["tiles", "one", 1]
+    assert (won, n) == tuple(map(sum, zip(*found.tasks.values(), strict=True)))
+
+
+def test_in_words():
+    rows = [{"reason": why} for why in ("never solved", "", "always solved", "never solved")]
+    assert in_words(rows) == "1 always solved, 2 never solved of 4"
+    assert in_words([{"reason": ""}]) == "none of 1"
+
+
+def test_the_table_fits_its_schema():
+    table = partitions.from_rows("curriculum", synthetic.rl_curriculum("games", 1))
+    assert isinstance(table, pa.Table)
+    assert table.num_rows == 6

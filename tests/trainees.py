@@ -1,0 +1,48 @@
+"""Experiences without an environment, as the policy would have sampled them, for tests of the trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from lamps import LEFT, RIGHT, screen, settings
+
+from flywheel.agent.prompt import build_context
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import load_model
+from flywheel.settings import Rl
+from flywheel.training.experience import Experience
+from flywheel.training.reading import Reader
+from flywheel.training.samples import Sample
+
+
+def made_up(folder: Path, rl: Rl, trajectories: int = 8, seed: int = 0) -> list[Experience]:
+    """Trajectories of one to three steps, two of each task; some reach the goal, some are cut off. Their recorded
+    log-probabilities are the ones of the checkpoint in `folder`."""
+    encoder, rng, policy = Encoder.from_folder(folder), np.random.default_rng(seed), settings().policy
+    made = []
+    for number in range(trajectories):
+        name, samples = f"trajectory{number:02d}", []
+        for step in range(int(rng.integers(1, 4))):
+            context = build_context(f"Click lamp {number // 2}.", (), screen("left", step), policy)
+            text = encoder.encode_text((LEFT, RIGHT)[int(rng.integers(2))])[: int(rng.integers(2, 20))]
+            samples.append(Sample(encoder.encode(context), tuple(text), None, name, step, "games"))
+        success = bool(rng.integers(2))
+        rewards = tuple([*rng.normal(0, 0.1, len(samples) - 1).tolist(), float(success)])
+        beyond = None if success or number % 3 else samples[0].context
+        made.append(Experience(name, tuple(samples), rewards, float(success), success, beyond, f"task{number // 2}"))
+    return recorded(folder, rl, made)
+
+
+def recorded(folder: Path, rl: Rl, made: list[Experience]) -> list[Experience]:
+    """With log-probabilities as the checkpoint in `folder` samples them."""
+    reader = Reader(load_model(folder))
+
+    def logprobs(sample: Sample) -> tuple[float, ...]:
+        (part,) = reader.parts([reader.item(sample.context, sample.response)], rl)
+        with torch.no_grad():
+            return tuple(reader(part, rl.temperature)[2].tolist())
+
+    return [replace(one, samples=tuple(replace(s, sampled_logprobs=logprobs(s)) for s in one.samples)) for one in made]
