@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -18,10 +20,10 @@ from transformers import PreTrainedModel
 
 from flywheel.errors import PolicyError
 from flywheel.policy.cache import KeyValues
-from flywheel.policy.prefix import Prefix, Prefixes, Prompt
+from flywheel.policy.prefix import Prefix, Prefixes, Prompt, Screen
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw, generator_of
-from flywheel.policy.vision import Vision, as_model_output
+from flywheel.policy.vision import Features, Vision, as_model_output
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,19 @@ class _Group:
     def width(self) -> int:
         return len(self.prompt) - self.known
 
+    @property
+    def screens(self) -> list[Screen]:
+        return [screen for screen in self.prompt.screens if screen.start >= self.known]
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A prompt's keys and values, in `row` of `held`, and the hidden state at its last token."""
+
+    held: KeyValues
+    row: int
+    hidden: Tensor
+
 
 class Engine:
     """Any model of the Qwen-VL family. end_id: the token that ends a response.
@@ -101,7 +116,11 @@ class Engine:
     ) -> None:
         self._model, self._end_id, self._share = model, end_id, share
         self._device = next(model.parameters()).device
-        self._prefixes, self.vision = Prefixes(prefix_bytes), Vision(model, vision_bytes)
+        # On a CPU passes go side by side, each on one thread: the layers are too small for threads to share one.
+        self._threads = 1 if self._device.type == "cuda" else torch.get_num_threads()
+        self._beside = ThreadPoolExecutor(self._threads, "policy-pass", torch.set_num_threads, (1,))
+        self._prefixes = Prefixes(prefix_bytes)
+        self.vision = Vision(model, vision_bytes, self._threads, self._beside if self._threads > 1 else None)
         self._held = KeyValues(0, 0)
         self.rows: list[Row] = []
         self.counts = Counts()
@@ -181,29 +200,28 @@ class Engine:
             row.token_ids, row.logprobs, row.tempered, row.error = [], [], [], None
             row.generator = generator_of(row.sampling, self._device)
         new = [group for group in groups if group.width]
-        held, hidden = self._prefill(new) if new else (KeyValues(0, 0), [])
-        computed = {id(group): number for number, group in enumerate(new)}
-        last = [hidden[computed[id(group)]] if group.width else group.prefix.hidden for group in groups]
+        computed = {id(group): found for group, found in zip(new, self._prefill_all(new), strict=True)}
+        last = [computed[id(group)].hidden if group.width else group.prefix.hidden for group in groups]
         self._sample(torch.stack([state for state, group in zip(last, groups, strict=True) for _ in group.rows]), rows)
         self._reserve(rows)
         for group in groups:
             for row in group.rows:
                 if row.error is None:
-                    self._join(row, group, held, computed.get(id(group)))
-        for group, state in zip(new, hidden, strict=True):
-            if self._prefixes.limit:
-                copy = held.read(computed[id(group)], len(group.prompt))
-                self._prefixes.put(Prefix(group.prompt.cuts, copy, state.clone()))
+                    self._join(row, group, computed.get(id(group)))
+        for group in new if self._prefixes.limit else ():
+            found = computed[id(group)]
+            copy = found.held.read(found.row, len(group.prompt))
+            self._prefixes.put(Prefix(group.prompt.cuts, copy, found.hidden.clone()))
         self.counts.prompts += len(rows)
         self.counts.prefilled += sum(group.width for group in groups)
         self.counts.shared += sum(len(group.prompt) * len(group.rows) - group.width for group in groups)
 
-    def _join(self, row: Row, group: _Group, held: KeyValues, computed: int | None) -> None:
+    def _join(self, row: Row, group: _Group, computed: _Computed | None) -> None:
         number = len(self.rows)
         if computed is None:
             self._held.write(number, group.prefix.held)
         else:
-            self._held.take(number, held, computed, len(group.prompt))
+            self._held.take(number, computed.held, computed.row, len(group.prompt))
         self.rows.append(row)
 
     def _reserve(self, rows: Sequence[Row]) -> None:
@@ -213,8 +231,19 @@ class Engine:
             self._held = KeyValues(0, 0)
         self._held.reserve(1 << (total - 1).bit_length(), needed, len(self.rows))
 
-    def _prefill(self, groups: Sequence[_Group]) -> tuple[KeyValues, list[Tensor]]:
-        """Keys and values of the prompts, a row each, and the hidden state at each one's last token."""
+    def _prefill_all(self, groups: Sequence[_Group]) -> list[_Computed]:
+        """In the order of `groups`."""
+        screens = [screen for group in groups for screen in group.screens]
+        seen = {screen.key: found for screen, found in zip(screens, self.vision.features(screens), strict=True)}
+        if len(groups) == 1 or self._threads == 1:
+            return self._prefill(groups, seen) if groups else []
+        each = -(-len(groups) // self._threads)
+        parts = [groups[start : start + each] for start in range(0, len(groups), each)]
+        return list(chain.from_iterable(self._beside.map(self._prefill, parts, repeat(seen))))
+
+    @torch.inference_mode()  # holds for one thread
+    def _prefill(self, groups: Sequence[_Group], features: Mapping[bytes, Features]) -> list[_Computed]:
+        """One pass."""
         width, starts = max(group.width for group in groups), [group.known for group in groups]
         seen = max(starts) + width
         held = KeyValues(len(groups), seen)
@@ -226,8 +255,8 @@ class Engine:
         for row, group in enumerate(groups):
             ids[row, : group.width] = group.prompt.ids[group.known :]
             positions[:, row, : group.width] = group.prompt.positions[:, group.known :]
-        screens = [screen for group in groups for screen in group.prompt.screens if screen.start >= group.known]
-        images = {"mm_encoder_outputs": as_model_output(self.vision.features(screens))} if screens else {}
+        shown = [features[screen.key] for group in groups for screen in group.screens]
+        images = {"mm_encoder_outputs": as_model_output(shown)} if shown else {}
         hidden = self._model.base_model(
             input_ids=ids.to(self._device),
             position_ids=positions.to(self._device),
@@ -236,7 +265,7 @@ class Engine:
             use_cache=True,
             **images,
         ).last_hidden_state
-        return held, [hidden[row, group.width - 1] for row, group in enumerate(groups)]
+        return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
 
     # A token for each row.
 

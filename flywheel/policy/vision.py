@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,11 +50,15 @@ def fold_frames(model: PreTrainedModel) -> None:
 class Vision:
     """The vision tower of a model, and the features of the screens seen last, up to `limit` bytes."""
 
-    def __init__(self, model: PreTrainedModel, limit: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, limit: int, threads: int = 1, beside: ThreadPoolExecutor | None = None
+    ) -> None:
+        """beside: has `threads` threads, on which passes go side by side; none: all on the caller's."""
         self._model, self._held = model, Lru[Features](limit)
         device = next(model.parameters()).device
         self._patches = PATCHES_CUDA if device.type == "cuda" else PATCHES
         self._device = device
+        self._beside, self._threads = beside, threads
         self.encoded = self.shared = 0  # screens, since the start
 
     def features(self, screens: Sequence[Screen]) -> list[Features]:
@@ -61,12 +67,16 @@ class Vision:
         known = {key: found for key in unique if (found := self._held.get(key)) is not None}
         new = [screen for key, screen in unique.items() if key not in known]
         self.encoded, self.shared = self.encoded + len(new), self.shared + len(screens) - len(new)
-        for part in _parts(new, self._patches):
-            for screen, found in zip(part, self._encode(part), strict=True):
-                known[screen.key] = found
-                self._held.put(screen.key, found, sum(tensor.nbytes for tensor in found))
+        parts = _parts(new, self._patches, self._threads)
+        for screen, found in zip(chain(*parts), chain(*self._encode_all(parts)), strict=True):
+            known[screen.key] = found
+            self._held.put(screen.key, found, sum(tensor.nbytes for tensor in found))
         return [known[screen.key] for screen in screens]
 
+    def _encode_all(self, parts: Sequence[Sequence[Screen]]) -> Iterable[list[Features]]:
+        return (self._beside.map if self._beside and len(parts) > 1 else map)(self._encode, parts)
+
+    @torch.inference_mode()  # holds for one thread
     def _encode(self, screens: Sequence[Screen]) -> list[Features]:
         pixels = torch.from_numpy(np.concatenate([screen.pixels for screen in screens])).to(self._device)
         grid = torch.tensor([screen.grid for screen in screens], device=self._device)
@@ -80,8 +90,11 @@ class Vision:
         self._held.clear()
 
 
-def _parts(screens: Iterable[Screen], limit: int) -> list[list[Screen]]:
-    """Parts of at most `limit` patches, one screen at least."""
+def _parts(screens: Sequence[Screen], limit: int, threads: int) -> list[list[Screen]]:
+    """Parts of at most `limit` patches, one screen at least; of about equal size where threads are to share them."""
+    patches = sum(len(screen.pixels) for screen in screens)
+    if threads > 1:
+        limit = -(-patches // (-(-patches // (limit * threads)) * threads)) if patches else limit
     parts: list[list[Screen]] = []
     room = 0
     for screen in screens:
