@@ -220,7 +220,7 @@ async def test_a_page_that_breaks_in_play_is_an_error_and_no_score(tmp_path, pla
 async def test_worlds_and_pages_stand_in_one_sandbox(tmp_path):
     lay(tmp_path / "pages" / "counter", COUNTER, reset="game.start(seed)",
         instruction={"expression": "`Click three times, ${seed}.`"})  # fmt: skip
-    chosen = {"manifests": ["pages/counter"], "train_tasks": 8, "eval_tasks": 1}
+    chosen = {"manifests": ["pages/counter"], "train_tasks": 12, "eval_tasks": 1}
     settings = parse({"synthesis": chosen, "sandbox": {"browsers": 1, "pages": 1, "timeout_s": 60}}, where="test")
     tasks = make_tasks(settings, 0, "train", tmp_path)
     async with open_sandbox(settings, tmp_path) as pool:
