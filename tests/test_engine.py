@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from flywheel.policy.model import load_model
 from flywheel.policy.prefix import Screen, cuts_of, prompt_of
 from flywheel.policy.protocol import Image, Message, Sampling
 from flywheel.policy.sampling import generate
+from flywheel.policy.threads import side_by_side
 from flywheel.policy.vision import fold_frames
 
 MB = 1 << 20
@@ -391,3 +393,16 @@ def test_long_prompts_are_computed_in_parts(qwen3, monkeypatch):
     for row, other in zip(rows, whole, strict=True):
         same(row, other)
     assert max(widths) <= max(100, *(len(row.prompt) for row in rows))
+
+
+def test_threads_side_by_side_leave_the_number_of_others_alone():
+    every = torch.get_num_threads()
+    assert side_by_side(1) is None
+    torch.set_num_threads(2)
+    try:
+        pool = side_by_side(2)
+        assert list(pool.map(lambda _: torch.get_num_threads(), range(4))) == [1] * 4
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(every)

@@ -17,7 +17,7 @@ from flywheel.recording.whisper import Whisper
 from flywheel.settings import Recording
 
 SESSION = "000-tiles-anna"
-SAID = "so take the green leaf i click the black no wait the green tile take the green leaf okay done"
+SAID = "so i click the green tile take the black no wait the green leaf take the green leaf okay done"
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,7 @@ def test_the_shipped_sessions_hold_no_evaluation_task(recordings):
         worlds.add(loaded.task.world)
         levels.add(loaded.meta.level)
     domains = SETTINGS.synthesis.domains
-    assert worlds == {*domains["games"], *domains["sites"]}
+    assert worlds == {world for worlds in domains.values() for world in worlds}
     assert levels == {"expert", "novice"}
 
 
@@ -156,7 +156,7 @@ def test_damage_is_named_and_quarantined(session, what, ws):
 
 
 def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recordings, tmp_path):
-    names = ["002-shapes-carl", "008-shapes-dana"]
+    names = ["003-shapes-dana", "012-shapes-carl"]
     folders = [shutil.copytree(recordings / name, tmp_path / name) for name in names]
     _cut(folders[0] / "screens.parquet")
     together = ingest_sessions(folders, SETTINGS, 1)

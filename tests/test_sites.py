@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ class Run:
     thoughts: list[str]
     states: list[dict[str, Any]]
     scores: list[float]
+
+    @cached_property
+    def wanted(self) -> tuple[Any, ...]:
+        """What the task asks for: records, page, answer."""
+        site = catalogue.get(self.task.world).play
+        return site.tasks[self.task.template].wanted(site.records(self.task.params), self.task.params)
 
 
 def tasks_of(name: str, seed: int) -> list[Task]:
@@ -107,11 +114,10 @@ def deceived(a: Run, b: Run) -> bool:
     """Whether a's verifier accepts the end of b, which was asked for something else on the same records."""
     if a is b or a.task.params["seed"] != b.task.params["seed"]:
         return False
-    site = catalogue.get(a.task.world).play
-    one, other = site.tasks[a.task.template], site.tasks[b.task.template]
-    start = site.records(a.task.params)
-    if one.wanted(start, a.task.params) == other.wanted(start, b.task.params):
+    if a.wanted == b.wanted:
         return False  # the same thing, asked in other words
+    tasks = catalogue.get(a.task.world).play.tasks
+    one, other = tasks[a.task.template], tasks[b.task.template]
     if one.change is None and one.answer is None and other.change is None:
         return False  # a page may lie on the way to an answer or to another page
     return verifiers.score(a.task, b.states[-1]) == 1

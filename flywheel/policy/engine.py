@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
@@ -23,6 +22,7 @@ from flywheel.policy.cache import KeyValues
 from flywheel.policy.prefix import Prefix, Prefixes, Prompt, Screen
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw, generator_of
+from flywheel.policy.threads import side_by_side
 from flywheel.policy.vision import Features, Vision, as_model_output
 
 log = logging.getLogger(__name__)
@@ -116,11 +116,10 @@ class Engine:
     ) -> None:
         self._model, self._end_id, self._share = model, end_id, share
         self._device = next(model.parameters()).device
-        # On a CPU passes go side by side, each on one thread: the layers are too small for threads to share one.
         self._threads = 1 if self._device.type == "cuda" else torch.get_num_threads()
-        self._beside = ThreadPoolExecutor(self._threads, "policy-pass", torch.set_num_threads, (1,))
+        self._beside = side_by_side(self._threads)
         self._prefixes = Prefixes(prefix_bytes)
-        self.vision = Vision(model, vision_bytes, self._threads, self._beside if self._threads > 1 else None)
+        self.vision = Vision(model, vision_bytes, self._threads, self._beside)
         self._held = KeyValues(0, 0)
         self.rows: list[Row] = []
         self.counts = Counts()
@@ -235,7 +234,7 @@ class Engine:
         """In the order of `groups`."""
         screens = [screen for group in groups for screen in group.screens]
         seen = {screen.key: found for screen, found in zip(screens, self.vision.features(screens), strict=True)}
-        if len(groups) == 1 or self._threads == 1:
+        if len(groups) < 2 or self._beside is None:
             return self._prefill(groups, seen) if groups else []
         each = -(-len(groups) // self._threads)
         parts = [groups[start : start + each] for start in range(0, len(groups), each)]

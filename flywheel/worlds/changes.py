@@ -26,13 +26,14 @@ def share(
     """
     before, asked_for, made = (_leaves(one, start) for one in (start, goal, now))
     patterns = tuple(ignore)
-    keys = [
+    moved = {
         key
         for key in {**before, **asked_for, **made}
-        if not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
-    ]
-    asked = {key for key in keys if asked_for.get(key, _NONE) != before.get(key, _NONE)}
-    done = {key for key in keys if made.get(key, _NONE) != before.get(key, _NONE)}
+        if not before.get(key, _NONE) == asked_for.get(key, _NONE) == made.get(key, _NONE)
+        and not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+    }
+    asked = {key for key in moved if asked_for.get(key, _NONE) != before.get(key, _NONE)}
+    done = {key for key in moved if made.get(key, _NONE) != before.get(key, _NONE)}
     right = {key for key in asked if made.get(key, _NONE) == asked_for.get(key, _NONE)}
     return len(right) / len(asked | done) if asked | done else 1.0
 
