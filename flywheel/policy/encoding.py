@@ -254,4 +254,4 @@ def collate(items: Sequence[Encoded], side: Literal["left", "right"]) -> dict[st
     if len(grids):
         batch["pixel_values"] = np.concatenate([item.pixel_values for item in items])
         batch["image_grid_thw"] = grids
-    return {name: torch.from_numpy(array) for name, array in batch.items()}
+    return {name: torch.from_numpy(array).clone() for name, array in batch.items()}  # aligned: see `vision`

@@ -8,7 +8,6 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -78,7 +77,8 @@ class Vision:
 
     @torch.inference_mode()  # holds for one thread
     def _encode(self, screens: Sequence[Screen]) -> list[Features]:
-        pixels = torch.from_numpy(np.concatenate([screen.pixels for screen in screens])).to(self._device)
+        # In memory of torch's own: where numpy's begins is chance, and matrix products may round by it.
+        pixels = torch.cat([torch.from_numpy(screen.pixels) for screen in screens]).to(self._device)
         grid = torch.tensor([screen.grid for screen in screens], device=self._device)
         out = self._model.base_model.get_image_features(pixels, grid, return_dict=True)
         levels = [out.pooler_output, *(getattr(out, "deepstack_features", None) or ())]

@@ -185,7 +185,8 @@ def _images(trunk: torch.nn.Module, pack: Pack) -> SimpleNamespace:
     device = pack.ids.device
     levels: list[Any] = [None] * len(pack.screens)
     for grid, numbers in sizes.items():
-        pixels = torch.from_numpy(np.concatenate([pack.screens[number].pixels for number in numbers])).to(device)
+        # In memory of torch's own, as in `policy.vision`.
+        pixels = torch.cat([torch.from_numpy(pack.screens[number].pixels) for number in numbers]).to(device)
         out = trunk.get_image_features(
             pixels,
             torch.tensor([grid] * len(numbers), device=device),
