@@ -8,8 +8,8 @@ help: ## list the targets
 flywheel: setup ## set up, then run the main job: two iterations of the flywheel, under ten minutes
 	.venv/bin/flywheel run
 
-test: setup-test ## set up, then run all tests
-	.venv/bin/python -m pytest
+test: setup-test ## set up, then run all tests, two files at a time
+	.venv/bin/python -m pytest -n 2 --dist loadfile
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed

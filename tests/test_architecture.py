@@ -16,7 +16,7 @@ LAYERS = (
         "recording", "training", "evaluation", "store", "rollout", "reward", "synthesis", "sandbox", "worlds", "policy",
         "agent",
     ),
-    ("language_model", "workspace", "settings", "progress"),
+    ("language_model", "local_server", "workspace", "settings", "progress"),
     ("schema", "errors"),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

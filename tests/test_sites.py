@@ -11,14 +11,16 @@ import copy
 import dataclasses
 import json
 import random
+import re
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pocketsphinx
@@ -37,7 +39,7 @@ from flywheel.worlds.site import Site
 from flywheel.worlds.site_tasks import Redraw
 
 SITES = [name for name in catalogue.names() if isinstance(catalogue.get(name).play, Site)]
-SEEDS = (3, 4)  # of the records
+SEED = 3  # of the records; `flywheel bench worlds` draws many
 SCREEN = Settings(sandbox=Sandbox(width=320, height=320, timeout_s=60))
 HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}&amp;\u202e\x00\U0001f600 ' + "龘" * 50
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -97,7 +99,7 @@ async def pool():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SITES)
 async def test_experts_are_accepted_and_nobody_else(pool, name):
-    tasks = [task for seed in SEEDS for task in tasks_of(name, seed)]
+    tasks = tasks_of(name, SEED)
     assert len({task.template for task in tasks}) >= 20 or name == "shop", "a site has 20 templates or more"
     runs = await asyncio.gather(*(run(pool, task) for task in tasks))
     for one in runs:
@@ -181,6 +183,18 @@ async def crawl(client: httpx.AsyncClient, base: str, limit: int) -> tuple[list[
     return todo, forms
 
 
+def of_each_shape(forms: list[tuple[str, str, dict]], count: int = 2) -> list[tuple[str, str, dict]]:
+    """`count` forms of each shape: those of the rows of a list differ by a number in their address alone."""
+    shapes = Counter()
+    kept = []
+    for method, action, fields in forms:
+        shape = (method, re.sub(r"\d+", "#", urlsplit(action).path), tuple(sorted(fields)))
+        shapes[shape] += 1
+        if shapes[shape] <= count:
+            kept.append((method, action, fields))
+    return kept
+
+
 @pytest.mark.parametrize("name", SITES)
 async def test_every_link_leads_to_a_page(server, name):
     base = server.new_session(tasks_of(name, 1)[0], 1)
@@ -199,7 +213,7 @@ async def test_hostile_text_in_every_field(server, name):
     base = server.new_session(tasks_of(name, 2)[0], 1)
     async with httpx.AsyncClient(follow_redirects=True) as client:
         _, forms = await crawl(client, base, 60)
-        for method, action, fields in forms:
+        for method, action, fields in of_each_shape(forms):
             target = urljoin(base, action)
             if method == "post":
                 answer = await client.post(target, data=fields)
@@ -239,7 +253,7 @@ async def test_sessions_are_apart_and_start_the_same(server, name):
     assert server.state(one) == server.state(other)
     async with httpx.AsyncClient(follow_redirects=True) as client:
         _, forms = await crawl(client, one, 40)
-        for method, action, fields in forms:
+        for method, action, fields in of_each_shape(forms):
             if method == "post":
                 await client.post(urljoin(one, action), data=fields)
         assert (await client.get(other)).status_code == 200

@@ -6,24 +6,19 @@ script, a stylesheet or WebAssembly of a wrong type. Nothing outside of the fold
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import mimetypes
 import posixpath
-import socket
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import uvicorn
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from flywheel.errors import EnvError
+from flywheel.local_server import LocalServer, free_port
 
-_START_S = 20.0
 _MOST_MISSED = 50
 _TYPES = {
     ".html": "text/html", ".htm": "text/html", ".xhtml": "application/xhtml+xml", ".js": "text/javascript",
@@ -72,32 +67,14 @@ class FileServer:
         self._ports: dict[int, Folder] = {}
 
     async def __aenter__(self) -> FileServer:
-        listeners = []
-        for folder in self._folders:
-            listener = socket.socket()
-            listener.bind(("127.0.0.1", 0))
-            listeners.append(listener)
-            self._ports[listener.getsockname()[1]] = folder
-        config = uvicorn.Config(
-            self._answer,
-            interface="asgi3",
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-        self._server = _QuietServer(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=listeners))
-        async with asyncio.timeout(_START_S):
-            while not self._server.started:
-                if self._task.done():
-                    raise EnvError("the file server did not start") from self._task.exception()
-                await asyncio.sleep(0.01)
+        listeners = [free_port() for _ in self._folders]
+        self._ports = {one.getsockname()[1]: folder for one, folder in zip(listeners, self._folders, strict=True)}
+        self._server = LocalServer(self._answer, listeners)
+        await self._server.start(where="the file server")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        await self._task
+        await self._server.stop()
 
     def url(self, folder: Folder) -> str:
         """`http://127.0.0.1:<port>`, without a slash at the end."""
@@ -121,11 +98,3 @@ class FileServer:
             return PlainTextResponse("there is no such file", 404)
         # Never from a cache: each session meets the page as the first one did.
         return FileResponse(found, media_type=media_type(found), headers={"Cache-Control": "no-store"})
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves the process's signal handlers alone: they belong to the command."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import pickle
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,8 @@ def share(
 
     ignore: patterns of paths that do not count, such as "mails/*/unread". 1 too where nothing was asked and made.
     """
-    before, asked_for, made = (_leaves(one, start) for one in (start, goal, now))
+    trees = [_apart(one, (start, goal, now)) for one in (start, goal, now)]
+    before, asked_for, made = (_leaves(one, trees[0]) for one in trees)
     patterns = tuple(ignore)
     moved = {
         key
@@ -36,6 +38,11 @@ def share(
     done = {key for key in moved if made.get(key, _NONE) != before.get(key, _NONE)}
     right = {key for key in asked if made.get(key, _NONE) == asked_for.get(key, _NONE)}
     return len(right) / len(asked | done) if asked | done else 1.0
+
+
+def copied(records: Any) -> Any:
+    """A deep copy of JSON values: what copy.deepcopy makes, several times as fast."""
+    return pickle.loads(pickle.dumps(records, pickle.HIGHEST_PROTOCOL))
 
 
 def same_answer(given: str, wanted: str | float | Iterable[str]) -> bool:
@@ -65,6 +72,18 @@ def _plain(text: str) -> str:
 
 
 _NONE = object()
+
+
+def _apart(records: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Only what is not the same in all others: of thousands of entries, those few that are worth a walk."""
+    left: dict[str, Any] = {}
+    for name, value in records.items():
+        there = [other.get(name, _NONE) for other in others]
+        if not all(isinstance(other, Mapping) for other in there):
+            left[name] = value
+            continue
+        left[name] = {key: one for key, one in value.items() if any(other.get(key, _NONE) != one for other in there)}
+    return left
 
 
 def _leaves(records: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,20 +6,15 @@ address gives it out, so an agent cannot reach it from the screen.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import copy
 import json
 import logging
 import secrets
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_plus
 
 import jinja2
-import uvicorn
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,8 +22,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from flywheel.errors import EnvError
+from flywheel.local_server import LocalServer, free_port
 from flywheel.sandbox.env import Task
-from flywheel.worlds import catalogue, messages
+from flywheel.worlds import catalogue, changes, messages
 from flywheel.worlds.catalogue import World
 
 log = logging.getLogger(__name__)
@@ -41,7 +37,6 @@ _POLICY = {
 }
 _MAX_FORM = 64_000  # bytes of a form that is read
 _MAX_SENT = 64_000_000  # bytes after which nobody listens any more
-_START_S = 20.0
 
 
 @dataclass
@@ -61,25 +56,15 @@ class WorldServer:
         self._pages: dict[str, jinja2.Environment] = {}
 
     async def __aenter__(self) -> WorldServer:
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+        listener = free_port()
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         routes = [Route("/s/{token}/{path:path}", self._answer, methods=["GET", "POST"])]
-        config = uvicorn.Config(
-            Starlette(routes=routes), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = _QuietServer(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
-        async with asyncio.timeout(_START_S):
-            while not self._server.started:
-                if self._task.done():
-                    raise EnvError("the world server did not start", where=self.url) from self._task.exception()
-                await asyncio.sleep(0.01)
+        self._server = LocalServer(Starlette(routes=routes), [listener])
+        await self._server.start(where="the world server")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        await self._task
+        await self._server.stop()
         self._sessions.clear()
 
     # -- sessions -------------------------------------------------------------------------------------------------
@@ -99,7 +84,7 @@ class WorldServer:
 
     def state(self, url: str) -> dict[str, Any]:
         """What happened in a site's session so far (a copy); a game's state lives in its page: {}."""
-        return copy.deepcopy(self._session(url).state)
+        return changes.copied(self._session(url).state)
 
     def set_state(self, url: str, state: dict[str, Any]) -> None:
         self._session(url).state = state
@@ -201,14 +186,6 @@ class WorldSession:
 
     def close(self) -> None:
         self._server.end_session(self.url)
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves the process's signal handlers alone: they belong to the command."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _token(url: str) -> str:

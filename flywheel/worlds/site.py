@@ -17,7 +17,6 @@ for the page of the form, so that going back in the browser never sends anything
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import random
 import re
@@ -31,7 +30,7 @@ from urllib.parse import parse_qsl, urlencode
 from flywheel.agent.actions import Action
 from flywheel.errors import BadInput
 from flywheel.sandbox.env import Task
-from flywheel.worlds import forms, messages
+from flywheel.worlds import changes, forms, messages
 from flywheel.worlds.forms import Field, Invalid
 from flywheel.worlds.screen import Screen
 from flywheel.worlds.site_tasks import Redraw, SiteTask
@@ -165,7 +164,7 @@ class Site:
 
     def records(self, params: Mapping[str, Any]) -> Records:
         """The records that a session of these params starts with, to be changed at will."""
-        return copy.deepcopy(self._fresh(params["seed"]))
+        return changes.copied(self._fresh(params["seed"]))
 
     def _fresh(self, seed: int) -> Records:
         """The same, kept: only to be read."""
@@ -201,7 +200,7 @@ class Site:
         if "records" not in state:
             return self.small.act(state, path, form)
         visit = self._visit(state, path, {}, form)
-        before = copy.deepcopy(state["records"])
+        before = changes.copied(state["records"])
         try:
             return _dispatch(self._forms, visit)
         except Invalid as refusal:

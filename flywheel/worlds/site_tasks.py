@@ -7,7 +7,6 @@ verifier needs no code of its own, and refuses every side effect.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -73,7 +72,7 @@ class SiteTask:
 
     def params(self, records: dict[str, Any], level: int, rng: random.Random, t: Messages) -> dict[str, Any]:
         """What is drawn from these records, with the instruction. Raises Redraw where it would be done already."""
-        drawn = self.draw(Draw(copy.deepcopy(records), rng, level, t))
+        drawn = self.draw(Draw(changes.copied(records), rng, level, t))
         if self.score(records, drawn, {"records": records, "page": "", "query": {}}) == 1:
             raise Redraw
         text = self.zh if t.language == "zh" else self.text
@@ -83,7 +82,7 @@ class SiteTask:
         """What is asked for: the records as they shall be, the page to be on, the answer (None: any)."""
         goal = start
         if self.change is not None:
-            goal = copy.deepcopy(start)
+            goal = changes.copied(start)
             self.change(goal, dict(params))
         page = None if self.page is None else self.page(dict(params))
         return goal, page, None if self.answer is None else self.answer(start, dict(params))

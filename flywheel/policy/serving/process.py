@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
-
 from flywheel import settings as config
 from flywheel.errors import BadInput, PolicyError
+from flywheel.local_server import LocalServer
 from flywheel.policy import checkpoint
 
 GRACE_S = 20.0  # what is under way when the server is told to end has this long
-_START_S = 20.0
 _WRITE_S = 5  # for the last answers to leave
 
 
@@ -68,20 +66,13 @@ async def _serve(
     try:
         service = Service(engine, name=name, folder=folder, key=key, settings=policy)
         stop = _stop_on_signals(service.cut)
-        server = _QuietServer(
-            uvicorn.Config(
-                application(service), log_level="warning", access_log=False, lifespan="off",
-                timeout_graceful_shutdown=_WRITE_S,
-            )
-        )  # fmt: skip
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        await _until_started(server, running)
+        server = LocalServer(application(service), [listener], _WRITE_S)
+        running = await server.start("flywheel serve", PolicyError)
         say(Ready(f"http://{_address(listener)}/v1", name, engine.weight_version))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
         await service.drain(grace_s)
-        server.should_exit = True
-        await running
+        await server.stop()
         stopping.cancel()
     finally:
         await engine.close()
@@ -99,22 +90,6 @@ def _stop_on_signals(cut: Callable[[], None]) -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told)
     return stop
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves the process's signal handlers alone: they belong to `_serve`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _until_started(server: uvicorn.Server, running: asyncio.Task) -> None:
-    async with asyncio.timeout(_START_S):
-        while not server.started:
-            if running.done():
-                raise PolicyError("the server did not start", where="flywheel serve") from running.exception()
-            await asyncio.sleep(0.01)
 
 
 @contextlib.contextmanager
