@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import shutil
 
@@ -14,6 +15,7 @@ from flywheel.agent.prompt import build_context
 from flywheel.errors import BadInput, ModelError
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import digest, load_model, new_model, save_checkpoint
+from flywheel.policy.pixels import Pixels
 from flywheel.policy.protocol import Image, Message
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.settings import Policy
@@ -101,6 +103,23 @@ def test_padding_does_not_change_what_the_model_says(encoder, model):
         left = model(**collate([long, short, text], "left"))
     assert torch.allclose(right.logits[1, : len(short)], alone, atol=1e-4)
     assert torch.allclose(left.logits[1, -len(short) :], alone, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(224, 224), (1, 1), (320, 320), (37, 411), (1280, 720), (224, 225)])
+def test_pixels_are_the_image_processors(encoder, size):
+    """Bit for bit, whatever the size; with other means for each channel too."""
+    rng = np.random.default_rng(0)
+    pictures = [Picture.fromarray(rng.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)) for _ in range(2)]
+    other = copy.deepcopy(encoder.images)
+    other.image_mean, other.image_std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+    other.size = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
+    for images in (encoder.images, other):
+        wanted = images(images=pictures, return_tensors="np")
+        pixels, grid = Pixels(images).patches(pictures)
+        np.testing.assert_array_equal(pixels, wanted["pixel_values"])
+        np.testing.assert_array_equal(grid, wanted["image_grid_thw"])
+        assert (pixels.dtype, grid.dtype) == (np.float32, np.int64)
+    assert Pixels(other).patches([])[0].shape == (0, 3 * 2 * 16 * 16)
 
 
 def test_patches_of_many_screens_are_the_image_processors(encoder):

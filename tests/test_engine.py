@@ -280,7 +280,7 @@ def test_a_row_that_is_given_up_between_two_steps_leaves_the_others_alone(qwen3)
 
 def test_rows_keep_their_places_when_others_leave():
     """Exact numbers: five rows, of which two leave; buffers grow meanwhile."""
-    held = KeyValues(8, 4)
+    held = KeyValues(8, 4, 1)
     numbers = torch.arange(5.0)[:, None, None, None].expand(5, 2, 3, 4) + torch.arange(3.0)[:, None] / 10
     held.at([0] * 5, 3, 3, torch.device("cpu"))
     held.update(numbers, -numbers, 0)
@@ -298,7 +298,7 @@ def test_rows_keep_their_places_when_others_leave():
 
 
 def test_rows_of_different_lengths_see_only_themselves():
-    held = KeyValues(2, 8)
+    held = KeyValues(2, 8, 1)
     mask = held.at([0, 3], 2, 8, torch.device("cpu"))
     assert mask[:, 0].int().tolist() == [
         [[1, 0, 0, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0]],

@@ -18,17 +18,17 @@ BLOCK = 64  # buffers grow by so many tokens
 
 
 class KeyValues:
-    """What attention layers call `past_key_values`: for each layer two buffers [rows, heads, length, head size].
+    """What attention layers call `past_key_values`: one buffer [layers, 2, rows, heads, length, head size].
 
-    `at` says where the next forward pass writes; then each layer calls `update` once. Beyond a row's end the buffers
-    hold what was there before: finite numbers, which a mask must hide.
+    `at` says where the next forward pass writes; then each layer calls `update` once. Beyond a row's end the buffer
+    holds what was there before: finite numbers, which a mask must hide.
     """
 
     is_compileable = False  # the library asks
 
-    def __init__(self, rows: int, length: int) -> None:
-        self.rows, self.length = rows, length
-        self._layers: list[tuple[Tensor, Tensor]] = []
+    def __init__(self, rows: int, length: int, layers: int) -> None:
+        self.rows, self.length, self._layers = rows, length, layers
+        self._held: Tensor | None = None  # heads, head size, type and device are those of what comes first
         self._where: tuple[Any, ...] = ()
         self._start = self._seen = self._count = 0
 
@@ -48,64 +48,45 @@ class KeyValues:
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Keeps a layer's new keys and values, [rows, heads, width, head size]; returns those of all tokens so far."""
-        if layer == len(self._layers):
-            self._add_layer(keys, values)
-        kept = self._layers[layer]
-        for buffer, new in zip(kept, (keys, values), strict=True):
+        pair = self._buffer(keys)[layer]
+        for buffer, new in zip(pair, (keys, values), strict=True):
             buffer.transpose(1, 2)[self._where] = new.transpose(1, 2)
-        return kept[0][: self._count, :, : self._seen], kept[1][: self._count, :, : self._seen]
+        keys, values = pair[:, : self._count, :, : self._seen]
+        return keys, values
 
-    def _add_layer(self, keys: Tensor, values: Tensor) -> None:
-        def empty(like: Tensor) -> Tensor:  # zeros: even hidden, a number that is not finite would spoil a row
-            return like.new_zeros(self.rows, like.shape[1], self.length, like.shape[3])
-
-        self._layers.append((empty(keys), empty(values)))
+    def _buffer(self, like: Tensor) -> Tensor:
+        """like: [..., heads, tokens, head size]."""
+        if self._held is None:  # zeros: even hidden, a number that is not finite would spoil a row
+            shape = (self._layers, 2, self.rows, like.shape[-3], self.length, like.shape[-1])
+            self._held = like.new_zeros(shape)
+        return self._held
 
     def reserve(self, rows: int, length: int, kept: int) -> None:
         """Make room for `rows` rows of `length` tokens; the first `kept` rows keep what they hold."""
         length = -(-length // BLOCK) * BLOCK
         if rows <= self.rows and length <= self.length:
             return
-        rows, length = max(rows, self.rows), max(length, self.length)
-        for number, pair in enumerate(self._layers):
-            grown = tuple(old.new_zeros(rows, old.shape[1], length, old.shape[3]) for old in pair)
-            for old, new in zip(pair, grown, strict=True):
-                new[:kept, :, : self.length] = old[:kept]
-            self._layers[number] = (grown[0], grown[1])
-        self.rows, self.length = rows, length
+        old, before = self._held, self.length
+        self.rows, self.length, self._held = max(rows, self.rows), max(length, self.length), None
+        if old is not None:
+            self._buffer(old)[:, :, :kept, :, :before] = old[:, :, :kept]
 
     def read(self, row: int, tokens: int) -> Tensor:
         """A copy of a row's first tokens: [layers, 2, heads, tokens, head size]."""
-        first = self._layers[0][0]
-        held = first.new_empty(len(self._layers), 2, first.shape[1], tokens, first.shape[3])
-        for layer, pair in zip(held, self._layers, strict=True):
-            for part, buffer in zip(layer, pair, strict=True):
-                part.copy_(buffer[row, :, :tokens])
-        return held
+        return self._held[:, :, row, :, :tokens].clone(memory_format=torch.contiguous_format)
 
     def write(self, row: int, held: Tensor) -> None:
         """The other way round: a row begins with what `read` gave."""
-        if not self._layers:
-            for _ in held:
-                self._add_layer(held[0, :1], held[0, :1])
-        for pair, layer in zip(self._layers, held, strict=True):
-            for buffer, part in zip(pair, layer, strict=True):
-                buffer[row, :, : part.shape[1]] = part
+        self._buffer(held)[:, :, row, :, : held.shape[3]] = held
 
     def take(self, row: int, other: KeyValues, other_row: int, tokens: int) -> None:
         """A row begins with the first tokens of a row of another batch (or of this one)."""
-        if not self._layers:
-            for keys, values in other._layers:
-                self._add_layer(keys, values)
-        for pair, others in zip(self._layers, other._layers, strict=True):
-            for buffer, source in zip(pair, others, strict=True):
-                buffer[row, :, :tokens] = source[other_row, :, :tokens]
+        self.write(row, other._held[:, :, other_row, :, :tokens])
 
     def wipe(self, row: int) -> None:
         """Zeros, for a row that may hold numbers that are not finite."""
-        for pair in self._layers:
-            for buffer in pair:
-                buffer[row] = 0
+        if self._held is not None:
+            self._held[:, :, row] = 0
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Asked for by the library; positions and masks are given to it, so that nothing hangs on the answer."""

@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +37,7 @@ from flywheel.policy.vision import fold_frames
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+GATHER_S = 0.05  # a few passes over one screen of a small model on a CPU
 LOAD_S = 600.0  # deadline of a swap of weights, the batch's end included: gigabytes are read
 
 _WHERE = "embedded policy"
@@ -101,7 +103,7 @@ class EmbeddedPolicy:
         self._inbox: queue.SimpleQueue[_Request | _Swap | None] = queue.SimpleQueue()
         self._waiting: deque[_Request] = deque()
         self._swaps: deque[_Swap] = deque()
-        self._encoders = ThreadPoolExecutor(min(4, max(1, (os.cpu_count() or 2) // 2)), "policy-encoding")
+        self._encoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "policy-encoding")
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._start, args=(folder, opened), name="policy", daemon=True)
         self._thread.start()
@@ -276,23 +278,32 @@ class EmbeddedPolicy:
                 self._deliver(self._engine.fail(error))
 
     def _receive(self, *, wait: bool) -> bool:
-        """Take what has come in; whether the end was among it."""
-        ended = False
+        """Take what has come in; whether the end was among it.
+
+        An idle worker that is woken also waits for those who are being encoded, but not long: a first pass over one of
+        them would take a good part of what a pass over all takes.
+        """
+        ended = wait and self._take(self._inbox.get())
+        late = time.monotonic() + (GATHER_S if wait else 0)
         while True:
+            left = late - time.monotonic()
+            more = self._encoding > 0 and len(self._waiting) < self._policy.batch and not self._swaps
             try:
-                message = self._inbox.get(block=wait)
+                message = self._inbox.get(timeout=left) if more and left > 0 else self._inbox.get_nowait()
             except queue.Empty:
                 return ended
-            wait = False
-            if message is None:
-                ended = True
-            elif isinstance(message, _Swap):
-                self._swaps.append(message)
-            else:
-                with self._lock:
-                    self._encoding -= 1
-                if not message.answer.done():
-                    self._waiting.append(message)
+            ended |= self._take(message)
+
+    def _take(self, message: _Request | _Swap | None) -> bool:
+        """Whether it is the end."""
+        if isinstance(message, _Swap):
+            self._swaps.append(message)
+        elif message is not None:
+            with self._lock:
+                self._encoding -= 1
+            if not message.answer.done():
+                self._waiting.append(message)
+        return message is None
 
     def _turn(self) -> None:
         """What nobody waits for goes; newcomers join, unless weights are to be swapped; each row gets a token."""

@@ -20,6 +20,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from flywheel.errors import ModelError, PolicyError
 from flywheel.policy import checkpoint, screens
+from flywheel.policy.pixels import Pixels
 from flywheel.policy.protocol import Context, Image, Message
 
 
@@ -73,6 +74,7 @@ class Encoder:
         max_image_side: int = screens.MAX_SIDE,
     ) -> None:
         self.tokenizer, self.images, self.max_image_side = tokenizer, images, max_image_side
+        self._pixels = Pixels(images)
         self.image_id = int(tokenizer.convert_tokens_to_ids("<|image_pad|>")) if image_id is None else image_id
         end = tokenizer.convert_tokens_to_ids("<|im_end|>")
         self.end_id = int(tokenizer.eos_token_id if end is None or end == tokenizer.unk_token_id else end)
@@ -166,11 +168,7 @@ class Encoder:
 
     def patches(self, pictures: Sequence[Picture.Image]) -> tuple[np.ndarray, np.ndarray]:
         """Pictures to (pixel_values, image_grid_thw), resized to the model's size."""
-        if not pictures:
-            patch = 3 * self.images.temporal_patch_size * self.images.patch_size**2
-            return np.zeros((0, patch), dtype=np.float32), np.zeros((0, 3), dtype=np.int64)
-        out = self.images(images=list(pictures), return_tensors="np")
-        return np.asarray(out["pixel_values"], dtype=np.float32), np.asarray(out["image_grid_thw"], dtype=np.int64)
+        return self._pixels.patches(pictures)
 
     def encode_text(self, text: str) -> list[int]:
         """A response: its tokens and the end token."""

@@ -120,7 +120,7 @@ class Engine:
         self._beside = side_by_side(self._threads)
         self._prefixes = Prefixes(prefix_bytes)
         self.vision = Vision(model, vision_bytes, self._threads, self._beside)
-        self._held = KeyValues(0, 0)
+        self._held = self._key_values(0, 0)
         self.rows: list[Row] = []
         self.counts = Counts()
 
@@ -166,10 +166,13 @@ class Engine:
         failed, self.rows = self.rows, []
         for row in failed:
             row.error = _named(error)
-        self._held = KeyValues(0, 0)
+        self._held = self._key_values(0, 0)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # it may have been out of memory
         return failed
+
+    def _key_values(self, rows: int, length: int) -> KeyValues:
+        return KeyValues(rows, length, self._model.config.get_text_config().num_hidden_layers)
 
     # Newcomers.
 
@@ -227,7 +230,7 @@ class Engine:
         needed = max(len(row.prompt) + row.sampling.max_new_tokens for row in (*rows, *self.rows))
         total = len(self.rows) + len(rows)
         if not self.rows and self._held.length > 4 * needed:  # a long context has been and gone
-            self._held = KeyValues(0, 0)
+            self._held = self._key_values(0, 0)
         self._held.reserve(1 << (total - 1).bit_length(), needed, len(self.rows))
 
     def _prefill_all(self, groups: Sequence[_Group]) -> list[_Computed]:
@@ -245,7 +248,7 @@ class Engine:
         """One pass."""
         width, starts = max(group.width for group in groups), [group.known for group in groups]
         seen = max(starts) + width
-        held = KeyValues(len(groups), seen)
+        held = self._key_values(len(groups), seen)
         for row, group in enumerate(groups):
             if group.prefix is not None:
                 held.write(row, group.prefix.held[:, :, :, : group.known])

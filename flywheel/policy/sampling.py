@@ -32,13 +32,22 @@ def generator_of(sampling: Sampling, device: torch.device) -> torch.Generator | 
 
 def draw(logits: Tensor, samplings: Sequence[Sampling], generators: Sequence[torch.Generator | None]) -> Tensor:
     """A token for each row: float32 logits [rows, vocabulary] -> [rows]. A row at temperature 0 takes the likeliest."""
-    scale = torch.tensor([[sampling.temperature or 1.0] for sampling in samplings], dtype=torch.float32)
-    gumbel = torch.zeros(logits.shape, dtype=torch.float32, device=logits.device)
-    for row, (sampling, generator) in enumerate(zip(samplings, generators, strict=True)):
-        if sampling.temperature > 0:
-            torch.rand(logits.shape[1], generator=generator, out=gumbel[row])
-            gumbel[row].clamp_min_(1e-20).log_().neg_().clamp_min_(1e-20).log_().neg_()
-    return (logits / scale.to(logits.device) + gumbel).argmax(dim=-1)
+    scale = [sampling.temperature or 1.0 for sampling in samplings]
+    noisy = [row for row, generator in enumerate(generators) if generator is not None]
+    if noisy:
+        noise = logits.new_empty(len(noisy), logits.shape[1])
+        for part, row in zip(noise, noisy, strict=True):
+            torch.rand(len(part), generator=generators[row], out=part)
+        noise.clamp_min_(1e-20).log_().neg_().clamp_min_(1e-20).log_().neg_()
+    if set(scale) != {1.0}:
+        logits = logits / logits.new_tensor(scale)[:, None]
+    if noisy:
+        logits = (
+            logits + noise
+            if len(noisy) == len(logits)
+            else logits.index_add(0, torch.tensor(noisy, device=logits.device), noise)
+        )
+    return logits.argmax(dim=-1)
 
 
 def generate(
