@@ -135,7 +135,7 @@ class Site:
     def TEMPLATES(self) -> dict[str, dict[str, Any]]:
         """Of each task template what a manifest would say."""
         return {
-            name: {"instruction": "{instruction}", "verifier": "world:score", "max_steps": dict(task.levels)}
+            name: {"instruction": "{instruction}", "verifier": "world:score", "max_steps": task.budgets}
             for name, task in self.tasks.items()
         }
 

@@ -46,7 +46,7 @@ class SiteTask:
     """One template. At least one of change, page and answer says when it is done.
 
     name: unique in its site. text: the instruction, a format string over the drawn params; zh: the same in Chinese.
-    levels: level -> step budget, with a few steps to spare over the expert's.
+    levels: level -> step budget at 320 x 320, with a few steps to spare over the expert's.
     draw(d): JSON values that the other parts need; may raise Redraw. Keys task, seed and instruction are taken.
     change(records, params): makes the asked change in a copy of the start's records.
     page(params): address of the page to be on: path, and the query values that matter ({} for none).
@@ -69,6 +69,11 @@ class SiteTask:
     def __post_init__(self) -> None:
         if self.change is None and self.page is None and self.answer is None:
             raise ValueError(f"task template {self.name} says nothing of when it is done")
+
+    @property
+    def budgets(self) -> dict[int, int]:
+        """Level -> step budget. Long ways get a third more: on a small screen they scroll more."""
+        return {level: steps + (steps // 3 if steps >= 10 else 0) for level, steps in self.levels.items()}
 
     def params(self, records: dict[str, Any], level: int, rng: random.Random, t: Messages) -> dict[str, Any]:
         """What is drawn from these records, with the instruction. Raises Redraw where it would be done already."""
