@@ -65,7 +65,7 @@ def settings_of(options: argparse.Namespace, seed: int, staleness: int) -> Setti
                 # More than are taken, so that the last ones that count are not short of episodes.
                 "steps": options.steps + staleness + 1, "tasks_per_step": options.batch, "samples": 1,
                 "max_staleness": staleness, "temperature": 1.0, "minibatch": options.batch * 4, "micro_batch": 64,
-                "actor_lr": 1e-3, "critic_lr": 1e-3, "value_pretraining_steps": 0, "curriculum_floor": 1.0,
+                "actor_lr": 5e-4, "critic_lr": 5e-4, "value_pretraining_steps": 0, "curriculum_floor": 1.0,
                 "positive_nll": 0.0, "max_drift": 10.0,
             },
             "evaluation": {"temperature": 1.0},
@@ -101,7 +101,7 @@ def run(folder: Path, model: Path, options: argparse.Namespace, seed: int, stale
 
 
 async def final_reward(model: Path, chosen: Settings, options: argparse.Namespace) -> float:
-    held_out: list[Task] = tasks(96, options.median, options.tail, seed=9_999)
+    held_out: list[Task] = tasks(400, options.median, options.tail, seed=9_999)
     policy = EmbeddedPolicy(model, chosen.policy)
     try:
         results, _ = await evaluate(policy, held_out, Line(0.0), iteration=0, settings=chosen)
@@ -157,7 +157,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="flywheel bench streaming", description=__doc__)
     parser.add_argument("--model", default="models/base", help="whose tokeniser is used")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=12, help="of training, a run")
+    parser.add_argument("--steps", type=int, default=40, help="of training, a run")
     parser.add_argument("--batch", type=int, default=32, help="episodes of a training step")
     parser.add_argument("--environments", type=int, default=32)
     parser.add_argument("--staleness", type=int, default=8, help="max_staleness of the stream")
