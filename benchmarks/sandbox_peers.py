@@ -24,7 +24,7 @@ from flywheel.errors import EnvError
 VERSION = "0.14.3"  # of BrowserGym
 CACHE = Path.home() / ".cache" / "flywheel" / "bench"
 _PACKAGES = (("browsergym-core==" + VERSION, "browsergym-miniwob==" + VERSION), ("--no-deps", "miniwob==1.1.0"))
-_WORKER = Path(__file__).parent / "browsergym_worker.py"
+_WORKER = Path(__file__).parent / "sandbox_browsergym.py"
 _OPEN_S, _STEP_S, _CLOSE_S = 120.0, 30.0, 20.0
 
 

@@ -39,7 +39,7 @@ def opened(options: dict) -> tuple:
                 raise
 
 
-def main(lines, answer) -> None:
+def serve(lines, answer) -> None:
     env = action = None
     for line in lines:
         asked = json.loads(line)
@@ -64,4 +64,4 @@ def main(lines, answer) -> None:
 if __name__ == "__main__":
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        main(sys.stdin, lambda row: print(json.dumps(row), file=out, flush=True))
+        serve(sys.stdin, lambda row: print(json.dumps(row), file=out, flush=True))
