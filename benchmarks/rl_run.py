@@ -34,8 +34,8 @@ BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 TEMPERATURE = 0.7
 # What all variants have beside the defaults of params.yaml.
 COMMON: dict[str, Any] = {
-    "steps": 100_000, "tasks_per_step": 8, "samples": 8, "temperature": TEMPERATURE, "actor_lr": 3e-5,
-    "warmup": 9, "minibatch": 64, "value_pretraining_tasks": 8, "max_staleness": 1,
+    "steps": 100_000, "tasks_per_step": 8, "samples": 8, "temperature": TEMPERATURE, "actor_lr": 1e-4,
+    "warmup": 12, "minibatch": 64, "value_pretraining_tasks": 8, "max_staleness": 1,
 }  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("PPO with all its parts", {}),
