@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,10 +29,9 @@ class Pretraining:
     explained_variance: float
 
     def better(self, other: Pretraining) -> bool:
-        """By held-out explained variance; by loss where that has no meaning."""
-        if math.isnan(self.explained_variance) or math.isnan(other.explained_variance):
-            return self.loss < other.loss
-        return self.explained_variance > other.explained_variance
+        """By the share of the held-out returns' variance that is explained, a constant error counted as unexplained:
+        1 - 2 loss / variance. So the loss decides; `explained_variance` forgives an offset, and would keep V = 0."""
+        return self.loss < other.loss
 
 
 def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: Rl, seed: int) -> Pretraining:
