@@ -157,7 +157,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="flywheel bench streaming", description=__doc__)
     parser.add_argument("--model", default="models/base", help="whose tokeniser is used")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40, help="of training, a run")
+    parser.add_argument("--steps", type=int, default=24, help="of training, a run")
     parser.add_argument("--batch", type=int, default=32, help="episodes of a training step")
     parser.add_argument("--environments", type=int, default=32)
     parser.add_argument("--staleness", type=int, default=8, help="max_staleness of the stream")
