@@ -109,8 +109,20 @@ def test_draws_follow_the_tempered_distribution():
     assert (np.abs(counts - n * expected) / np.sqrt(n * expected * (1 - expected))).max() < 5
 
 
+def test_what_is_impossible_is_never_drawn_and_numbers_that_are_not_finite_hurt_no_neighbour():
+    never = float("-inf")
+    rows = torch.tensor([[never, 0.0, never], [never, never, 3.0], [float("nan"), 0.0, 0.0], [5.0, 9.0, 1.0]])
+    samplings = [Sampling(temperature=1.0)] * 3 + [Sampling(temperature=0.0)]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        one, two, spoilt, likeliest = draw(rows, samplings, [generator] * 3 + [None]).tolist()
+        assert (one, two, likeliest) == (1, 2, 1)
+        assert 0 <= spoilt < 3
+
+
 async def test_the_end_token_ends_a_response(folders, tmp_path):
-    """On a model that finds every token equally likely, what is drawn is known: the largest of its seed's numbers."""
+    """On a model that finds every token equally likely, what is drawn is known: as far into the vocabulary as
+    its seed's number into 0 to 1."""
     model, encoder = new_model(0), Encoder.from_folder(folders[0])
     with torch.no_grad():
         model.model.language_model.norm.weight.zero_()
@@ -119,7 +131,7 @@ async def test_the_end_token_ends_a_response(folders, tmp_path):
 
     def drawn(seed: int) -> tuple[int, ...]:
         generator = torch.Generator().manual_seed(seed)
-        return tuple(int(torch.rand(size, generator=generator).argmax()) for _ in range(4))
+        return tuple(int(size * torch.rand(1, generator=generator, dtype=torch.float64)) for _ in range(4))
 
     seed = next(seed for seed in itertools.count() if encoder.end_id in drawn(seed)[1:])
     expected = drawn(seed)[: drawn(seed).index(encoder.end_id) + 1]

@@ -18,12 +18,12 @@ from flywheel.policy import engine as engines
 from flywheel.policy.cache import KeyValues, Lru
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.engine import Engine, Row
+from flywheel.policy.frozen import freeze
 from flywheel.policy.model import load_model
 from flywheel.policy.prefix import Screen, cuts_of, prompt_of
 from flywheel.policy.protocol import Image, Message, Sampling
 from flywheel.policy.sampling import generate
 from flywheel.policy.threads import side_by_side
-from flywheel.policy.vision import fold_frames
 
 MB = 1 << 20
 
@@ -55,10 +55,10 @@ def asked(number: int):
 class Checkpoint:
     """A model, its encoder, and contexts as rows."""
 
-    def __init__(self, folder, fold: bool = True) -> None:
+    def __init__(self, folder, frozen: bool = True) -> None:
         self.folder, self.model, self.encoder = folder, load_model(folder, device="cpu"), Encoder.from_folder(folder)
-        if fold:
-            fold_frames(self.model)
+        if frozen:
+            freeze(self.model)
 
     def prompt(self, context):
         encoded = self.encoder.encode(context)

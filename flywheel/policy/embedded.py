@@ -29,10 +29,10 @@ from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.cache import Lru
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.engine import PREFILL_TOKENS, Counts, Engine, Row
+from flywheel.policy.frozen import freeze
 from flywheel.policy.model import digest, load_model
 from flywheel.policy.prefix import Prompt, prompt_of
 from flywheel.policy.protocol import Completion, Context, Image, Sampling
-from flywheel.policy.vision import fold_frames
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class EmbeddedPolicy:
             encoder = before.encoder
         else:
             encoder = Encoder.from_folder(folder, max_image_side=self._policy.max_image_side)
-        fold_frames(model)
+        freeze(model)
         return _Loaded(model, encoder, version or digest(folder), text)
 
     def _engine_of(self, loaded: _Loaded) -> Engine:

@@ -1,7 +1,7 @@
 """Sampling: which token comes next, and a batch of prompts answered at once.
 
-A token is drawn by the Gumbel-max rule, argmax(logits / T + g), g from the request's own generator: what is drawn
-depends on the request's seed and context, and not on what else is in the batch.
+A token is drawn by the inverse of the distribution function, at one number from the request's own generator: what is
+drawn depends on the request's seed and context, and not on what else is in the batch.
 """
 
 from __future__ import annotations
@@ -32,22 +32,15 @@ def generator_of(sampling: Sampling, device: torch.device) -> torch.Generator | 
 
 def draw(logits: Tensor, samplings: Sequence[Sampling], generators: Sequence[torch.Generator | None]) -> Tensor:
     """A token for each row: float32 logits [rows, vocabulary] -> [rows]. A row at temperature 0 takes the likeliest."""
-    scale = [sampling.temperature or 1.0 for sampling in samplings]
+    chosen = logits.argmax(dim=-1)
     noisy = [row for row, generator in enumerate(generators) if generator is not None]
     if noisy:
-        noise = logits.new_empty(len(noisy), logits.shape[1])
-        for part, row in zip(noise, noisy, strict=True):
-            torch.rand(len(part), generator=generators[row], out=part)
-        noise.clamp_min_(1e-20).log_().neg_().clamp_min_(1e-20).log_().neg_()
-    if set(scale) != {1.0}:
-        logits = logits / logits.new_tensor(scale)[:, None]
-    if noisy:
-        logits = (
-            logits + noise
-            if len(noisy) == len(logits)
-            else logits.index_add(0, torch.tensor(noisy, device=logits.device), noise)
-        )
-    return logits.argmax(dim=-1)
+        tempered = logits[noisy] / logits.new_tensor([[samplings[row].temperature] for row in noisy])
+        up_to = tempered.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+        at = [torch.rand(1, generator=generators[row], dtype=torch.float64, device=logits.device) for row in noisy]
+        found = torch.searchsorted(up_to, torch.stack(at) * up_to[:, -1:], right=True)
+        chosen[noisy] = found[:, 0].clamp_max(logits.shape[1] - 1)  # past the end where the logits are not finite
+    return chosen
 
 
 def generate(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from flywheel.policy.cache import Lru
@@ -19,31 +19,6 @@ PATCHES = 1024  # in one pass on a CPU: what it works on then stays in its cache
 PATCHES_CUDA = 65_536
 
 Features = tuple[Tensor, ...]  # [tokens, size]: at the input, then what deepstack adds to the first layers
-
-
-class StillPatches(nn.Module):
-    """The patch projection for still pictures, as one matrix product.
-
-    A still picture's frames are all alike, so the kernel can be summed over them; and kernel and stride are equal, so
-    the convolution is a product. On a CPU it takes a third of the library's time and rounds no worse.
-    """
-
-    def __init__(self, convolution: nn.Conv3d) -> None:
-        super().__init__()
-        folded = convolution.weight.detach().float().sum(dim=2).flatten(1).to(convolution.weight.dtype)
-        self.register_buffer("weight", folded, persistent=False)  # [size, channels x patch x patch]
-        self.bias = convolution.bias
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """[patches, channels, frames, side, side] -> [patches, size]."""
-        return nn.functional.linear(patches[:, :, 0].flatten(1), self.weight, self.bias)
-
-
-def fold_frames(model: PreTrainedModel) -> None:
-    """Put `StillPatches` into a model that will only infer, and only from pictures. Its checkpoint is not affected."""
-    embed = model.base_model.visual.patch_embed
-    if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
-        embed.proj = StillPatches(embed.proj)
 
 
 class Vision:

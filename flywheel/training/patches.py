@@ -2,7 +2,7 @@
 
 A still picture's frames are all alike, so the kernel can be summed over them; and the kernel's size is its stride, so
 the convolution is a product. On a CPU its gradient takes a sixth of the convolution's. The weights stay where they are:
-`policy.vision.StillPatches` is the same for a model that only infers.
+`policy.frozen.StillPatches` is the same for a model that only infers.
 """
 
 from __future__ import annotations
