@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -127,7 +128,8 @@ def _measured(plan: list[Part], kept: Kept, workers: int, settings: Settings) ->
     if found:
         note(f"{len(found)} of {len(plan)} parts were measured before")
     started = time.monotonic()
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+    lifeline = os.pipe()
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _end_with_parent, lifeline) as pool:
         going = {pool.submit(measure, part, settings): part for part in missing}
         try:
             for number, done in enumerate(as_completed(going), 1):
@@ -147,6 +149,12 @@ def _measured(plan: list[Part], kept: Kept, workers: int, settings: Settings) ->
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return {part: found[part] for part in plan}
+
+
+def _end_with_parent(reads: int, writes: int) -> None:
+    """A worker ends when the parent does, by whatever the parent ends: then nobody holds the pipe's other end."""
+    os.close(writes)
+    threading.Thread(target=lambda: os.read(reads, 1) or os._exit(1), daemon=True).start()
 
 
 def _told(part: Part, rows: list[Row]) -> str:

@@ -43,13 +43,20 @@ class LocalServer:
         )
 
     async def start(self, where: str = "", error: type[FlywheelError] = EnvError) -> asyncio.Task[None]:
-        """Returns once it answers: the task that ends with the server. Raises `error`, naming `where`, if it ended."""
+        """Returns once it answers: the task that ends with the server.
+
+        Raises `error`, naming `where`, if it ended, or has not begun to answer after `_START_S`.
+        """
         self._running = asyncio.create_task(self._server.serve(sockets=self._listeners))
-        async with asyncio.timeout(_START_S):
-            while not self._server.started:
-                if self._running.done():
-                    raise error("the server did not start", where=where) from self._running.exception()
-                await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(_START_S):
+                while not self._server.started:
+                    if self._running.done():
+                        raise error("the server did not start", where=where) from self._running.exception()
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            self._running.cancel()
+            raise error(f"the server did not answer within {_START_S:g} s", where=where) from None
         return self._running
 
     async def stop(self) -> None:
