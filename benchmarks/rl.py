@@ -4,8 +4,9 @@ success_gain: held-out success after --minutes of PPO less that of the start, at
 it), the mean over seeds with its 95% t interval. gain_VARIANT: the same without one part of PPO, and with GRPO; the
 peer is PPO with all its parts. start: the start's success, which is to lie between 0.2 and 0.5.
 
-Each variant and seed is a process of its own with --threads threads; what is finished lies in --out and is not done
-again, and a run that was killed goes on. With --table nothing is run: the table of what is there.
+Each variant and seed is a process of its own with --threads threads, --at-once of them side by side; what is finished
+lies in --out and is not done again, and a run that was killed goes on. With --table nothing is run: the table of what
+is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="of training a run (default: %(default)g)")
     parser.add_argument("--each", type=int, default=40, help="held-out tasks of a kind (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of a run (default: %(default)s)")
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="small and short: that it works")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the block rl, in all runs, to look for a recipe"
@@ -72,12 +75,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Seed by seed, so that the first rows of all variants are there early. Exits where a run fails: the next call
-    goes on with it."""
-    for seed in options.seeds:
-        for variant in options.variants:
-            given = (options.out.resolve(), variant, seed, options.minutes, options.each, options.quick, options.set)
-            subprocess.run(rl_run.command(*given), env=rl_run.environment(options.threads), check=True)
+    """Seed by seed, so that the first rows of all variants are there early. Exits where a run fails, once those beside
+    it have ended: the next call goes on with it."""
+    rl_run.start(options.out.resolve())  # made by one, for all
+
+    def one(seed: int, variant: str) -> None:
+        given = (options.out.resolve(), variant, seed, options.minutes, options.each, options.at_once)
+        command = rl_run.command(*given, options.quick, options.set)
+        subprocess.run(command, env=rl_run.environment(options.threads), check=True)
+
+    with ThreadPoolExecutor(options.at_once) as side_by_side:
+        runs = [side_by_side.submit(one, seed, variant) for seed in options.seeds for variant in options.variants]
+        try:
+            for run in runs:
+                run.result()
+        except BaseException:
+            side_by_side.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _results(out: Path, variant: str) -> list[dict[str, Any]]:
@@ -122,6 +136,7 @@ def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "seeds": [one["seed"] for one in mine], "temperature": mine[0]["rl"]["temperature"],
         "greedy": fmean(one["gain_greedy"] for one in mine), "minutes": mine[0]["minutes"],
         "steps": [one["steps"] for one in mine], "n": mine[0]["n"], "threads": mine[0]["threads"],
+        "at_once": mine[0]["at_once"],
     }  # fmt: skip
 
 

@@ -57,13 +57,19 @@ def folder(out: Path, variant: str, seed: int) -> Path:
     return out / "runs" / f"{variant}-{seed}"
 
 
+def start(out: Path) -> Path:
+    """The checkpoint that all runs begin with, made now or before."""
+    return rl_start.make(out / "starts", Settings(), BASE, rl_start.Recipe(), note=_note)
+
+
 def run(
     out: Path, variant: str, seed: int, minutes: float, each: int, *, quick: bool = False,
-    other: Mapping[str, Any] | None = None,
+    other: Mapping[str, Any] | None = None, at_once: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure the start, train for so many minutes in all, measure again; results as JSON beside the run's state.
 
-    each: held-out tasks of a kind. A run that was shorter before goes on.
+    each: held-out tasks of a kind. at_once: runs that share the machine, to be told. A run that was shorter before
+    goes on.
     """
     here = folder(out, variant, seed)
     here.mkdir(parents=True, exist_ok=True)
@@ -71,21 +77,20 @@ def run(
     if found and found["minutes"] >= minutes and found["n"] >= each * len(rl_start.KINDS):
         return found
     s = settings(variant, seed, quick, other)
-    start = rl_start.make(out / "starts", Settings(), BASE, rl_start.Recipe(), note=_note)
+    model = start(out)
     held_out = rl_start.tasks("eval", each)
-    before = _success(out / "starts" / f"before-{seed}", start, held_out, s)  # the same for all variants
+    before = _success(out / "starts" / f"before-{seed}", model, held_out, s)  # the same for all variants
     spent = _Spent(here / "spent.json", here / "curve.jsonl")
     if spent.seconds < 60 * minutes:
         _note(f"{variant}, seed {seed}: from minute {spent.seconds / 60:.1f}")
         train_rl(
-            start, here / "model", "", rl_start.tasks("train", 40), settings=s, iteration=0,
+            model, here / "model", "", rl_start.tasks("train", 40), settings=s, iteration=0,
             state_folder=here / "state", on_metric=spent.add, stop=lambda: spent.seconds >= 60 * minutes,
         )  # fmt: skip
     after = _success(here / "after", here / "model", held_out, s)
     result = {
         "variant": variant, "seed": seed, "rl": s.rl.model_dump(), "minutes": minutes, "steps": spent.steps,
-        "n": len(held_out),
-        "threads": torch.get_num_threads(), "before": before, "after": after,
+        "n": len(held_out), "threads": torch.get_num_threads(), "at_once": at_once, "before": before, "after": after,
         "gain": after["sampled"]["success"] - before["sampled"]["success"],
         "gain_greedy": after["greedy"]["success"] - before["greedy"]["success"],
     }  # fmt: skip
@@ -152,9 +157,10 @@ def _note(line: str) -> None:
 
 
 def command(
-    out: Path, variant: str, seed: int, minutes: float, each: int, quick: bool, other: Sequence[str]
+    out: Path, variant: str, seed: int, minutes: float, each: int, at_once: int, quick: bool, other: Sequence[str]
 ) -> list[str]:
     given = ["--out", out, "--variant", variant, "--seed", seed, "--minutes", minutes, "--each", each]
+    given += ["--at-once", at_once]
     return [sys.executable, __file__, *map(str, given), *(["--quick"] if quick else []), "--set", *other]
 
 
@@ -177,6 +183,7 @@ def main_of_run(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--each", type=int, required=True)
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--set", nargs="*", default=[])
     options = vars(parser.parse_args(argv))

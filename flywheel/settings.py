@@ -136,6 +136,7 @@ class Supervised(_Block):
     """What CT and SFT share."""
 
     samples: int = Field(1000, ge=1)  # seen in one stage, general data included
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # that trains; auto: cuda if there is one
     batch: int = Field(32, ge=1)
     lr: float = Field(5e-4, gt=0)
     agent_fraction: float = Field(0.4, ge=0, le=1)  # of the mix; the rest is general data
@@ -166,6 +167,8 @@ class Rl(_Block):
     max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
     batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
     deterministic: bool = False  # every request answered alone: at max_staleness 0 a run repeats bit for bit
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # that trains; auto: cuda if there is one
+    processes: int = Field(1, ge=1)  # that train together, on this machine; each has a GPU where there are GPUs
     threads: int = Field(0, ge=0)  # of the trainer; 0: half of them beside a policy on this machine's CPU, else all
     temperature: float = Field(0.5, gt=0)  # of sampling; PPO's ratio is that of the tempered policy
     epochs: int = Field(1, ge=1)  # passes of the policy over a step's samples
@@ -195,7 +198,7 @@ class Rl(_Block):
     max_grad_norm: float = Field(1.0, gt=0)
     max_mismatch: float = Field(0.05, gt=0)  # mean |log-probability recomputed - sampled| that stops the run
     max_drift: float = Field(0.5, gt=0)  # the same of samples of older weights, which differ by right
-    engine: Literal["torch", "deepspeed"] = "torch"  # deepspeed: the extra of that name; several processes by torchrun
+    engine: Literal["torch", "deepspeed"] = "torch"  # deepspeed: the extra of that name
     zero_stage: Literal[1, 2, 3] = 2  # of engine deepspeed: what the processes share out (ZeRO)
     curriculum_floor: float = Field(0.2, gt=0, le=1)  # share of draws spread evenly over all tasks; 1: no curriculum
     curriculum_memory: float = Field(0.7, ge=0, le=1)  # of a task's outcomes, kept as a newer group comes

@@ -36,7 +36,7 @@ def result(variant: str, seed: int, gain: float) -> dict:
 
     return {
         "variant": variant, "seed": seed, "rl": {"temperature": 0.7}, "minutes": 20,
-        "steps": 50 + seed, "n": 200, "threads": 2,
+        "steps": 50 + seed, "n": 200, "threads": 2, "at_once": 1,
         "before": side(0.4), "after": side(0.4 + gain), "gain": gain, "gain_greedy": gain / 2,
     }  # fmt: skip
 

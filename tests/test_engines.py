@@ -5,7 +5,6 @@ Those of DeepSpeed run where it is installed: `make test-deepspeed` sets it up i
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from lamps import small_model
+from trainees import DEEPSPEED, needs_deepspeed
 
 from flywheel.errors import TrainingError
 from flywheel.policy.model import load_model
@@ -21,8 +21,6 @@ from flywheel.settings import Rl
 from flywheel.training.learner import learner
 
 HERE = Path(__file__).parent
-DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
-needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="deepspeed is not installed: make test-deepspeed")
 
 
 @pytest.fixture(scope="module")

@@ -79,6 +79,7 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
 
 def both_ways(model, folder, advantage) -> tuple[bool, bool]:
     """Whether the two loops give the same weights, and others than at the start."""
+    torch.set_num_threads(1)  # how sums are split changes their last bits, and a run shares the threads out
     evaluate.score = lambda task, state: float(task.params["side"] == "left")
     wanted = asyncio.run(synchronous(model, folder, settings(rl=RL | {"advantage": advantage}, policy=POLICY)))
     train(model, folder, {"advantage": advantage})

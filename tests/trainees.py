@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from lamps import LEFT, RIGHT, screen, settings
 
@@ -16,6 +18,9 @@ from flywheel.settings import Rl
 from flywheel.training.experience import Experience
 from flywheel.training.reading import Reader
 from flywheel.training.samples import Sample
+
+DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
+needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="deepspeed is not installed: make test-deepspeed")
 
 
 def made_up(folder: Path, rl: Rl, trajectories: int = 8, seed: int = 0) -> list[Experience]:

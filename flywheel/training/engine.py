@@ -1,6 +1,6 @@
 """What takes the gradient steps: plain torch, or DeepSpeed's ZeRO 1 to 3, behind one contract and with one loop.
 
-Several processes (torchrun) share one global batch: each reads its parts of it, and the gradient is the sum over all
+Several processes (`crew`) share one global batch: each reads its parts of it, and the gradient is the sum over all
 of them, as the loss is (`ppo.py`: sums over the tokens, divided by their number in the global batch). So how many
 processes there are, and which engine, changes the losses by rounding alone (tests/test_engines.py).
 """
@@ -129,15 +129,6 @@ def collected(mine: T, engine: Engine) -> list[T]:
     every: list[Any] = [None] * engine.size
     dist.all_gather_object(every, mine)
     return every
-
-
-def handed_out(value: T | None, engine: Engine) -> T:
-    """What the first process has, for all; it is pickled on the way. Only its `value` counts."""
-    if engine.size == 1:
-        return value  # type: ignore[return-value]
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
 
 
 def finite(value: float, what: str) -> None:

@@ -30,7 +30,7 @@ from flywheel.errors import BadInput, FlywheelError, TrainingError
 from flywheel.evaluation.evaluate import grade
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest, load_model, save_checkpoint
+from flywheel.policy.model import digest
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.ledger import Ledger, Plan
@@ -39,12 +39,11 @@ from flywheel.rollout.stream import Batch, Pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings
+from flywheel.training.crew import Crew
 from flywheel.training.curriculum import Curriculum, Tally
 from flywheel.training.experience import Experience, experiences
-from flywheel.training.experience import turns as estimate_turns
 from flywheel.training.rl_figures import by_world, finite, of_episodes
-from flywheel.training.update import Learner, learner, ppo_update
-from flywheel.training.value_pretraining import pretrain_value
+from flywheel.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ OpenSandbox = Callable[[Settings], AbstractAsyncContextManager[Sandbox]]
 
 # Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
 _FREE = {
-    "rl": {"batch_timeout_s", "threads"},
+    "rl": {"batch_timeout_s", "threads", "processes", "device"},
     "policy": {
         "backend", "endpoint", "model", "key_variable", "device", "batch", "queue", "cache_mb", "timeout_s", "retries",
     },
@@ -108,8 +107,11 @@ def train_rl(
     try:
         with ThreadPoolExecutor(1, "trainer", torch.set_num_threads, (trainer,)) as thread:
             run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
-            asyncio.run(run.train(open_sandbox, on_metric, stop))
-            thread.submit(run.write, out_folder).result()
+            try:
+                asyncio.run(run.train(open_sandbox, on_metric, stop))
+                thread.submit(run.crew.do, "write", out_folder).result()
+            finally:
+                thread.submit(run.crew.close).result()
     finally:
         torch.set_num_threads(every)
     on_curriculum(run.curriculum.table())
@@ -179,10 +181,12 @@ class _Run:
         self.done = -1  # -1: the value model is not pretrained yet
         self.metrics: list[dict[str, Any]] = []
         self.key = self._key(sft_folder, prior)
-        self.learner: Learner = thread.submit(self._learner, sft_folder).result()
+        self.crew: Crew[Trainer] = thread.submit(self._crew, sft_folder).result()
 
-    def _learner(self, sft_folder: Path) -> Learner:
-        return learner(load_model(sft_folder), self.rl, self._seed("value"))
+    def _crew(self, sft_folder: Path) -> Crew[Trainer]:
+        make = partial(Trainer, sft_folder, self.rl, self._seed("value"))
+        size = self.rl.processes
+        return Crew(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s)
 
     async def train(self, open_sandbox: OpenSandbox, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
         await self._on_thread(self._load)
@@ -212,7 +216,8 @@ class _Run:
         async with self._pool(self._ledger("pretraining", source, plan, 0), policy, sandbox) as pool:
             batch = await pool.batch()
         with self._named(0, "value pretraining"):
-            figures = await self._on_thread(self._fit_value, batch)
+            found = await self._on_thread(self._experiences, batch)
+            figures = await self._on_thread(self.crew.do, "fit_value", found, self._seed("value pretraining"))
         self.metrics.append(finite({"step": 0, "episodes": float(len(batch.episodes)), **figures}))
         self.done = 0
         await self._on_thread(self._save)
@@ -262,15 +267,9 @@ class _Run:
             )
         return found
 
-    def _fit_value(self, batch: Batch) -> dict[str, float]:
-        found = pretrain_value(self.learner, self._experiences(batch), self.rl, self._seed("value pretraining"))
-        return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
-
     def _update(self, batch: Batch) -> dict[str, float]:
         found = self._experiences(batch)
-        turns, horizon = estimate_turns(found, self.learner, self.rl)
-        figures = ppo_update(self.learner, turns, self.rl, self._seed("minibatches", self.done))
-        return figures | {"horizon": horizon, **of_episodes(found)}
+        return self.crew.do("update", found, self._seed("minibatches", self.done)) | of_episodes(found)
 
     # -- what it is made of ---------------------------------------------------------------------------------------
     @property
@@ -301,32 +300,20 @@ class _Run:
     def _seed(self, *names: object) -> int:
         return seed_of(self.settings.seed, self.iteration, self.domain, *names)
 
-    def write(self, folder: Path) -> Path:
-        """The weights as a checkpoint folder."""
-        with self.learner.gathered():
-            return save_checkpoint(self.learner.policy, self.encoder, folder)
-
     # -- the state on disk ----------------------------------------------------------------------------------------
     def _publish(self) -> Path:
         """Where the policy's server takes the newest weights from."""
-        return self.write(self.folder / "policy")
+        self.crew.do("write", self.folder / "policy")
+        return self.folder / "policy"
 
     def _save(self) -> None:
-        state = {"learner": self.learner.state_dict()}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".part")
-        torch.save({"key": self.key, "done": self.done, "metrics": self.metrics, **state}, temporary)
-        temporary.replace(self._path)
+        self.crew.do("save", self._path, {"key": self.key, "done": self.done, "metrics": self.metrics})
 
     def _load(self) -> None:
-        if not self._path.is_file():
-            return
-        raw = torch.load(self._path, weights_only=True)
-        if raw["key"] != self.key:
-            return
-        self.learner.load_state_dict(raw["learner"])
-        self.done, self.metrics = raw["done"], raw["metrics"]
-        log.info("rl %s goes on at step %d", self.domain, self.done)
+        found = self.crew.do("load", self._path, self.key)
+        if found:
+            self.done, self.metrics = found["done"], found["metrics"]
+            log.info("rl %s goes on at step %d", self.domain, self.done)
 
     @property
     def _path(self) -> Path:

@@ -45,7 +45,7 @@ def train_supervised(
     """
     if not samples:
         raise TrainingError("there are no samples to train on", where=out_folder.name, fix="collect trajectories first")
-    encoder, model = Encoder.from_folder(model_folder), load_model(model_folder)
+    encoder, model = Encoder.from_folder(model_folder), load_model(model_folder, device=settings.device)
     quick_patches(model)
     model.train()
     optimizer = torch.optim.AdamW(
@@ -96,7 +96,7 @@ def supervised_loss(logprobs: Tensor, mask: Tensor) -> Tensor:
 
 def _step(model, optimizer, samples: Sequence[Sample], max_grad_norm: float) -> tuple[float, float]:
     """One gradient step; returns the loss and the mean probability of the response tokens."""
-    batch = batch_of([s.context for s in samples], [s.response for s in samples])
+    batch = batch_of([s.context for s in samples], [s.response for s in samples]).to(next(model.parameters()).device)
     logprobs, _ = response_logprobs(model, batch)
     loss = supervised_loss(logprobs, batch.mask)
     value = float(loss.detach())

@@ -1,0 +1,129 @@
+"""Processes that train together: the same calls in all, and an error with a name whichever of them ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from crew_members import Member
+from lamps import Lamps, settings, small_model, task
+from safetensors.torch import load_file
+from trainees import needs_deepspeed
+
+from flywheel.errors import TrainingError
+from flywheel.evaluation import evaluate
+from flywheel.training import crew
+from flywheel.training.crew import Crew
+from flywheel.training.rl import train_rl
+
+
+@pytest.fixture
+def crews():
+    """Makes crews that are closed at the end."""
+    made = []
+
+    def make(*arguments, **more) -> Crew[Member]:
+        made.append(Crew(*arguments, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize(("size", "total"), [(1, 5.0), (3, 18.0)])
+def test_every_member_is_called(crews, size, total):
+    before, made = dict(os.environ), crews(Member, size)
+    assert [made.do("add", 5.0), made.do("add", 5.0)] == [total, total]
+    made.close()
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("fail", "said"),
+    [
+        ("raise", r"training process 2 of 2: ValueError: it does not fit \(rl\.processes\)"),
+        ("die", r"training process 2 of 2: has ended \(exit status -9\)"),
+    ],
+)
+def test_a_process_that_fails_is_named(crews, fail, said):
+    with pytest.raises(TrainingError, match=said):
+        crews(partial(Member, 1, fail), 2).do("add", 1.0)
+
+
+@pytest.mark.parametrize(("rank", "said"), [(1, r"training process 2 of 2: OSError: no room left"), (0, "no room")])
+def test_a_member_that_cannot_be_made(rank, said):
+    with pytest.raises((TrainingError, OSError), match=said):
+        Crew(partial(Member, rank, "start"), 2)
+
+
+def test_one_that_hangs_is_named_in_time(crews, monkeypatch):
+    monkeypatch.setattr(crew, "_GRACE_S", 0.1)
+    made = crews(partial(Member, 1, "hang"), 2)
+    made._limit = 0.5
+    with pytest.raises(TrainingError, match=r"training process 1 of 2: has not answered in time \(0 s\)"):
+        made.do("add", 1.0)
+    made.close()
+
+
+def test_an_error_of_all_is_that_error(crews):
+    with pytest.raises(TrainingError, match=r"the batch is empty \(PPO\)"):
+        crews(Member, 2).do("refuse")
+
+
+def test_the_others_end_with_the_leader(tmp_path):
+    """Whatever it ends by."""
+    lead = (
+        "import os, sys, pathlib; from crew_members import Member; from flywheel.training.crew import Crew\n"
+        "if __name__ == '__main__':\n"
+        "    crew = Crew(Member, 2); crew.do('here', pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+    )
+    script = tmp_path / "lead.py"
+    script.write_text(lead)
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
+    subprocess.run([sys.executable, script, tmp_path], env=os.environ | {"PYTHONPATH": path}, timeout=100, check=False)
+    other = Path("/proc") / (tmp_path / "1").read_text()
+    deadline = time.monotonic() + 30
+    while other.exists() and "Z" not in (other / "stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() < deadline, "the other process lives on"
+
+
+# A step trains on one minibatch: which turns lie in which hangs on the names of episodes, and these on the last bits of
+# the weights that played them.
+RL = {
+    "steps": 2, "tasks_per_step": 3, "samples": 2, "minibatch": 64, "actor_lr": 1e-3, "value_pretraining_steps": 4,
+    "value_pretraining_tasks": 2, "deterministic": True, "max_staleness": 0, "length_buffer": 2, "pack_tokens": 300,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=needs_deepspeed)])
+def test_two_processes_come_to_what_one_comes_to(tmp_path, project, monkeypatch, engine):
+    """By plain torch also where one has begun; by ZeRO 3 where the two were stopped in between."""
+    monkeypatch.setattr(evaluate, "score", lambda task, state: float(task.params["side"] == "left"))
+    model = small_model(tmp_path / "model", project)
+
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    begun, parts = (1, {}) if engine == "torch" else (2, {"engine": engine, "zero_stage": 3})
+
+    def train(name: str, processes: int, parts: dict, **more) -> list[dict]:
+        return train_rl(
+            model, tmp_path / name / "out", "games", [task(number, max_steps=2) for number in range(5)],
+            settings=settings(rl=RL | parts | {"processes": processes}, policy={"max_new_tokens": 9, "timeout_s": 60}),
+            iteration=1, state_folder=tmp_path / name / "state", open_sandbox=Lamps.open, **more,
+        )  # fmt: skip
+
+    alone = train("alone", 1, {})
+    train("together", begun, parts, stop=lambda: True)
+    together = train("together", 2, parts)
+    assert [row["step"] for row in together] == [row["step"] for row in alone] == [0, 1, 2]
+    for name in ("policy_loss", "value_loss", "grad_norm", "entropy", "kl", "tokens", "explained_variance"):
+        assert together[-1][name] == pytest.approx(alone[-1][name], rel=2e-3, abs=1e-4), name
+    one, two = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("alone", "together"))
+    assert all(torch.allclose(one[name], two[name], atol=2e-4) for name in one)
