@@ -177,6 +177,22 @@ def test_the_last_screen_has_a_row_an_iteration(ws):
     assert lines[0].split()[8:11] == ["0.20→0.40", "0.25→0.50", "yes"]
 
 
+def test_the_last_screen_cuts_nothing_off_with_the_domains_of_the_main_job(ws, monkeypatch):
+    rows = [
+        {
+            "iteration": 12, "tasks": 180, "trajectories": 1440, "recordings": 24, "p_v1": 0.25, "to_sft": 360,
+            "to_ct": 1100, "to_quarantine": 4, "promoted": False, "minutes": 10.5,
+            "success": {name: {"before": 0.25, "after": 0.5} for name in ("control", "games", "sites")},
+        }
+    ]  # fmt: skip
+    monkeypatch.setattr(facts, "iterations", lambda connection: rows)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(summary.summary_table(ws))
+    assert console.export_text().splitlines()[-1].split() == [
+        "012", "180", "1440", "24", "0.25", "360", "1100", "4", *["0.25→0.50"] * 3, "no", "10.5",
+    ]  # fmt: skip
+
+
 def row(kind: str | None, action: str = "", **points: float) -> dict:
     return {
         "action_type": kind, "action": action, "parse_error": None if kind else "no call",

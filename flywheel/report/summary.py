@@ -14,8 +14,10 @@ def summary_table(ws: Workspace) -> Table:
     with catalog.connect(ws) as connection:
         rows = facts.iterations(connection)
     domains = facts.domains(rows)
-    # It must be read in a terminal of 80 columns: short names, no frame.
-    table = Table(title="The flywheel", title_justify="left", header_style="bold", box=None, pad_edge=False)
+    # It must be read in a terminal of 80 columns: short names, no frame, one space between columns.
+    table = Table(
+        title="The flywheel", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False
+    )
     for name in ("iter", "tasks", "roll", "rec", "P(V=1)", "SFT", "CT", "quar", *domains, "prom", "min"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
