@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -81,7 +82,7 @@ def _run(options: argparse.Namespace) -> None:
 
     def one(seed: int, variant: str) -> None:
         given = (options.out.resolve(), variant, seed, options.minutes, options.each, options.at_once)
-        command = rl_run.command(*given, options.quick, options.set)
+        command = [*_tied(), *rl_run.command(*given, options.quick, options.set)]
         subprocess.run(command, env=rl_run.environment(options.threads), check=True)
 
     with ThreadPoolExecutor(options.at_once) as side_by_side:
@@ -92,6 +93,12 @@ def _run(options: argparse.Namespace) -> None:
         except BaseException:
             side_by_side.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _tied() -> list[str]:
+    """Runs end with this process, by whatever it ends, where the machine has the command for it."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 def _results(out: Path, variant: str) -> list[dict[str, Any]]:

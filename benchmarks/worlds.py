@@ -73,10 +73,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few levels and seeds: that it works")
     parser.add_argument("--levels", type=int, default=100, help="evaluation levels of a game (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=20, help="of each template of a site (default: %(default)s)")
-    parser.add_argument(
-        "--neighbours", type=int, default=4, metavar="SEEDS",
-        help="of each template of a site, whose neighbouring tasks are played (default: %(default)s)",
-    )  # fmt: skip
     parser.add_argument("--random", type=int, default=100, help="tasks of a world played at random")
     parser.add_argument("--replays", type=int, default=10, help="episodes of a world played again")
     parser.add_argument("--distinct", type=int, default=1000, help="draws of a game's middle level, to see repeats")
@@ -110,8 +106,7 @@ def _plan(worlds: list[World], options: argparse.Namespace) -> list[Part]:
         if {_ORACLES[world.kind], "verifier_rejects", "replay_identical"} & only:
             count = options.levels if world.kind == "game" else options.seeds
             more = {"replays": options.replays if "replay_identical" in only else 0}
-            if "verifier_rejects" in only and world.kind == "site":
-                more["neighbours"] = min(options.neighbours, count)
+            more["neighbours"] = "verifier_rejects" in only and world.kind == "site"
             plan += parts_of(world, "expert", count, **more)
         if "random_success" in only:
             plan += parts_of(world, "random", options.random)

@@ -60,7 +60,7 @@ def rejects(rows: list[tuple[str, Row]]) -> Case:
                 checks["one_step_early" if kind == "early" else "stopped_in_the_page"].append(row[kind])
                 if not row[kind]:
                     accepted.append(f"{_named(world, row)} one step early")
-        for other in row.get("beside", ()):
+        if other := row.get("beside"):
             checks["neighbours"].append(other["refused"])
             if not other["refused"]:
                 accepted.append(f"{_named(world, row)} by the end of: {other['asks']}")

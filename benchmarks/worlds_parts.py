@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class Part:
 
     kind: expert, random, levels; reference_expert and reference_random at the references' step budget. of: seeds (of
     each template, where the world is no game), or levels to draw. replays: episodes of the world, all its parts
-    together, that are played again. neighbours: seeds of each template for which neighbouring tasks are played too.
+    together, that are played again. neighbours: whether the expert plays a neighbouring task of each too.
     """
 
     world: str
@@ -55,7 +56,7 @@ class Part:
     first: int
     last: int
     replays: int = 0
-    neighbours: int = 0
+    neighbours: bool = False
 
     def __str__(self) -> str:
         if self.kind == "levels":
@@ -152,8 +153,8 @@ async def _episodes(world: World, part: Part, settings: Settings) -> list[Row]:
             for _, one in won:
                 rows[one.task.task_id]["early"] = _refused(one.task, one.before)
             await _replay(pool, [one for index, one in won if index in chosen], rows)
-            if world.kind == "site":
-                await _beside(pool, world, [one for _, one in won if one.task.seed < part.neighbours], rows)
+            if part.neighbours:
+                await _beside(pool, world, [one.task for _, one in won], rows)
     return list(rows.values())
 
 
@@ -189,11 +190,12 @@ async def _replay(pool, played: list[Episode], rows: dict[str, Row]) -> None:
             rows[one.task.task_id]["cut"] = not one.won
 
 
-async def _beside(pool, world: World, won: list[Episode], rows: dict[str, Row]) -> None:
-    """beside: of each neighbouring task, what it asks for and whether its end is refused."""
-    of = [(one.task, other) for one in won for other in neighbours(world, one.task)]
+async def _beside(pool, world: World, won: list[Task], rows: dict[str, Row]) -> None:
+    """beside: of a neighbouring task, what it asks for and whether its end is refused."""
+    found = [(task, neighbours(world, task)) for task in won]
+    of = [(task, random.Random(task.task_id).choice(others)) for task, others in found if others]
     ends = await each(pool, [other for _, other in of], by_expert)
     for (task, other), end in zip(of, ends, strict=True):
         if end.screens:
-            told = rows[task.task_id].setdefault("beside", [])
-            told.append({"asks": other.instruction, "refused": _refused(task, end.state), "won": end.won})
+            told = {"asks": other.instruction, "refused": _refused(task, end.state), "won": end.won}
+            rows[task.task_id]["beside"] = told

@@ -132,11 +132,18 @@ class Routing(_Block):
     threshold: float = Field(1.0, gt=0, le=1)  # V = 1 where score >= threshold
 
 
-class Supervised(_Block):
+class Training(_Block):
+    """What CT, SFT and RL share."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # that trains; auto: cuda if there is one
+    pack_tokens: int = Field(4096, ge=0)  # of a forward pass, without padding; 0: padded, micro_batch samples each
+    micro_batch: int = Field(32, ge=1)  # samples of a padded forward pass; changes memory, not the result
+
+
+class Supervised(Training):
     """What CT and SFT share."""
 
     samples: int = Field(1000, ge=1)  # seen in one stage, general data included
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # that trains; auto: cuda if there is one
     batch: int = Field(32, ge=1)
     lr: float = Field(5e-4, gt=0)
     agent_fraction: float = Field(0.4, ge=0, le=1)  # of the mix; the rest is general data
@@ -158,7 +165,7 @@ class Sft(Supervised):
     agent_fraction: float = Field(0.6, ge=0, le=1)
 
 
-class Rl(_Block):
+class Rl(Training):
     algorithm: Literal["ppo"] = "ppo"
     advantage: Literal["gae", "group"] = "gae"  # group: GRPO, against the task's other episodes; no V
     steps: int = Field(4, ge=0)  # PPO steps for each domain
@@ -167,7 +174,6 @@ class Rl(_Block):
     max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
     batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
     deterministic: bool = False  # every request answered alone: at max_staleness 0 a run repeats bit for bit
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # that trains; auto: cuda if there is one
     processes: int = Field(1, ge=1)  # that train together, on this machine; each has a GPU where there are GPUs
     threads: int = Field(0, ge=0)  # of the trainer; 0: half of them beside a policy on this machine's CPU, else all
     temperature: float = Field(0.5, gt=0)  # of sampling; PPO's ratio is that of the tempered policy
@@ -175,8 +181,6 @@ class Rl(_Block):
     critic_epochs: int = Field(4, ge=1)  # passes of the value model, which is small
     minibatch: int = Field(32, ge=1)  # samples a gradient step
     minibatch_by: Literal["task", "turn"] = "task"  # task: the samples of a task lie in one; turn: any mixture
-    pack_tokens: int = Field(4096, ge=0)  # of a forward pass, without padding; 0: padded, micro_batch samples each
-    micro_batch: int = Field(32, ge=1)  # samples of a padded forward pass; changes memory, not the result
     actor_lr: float = Field(1e-4, gt=0)
     critic_lr: float = Field(2e-4, gt=0)  # at 5e-4 V overfits within 100 steps
     warmup: int = Field(0, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays

@@ -17,7 +17,7 @@ from flywheel.policy.model import digest, load_model
 from flywheel.settings import Supervised
 from flywheel.training.forward import batch_of, response_logprobs
 from flywheel.training.samples import Sample
-from flywheel.training.supervised import plan, schedule, supervised_loss, train_supervised
+from flywheel.training.supervised import plan, schedule, train_supervised
 
 S = settings()
 BLOCK = Supervised(lr=3e-3, batch=4, save_every=2)
@@ -100,7 +100,7 @@ def test_no_samples_is_an_error(base, tmp_path):
 
 
 def test_loss_that_is_not_finite_stops_and_leaves_no_model(base, samples, tmp_path):
-    broken = [replace(s, context=replace(s.context, pixel_values=s.context.pixel_values * np.nan)) for s in samples]
+    broken = [replace(s, prompt=replace(s.context, pixel_values=s.context.pixel_values * np.nan)) for s in samples]
     with pytest.raises(TrainingError, match="the loss is nan at step 1"):
         train(base, tmp_path, broken)
     assert not (tmp_path / "out").exists()
@@ -122,10 +122,20 @@ def test_schedule_warms_up_and_decays_to_a_tenth():
     assert rates[10:] == sorted(rates[10:], reverse=True)
 
 
-def test_loss_is_the_mean_over_response_tokens():
-    logprobs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]])
-    mask = torch.tensor([[True, True], [True, False]])
-    assert float(supervised_loss(logprobs, mask)) == pytest.approx(7 / 3)
+def test_loss_is_the_mean_over_response_tokens(base, samples, tmp_path):
+    """That of a first step, from log-probabilities that the padded pass gives."""
+    few = [samples[0], replace(samples[1], response=samples[1].response * 2), samples[2]]
+    with torch.no_grad():
+        batch = batch_of([s.context for s in few], [s.response for s in few])
+        logprobs, _ = response_logprobs(load_model(base), batch)
+    assert train(base, tmp_path, few)[0] == pytest.approx(float(-logprobs[batch.mask].mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize("parts", [{"pack_tokens": 200}, {"pack_tokens": 0, "micro_batch": 3}])
+def test_how_a_batch_is_cut_changes_rounding_alone(base, samples, tmp_path, parts):
+    whole = train(base, tmp_path / "whole", samples)
+    cut = train(base, tmp_path / "cut", samples, settings=BLOCK.model_copy(update=parts))
+    assert cut == pytest.approx(whole, rel=1e-3)
 
 
 def test_padding_and_company_do_not_change_a_sequence(base, samples):

@@ -96,6 +96,8 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
         [episode.trajectory], episode.steps, episode.images, encoder, settings.policy, parse_errors=True,
         summarizer=summarizer,
     )  # fmt: skip
+    # Encoded now: passes over them, and processes that read them, are several.
+    samples = [replace(sample, prompt=sample.context) for sample in samples]
     if episode.sampled_logprobs:
         pairs = zip(samples, episode.sampled_logprobs, strict=True)
         samples = [replace(sample, sampled_logprobs=logprobs) for sample, logprobs in pairs]

@@ -1,4 +1,4 @@
-"""The policy as RL reads it: samples in parts, packed or padded, and what is read at each of their response tokens."""
+"""The policy as training reads it: samples in parts, packed or padded, and what is read at each response token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import Encoded
-from flywheel.settings import Rl
+from flywheel.settings import Training
 from flywheel.training.forward import Batch, batch_of, by_length, response_hidden
 from flywheel.training.packs import Line, Pack, line, packed_hidden, packs
 from flywheel.training.ppo import token_logprobs
@@ -53,13 +53,13 @@ class Reader(nn.Module):
         made = line(self.policy, context, response) if self.reads_packs else None
         return Item(context, tuple(response), made)
 
-    def parts(self, items: Sequence[Item], rl: Rl, processes: int = 1) -> list[Part]:
+    def parts(self, items: Sequence[Item], settings: Training, processes: int = 1) -> list[Part]:
         """All items; for several processes in parts that they can share evenly."""
         device = next(self.policy.parameters()).device
-        if rl.pack_tokens and items and items[0].line is not None:
+        if settings.pack_tokens and items and items[0].line is not None:
             even = -(-sum(len(item.line) for item in items) // processes)
-            return [pack.to(device) for pack in packs([item.line for item in items], min(rl.pack_tokens, even))]
-        size = min(rl.micro_batch, -(-len(items) // processes))
+            return [pack.to(device) for pack in packs([item.line for item in items], min(settings.pack_tokens, even))]
+        size = min(settings.micro_batch, -(-len(items) // processes))
         found = []
         for rows in by_length([len(item.context) + len(item.response) for item in items], size):
             batch = batch_of([items[i].context for i in rows], [items[i].response for i in rows])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sample:
-    """One step to train on. context: the prompt. response: token ids, end token included where it was sampled.
+    """One step to train on. prompt: encoded, or what encodes it. response: token ids, end token included where it was
+    sampled.
 
     logprobs: as sampled; None for human steps and general data. trajectory_id, step: where it comes from (general
     data: sample_id and 0). weight: its share of a mix, beside the others of its source.
@@ -33,7 +35,7 @@ class Sample:
     the trainer the weights came from that sampled it; None: the newest.
     """
 
-    context: Encoded
+    prompt: Encoded | Callable[[], Encoded]
     response: tuple[int, ...]
     logprobs: tuple[float, ...] | None
     trajectory_id: str
@@ -43,8 +45,11 @@ class Sample:
     sampled_logprobs: tuple[float, ...] = ()
     version: int | None = None
 
-    def __len__(self) -> int:
-        return len(self.context) + len(self.response)
+    @property
+    def context(self) -> Encoded:
+        """The prompt, encoded. Kept by nobody: stores grow with each iteration, and pixels are a hundred times the size
+        of the PNG."""
+        return self.prompt() if callable(self.prompt) else self.prompt
 
 
 def agent_samples(
@@ -77,11 +82,12 @@ def agent_samples(
                 screen = _screen(images, row["image_sha256"], f"trajectory {name}, step {row['step']}")
                 context = history.context(screen, row.get("memory"))
                 sampled = bool(row.get("token_ids"))
-                response = row["token_ids"] if sampled else encoder.encode_text(row["raw_text"])
+                response = tuple(row["token_ids"] if sampled else encoder.encode_text(row["raw_text"]))
                 samples.append(
                     Sample(
-                        encoder.encode(context), tuple(response), tuple(row["logprobs"]) if sampled else None, name,
-                        row["step"], trajectory["domain"], (weights or {}).get(name, 1.0), version=row.get("version"),
+                        partial(encoder.encode, context), response, tuple(row["logprobs"]) if sampled else None,
+                        name, row["step"], trajectory["domain"], (weights or {}).get(name, 1.0),
+                        version=row.get("version"),
                     )
                 )  # fmt: skip
             history.add(row)
@@ -100,7 +106,7 @@ def general_samples(
         screen = _screen(images, row["image_sha256"], f"general sample {row['sample_id']}")
         context = build_context(row["instruction"], (), screen, settings, encoder.count)
         response = tuple(encoder.encode_text(row["response"]))
-        samples.append(Sample(encoder.encode(context), response, None, row["sample_id"], 0, "general"))
+        samples.append(Sample(partial(encoder.encode, context), response, None, row["sample_id"], 0, "general"))
     return samples
 
 

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest, load_model, save_checkpoint
 from flywheel.settings import Supervised
-from flywheel.training.forward import batch_of, response_logprobs
-from flywheel.training.patches import quick_patches
+from flywheel.training.reading import Reader
 from flywheel.training.samples import Sample
 
 log = logging.getLogger(__name__)
@@ -46,8 +44,8 @@ def train_supervised(
     if not samples:
         raise TrainingError("there are no samples to train on", where=out_folder.name, fix="collect trajectories first")
     encoder, model = Encoder.from_folder(model_folder), load_model(model_folder, device=settings.device)
-    quick_patches(model)
     model.train()
+    reader = Reader(model)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
     )
@@ -58,12 +56,15 @@ def train_supervised(
         lr = schedule(number, len(batches), settings)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        loss, probability = _step(model, optimizer, [samples[i] for i in batches[number]], settings.max_grad_norm)
+        loss, probability = _accumulate(reader, [samples[i] for i in batches[number]], settings)
         losses.append(loss)
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} at step {number + 1}", where=out_folder.name, fix="lower the learning rate"
             )
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         if (number + 1) % settings.save_every == 0:
             state.save(model, optimizer, number + 1, losses)
         on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
@@ -89,23 +90,19 @@ def schedule(step: int, steps: int, settings: Supervised) -> float:
     return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def supervised_loss(logprobs: Tensor, mask: Tensor) -> Tensor:
-    """-mean log pi over the response tokens of the batch."""
-    return -torch.where(mask, logprobs, 0.0).sum() / mask.sum()
-
-
-def _step(model, optimizer, samples: Sequence[Sample], max_grad_norm: float) -> tuple[float, float]:
-    """One gradient step; returns the loss and the mean probability of the response tokens."""
-    batch = batch_of([s.context for s in samples], [s.response for s in samples]).to(next(model.parameters()).device)
-    logprobs, _ = response_logprobs(model, batch)
-    loss = supervised_loss(logprobs, batch.mask)
-    value = float(loss.detach())
-    if math.isfinite(value):
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
-        optimizer.step()
-    return value, float(logprobs.detach()[batch.mask].exp().mean())
+def _accumulate(reader: Reader, samples: Sequence[Sample], settings: Supervised) -> tuple[float, float]:
+    """Adds the gradient of the loss, -mean log pi over the response tokens of all samples; returns the loss and their
+    mean probability."""
+    tokens = sum(len(sample.response) for sample in samples)
+    items = [reader.item(sample.context, sample.response) for sample in samples]
+    loss = probability = 0.0
+    for part in reader.parts(items, settings):
+        _, _, logprobs = reader.forward(part, 1.0)
+        mean = -logprobs.sum() / tokens
+        mean.backward()
+        loss += float(mean.detach())
+        probability += float(logprobs.detach().exp().sum()) / tokens
+    return loss, probability
 
 
 class _State:
