@@ -30,7 +30,7 @@ class Owner(Protocol):
 
     def lost(self, lease: Lease, error: EnvError) -> None: ...
 
-    def filmed(self, film: Film, folder: Path) -> None: ...
+    def filmed(self, film: Film, folder: Path) -> asyncio.Task[Any]: ...
 
 
 class Lease:
@@ -56,6 +56,7 @@ class Lease:
         self.task: Task | None = None
         self.episodes = self.steps = self.step_number = 0
         self.began = self.used = clock()
+        self.chores: set[asyncio.Task[Any]] = set()  # that its end waits for
 
     # -- the contract ---------------------------------------------------------------------------------------------
     async def reset(self, task: Task, seed: int) -> StepResult:
@@ -134,7 +135,7 @@ class Lease:
         """The episode is over: what was recorded of it is kept."""
         film = self._camera.cut(error) if self._camera else None
         if film is not None:
-            self._owner.filmed(film, self._camera.folder)
+            self.chores.add(self._owner.filmed(film, self._camera.folder))
 
     # -- inside ---------------------------------------------------------------------------------------------------
     async def _call(self, what: str, call: Callable[[], Awaitable[T]], limit_s: float | None) -> T:

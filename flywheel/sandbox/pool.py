@@ -121,8 +121,8 @@ class BrowserPool:
     def stepped(self, event: Stepped) -> None:
         self.events.tell(event)
 
-    def filmed(self, film: recording.Film, folder: Path) -> None:
-        self._writers.begin(asyncio.to_thread(recording.save, film, folder, self.settings.record_mb * _MB))
+    def filmed(self, film: recording.Film, folder: Path) -> asyncio.Task[Path | None]:
+        return self._writers.begin(asyncio.to_thread(recording.save, film, folder, self.settings.record_mb * _MB))
 
     # -- inside ---------------------------------------------------------------------------------------------------
     async def _lease(self, record: Path | None) -> Lease:
@@ -176,15 +176,20 @@ class BrowserPool:
         raise AssertionError("the last try returns or raises")
 
     async def _release(self, lease: Lease) -> None:
-        if lease.over:
-            return  # its page was freed when it was ended
+        """Returns once its page is ready for the next session, and its recordings are on disk."""
+        if not lease.over:  # else its page was freed when it was ended
+            self._give_back(lease)
+        if lease.chores:
+            # Tasks: a holder that is cancelled here leaves a clean page and whole recordings all the same.
+            await asyncio.wait(lease.chores)
+
+    def _give_back(self, lease: Lease) -> None:
         lease.cut()
         held = self.clock() - lease.began
         self.events.tell(Released(**_of(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
         lease.end(EnvError("the session was given back", where=lease.where, fix=_ANOTHER))
         lease.page.lease, lease.page.state = None, "tidying"
-        # In a task: a holder that is cancelled here leaves a clean page all the same.
-        await asyncio.wait({self._chores.begin(self._tidy(lease.page))})
+        lease.chores.add(self._chores.begin(self._tidy(lease.page)))
 
     async def _tidy(self, page: Page) -> None:
         """Make a page that was given back ready for the next session, or throw it away."""
