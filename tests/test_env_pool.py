@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from processes import descendants, gone
 from flywheel.agent.actions import Wait
 from flywheel.errors import BadInput, EnvError, EnvTimeout
 from flywheel.rollout.pool import rollout
-from flywheel.sandbox import chromium, profiles, recording
+from flywheel.sandbox import chromium, profiles
 from flywheel.sandbox.events import Closed, Crashed, Started
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.sandbox.watchdog import Watchdog
@@ -147,15 +146,6 @@ async def test_a_recording_plays_in_a_browser(pool, tmp_path):
             "return [t.animated, t.frameCount, image.displayWidth]; })()",
         )
     assert frames == [True, 4, 224]
-
-
-async def test_the_end_of_a_lease_waits_for_its_recording(pool, tmp_path, monkeypatch):
-    gate, save = threading.Event(), recording.save
-    monkeypatch.setattr(recording, "save", lambda *given: gate.wait(30) and save(*given))
-    async with pool.env(record=tmp_path) as env:
-        await env.reset(TILES, 0)
-        asyncio.get_running_loop().call_later(1.0, gate.set)  # long after the page is ready again
-    assert [path.name.endswith(recording.SUFFIX) for path in tmp_path.iterdir()] == [True]
 
 
 async def test_memory_stays_flat_as_browsers_are_replaced():

@@ -141,17 +141,41 @@ async def test_a_long_episode_says_how_many_screens_it_left_out(tmp_path):
     assert len(kept.about["actions"]) == 8
 
 
-async def test_the_pool_does_not_end_before_its_recordings_are_written(tmp_path, monkeypatch):
-    held, save = asyncio.Event(), recording.save
-    loop = asyncio.get_running_loop()
+class SlowWriter:
+    """Writes once `held` is set; `begun` is set before."""
 
-    def slow(*given):
-        asyncio.run_coroutine_threadsafe(held.wait(), loop).result()
-        return save(*given)
+    def __init__(self, monkeypatch) -> None:
+        self.begun, self.held, self._save = asyncio.Event(), asyncio.Event(), recording.save
+        self._loop = asyncio.get_running_loop()
+        monkeypatch.setattr(recording, "save", self.save)
 
-    monkeypatch.setattr(recording, "save", slow)
+    def save(self, *given):
+        self._loop.call_soon_threadsafe(self.begun.set)
+        asyncio.run_coroutine_threadsafe(self.held.wait(), self._loop).result(30)
+        return self._save(*given)
+
+
+async def test_the_end_of_a_lease_waits_for_its_recording(tmp_path, monkeypatch):
+    writer = SlowWriter(monkeypatch)
     async with Fleetful(browsers=1, pages=1) as fleet:
         async with fleet.pool.env(record=tmp_path) as env:
             await env.reset(TASK, 0)
-        loop.call_soon(held.set)
+            asyncio.get_running_loop().call_later(0.2, writer.held.set)  # long after the page is ready again
+        assert len(list(tmp_path.iterdir())) == 1
+
+
+async def test_the_pool_does_not_end_before_the_recordings_of_a_cancelled_holder_are_written(tmp_path, monkeypatch):
+    writer = SlowWriter(monkeypatch)
+    async with Fleetful(browsers=1, pages=1) as fleet:
+
+        async def hold() -> None:
+            async with fleet.pool.env(record=tmp_path) as env:
+                await env.reset(TASK, 0)
+
+        holder = asyncio.create_task(hold())
+        await asyncio.wait_for(writer.begun.wait(), 30)
+        holder.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holder
+        asyncio.get_running_loop().call_soon(writer.held.set)
     assert len(list(tmp_path.iterdir())) == 1
