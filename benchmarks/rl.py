@@ -27,6 +27,7 @@ import rl_run
 import rl_start
 
 from flywheel.bench import Case, emit, exit_code
+from flywheel.errors import BadInput
 from flywheel.report.charts import Chart, Series, lines
 from flywheel.report.picture import screenshot
 from flywheel.report.sheet import sheet
@@ -58,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args(argv)
+    if options.at_once < 1:
+        raise BadInput(f"--at-once {options.at_once}", where="flywheel bench rl", fix="1 or more")
     if options.quick:
         options.minutes, options.each, options.seeds = min(options.minutes, 0.05), 2, options.seeds[:1]
     rl_run.read_other(options.set)  # refused before anything runs

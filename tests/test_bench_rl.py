@@ -90,6 +90,12 @@ def test_a_recipe_is_looked_for_by_settings_of_rl_alone():
             run.read_other([wrong])
 
 
+def test_runs_side_by_side_are_one_or_more(tmp_path):
+    with pytest.raises(BadInput, match="--at-once 0"):
+        module("rl").main(["--out", str(tmp_path / "runs"), "--at-once", "0"])
+    assert not (tmp_path / "runs").exists()
+
+
 def test_minutes_are_counted_over_all_starts_of_a_run(tmp_path):
     run = module("rl_run")
     spent = run._Spent(tmp_path / "spent.json", tmp_path / "curve.jsonl")
