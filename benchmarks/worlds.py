@@ -142,6 +142,7 @@ def _measured(plan: list[Part], kept: Kept, workers: int, settings: Settings) ->
             ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            os.close(lifeline[1])  # a worker would go on with its part, and with the one after it
             raise
     return {part: found[part] for part in plan}
 

@@ -270,6 +270,17 @@ def test_a_field_is_filled_in_step_by_step(element, action):
     assert screen({"name": "text", **element}, {"name": "go"}).fill({"text": "new"}, "go")[1] == action
 
 
+def test_an_open_list_may_hang_down_beyond_the_screen():
+    """Its field is then above, and is not to be scrolled back to before the option was clicked."""
+    above = {"name": "kind", "x": 0.5, "y": -0.2}, {"name": "go", "x": 0.5, "y": -0.2}
+    assert screen({"name": "kind film"}, beyond=above).fill({"kind": "film"}, "go")[1] == Click(Point(0.2, 0.25))
+    below = *above, {"name": "kind film", "x": 0.5, "y": 1.1}
+    assert screen(beyond=below).fill({"kind": "film"}, "go")[1] == Scroll(Point(0.5, 0.5), "down")
+    assert screen(beyond=above).fill({"kind": "film"}, "go")[1] == Scroll(Point(0.5, 0.5), "up")
+    hidden = {"name": "kind", "y": -0.3, "value": "", "picker": True}
+    assert screen(hidden, {"name": "kind film"}).fill({"kind": "film"}, "go")[1] == Click(Point(0.2, 0.25))
+
+
 def test_a_form_is_sent_once_it_is_as_wanted():
     fields = {"name": "text", "value": "new"}, {"name": "box", "checked": True, "value": "on"}
     done = screen(*fields, {"name": "go", "x": 0.5})

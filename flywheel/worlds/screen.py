@@ -96,6 +96,9 @@ class Screen:
         for number, (name, wanted) in enumerate(values.items()):
             element = self._seen.get(name)
             if element is None or not 0 <= element["y"] + element["h"] / 2 < 1:
+                option = f"{name} {wanted}"
+                if self.has(option) and (element is None or element.get("picker")):
+                    return self.click(option, *said.get(name, ()))  # a list that hangs down beyond the screen is open
                 rest = [later for later in (*names[number + 1 :], submit) if self.has(later)]
                 if self.above(name) and any(not self.above(later) for later in rest):
                     continue  # filled in on the way down

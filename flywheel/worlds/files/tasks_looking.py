@@ -197,7 +197,7 @@ TASKS = (
     SiteTask("order", "Show the folder {title} with {order}.", {3: 9}, _draw_order,
              lambda s, p: ways.ordered(s, p["folder"], p["sort"]),
              page=lambda p: (f"folder/{p['folder']}", {"sort": p["sort"]})),
-    SiteTask("kind", "Search for “{word}” and show only what is of the kind “{title}”.", {3: 8}, _draw_kind,
+    SiteTask("kind", "Search for “{word}” and show only what is of the kind “{title}”.", {3: 11}, _draw_kind,
              _steps_kind, page=lambda p: ("search", {"q": p["word"], "kind": p["kind"]})),
     SiteTask("size", "How large is the file “{name}”, in {unit}? Answer with the number.", {2: 6}, _draw_size,
              _steps_size, answer=_size),
