@@ -36,7 +36,7 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
     keys = rng.sample(list(articles()), 11)
     return {
         "reading": {key: True for key in keys[:4]},
-        "notes": {keys[4]: {"text": "Read this again."}},
+        "notes": {keys[4]: "Read this again."},
         "units": {name: rng.choice(options) for name, options in UNITS.items()},
         "_featured": keys[5:],
     }
@@ -87,7 +87,7 @@ def home(visit: Visit) -> Page:
 def article(visit: Visit, key: str) -> Page | None:
     if (one := articles().get(key)) is None:
         return None
-    note = visit.records["notes"].get(key, {}).get("text", "")
+    note = visit.records["notes"].get(key, "")
     return Page.of(
         "article.html", heading=one.title, key=key, article=one, tab=visit.option("tab", ("article", "note")),
         note=note, saved=key in visit.records["reading"], links=_links(one),
@@ -217,7 +217,7 @@ def write(visit: Visit, key: str) -> str | None:
         return None
     text = visit.read(Field("text", required=False, longest=1000))["text"]
     if text:
-        visit.records["notes"][key] = {"text": text}
+        visit.records["notes"][key] = text
     else:
         visit.records["notes"].pop(key, None)
     visit.notice("Saved.")

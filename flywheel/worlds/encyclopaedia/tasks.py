@@ -94,7 +94,7 @@ def _draw_note(d: Draw) -> Params:
 
 
 def _note(records: Records, p: Params) -> None:
-    records["notes"][p["key"]] = {"text": p["text"]}
+    records["notes"][p["key"]] = p["text"]
 
 
 def _steps_note(screen: Screen, p: Params) -> Move | None:
@@ -107,8 +107,8 @@ def _steps_note(screen: Screen, p: Params) -> Move | None:
 
 
 def _draw_old_note(d: Draw) -> Params:
-    key, one = d.pick("notes")
-    return {"key": key, "title": articles()[key].title, "text": d.rng.choice([n for n in _NOTES if n != one["text"]])}
+    key, text = d.pick("notes")
+    return {"key": key, "title": articles()[key].title, "text": d.rng.choice([n for n in _NOTES if n != text])}
 
 
 def _draw_units(d: Draw) -> Params:
