@@ -52,6 +52,23 @@ def test_without_outcomes_draws_are_rounds_in_an_order_of_the_seed():
     assert drawn != draws(Curriculum(tasks, RL, seed=2), 21)
 
 
+def test_every_batch_holds_each_kind_by_its_share():
+    """Tasks of a kind have like chances, and must not come all together; whatever is learnt of the kinds meanwhile."""
+    worlds = ("tiles", "merge", "shapes", "shop", "settings")
+    tasks = [make(n, worlds[n % 5]) for n in range(200)]
+    curriculum = Curriculum(tasks, RL, seed=1)
+    for _ in range(40):
+        shares = Counter()
+        for name, chance in curriculum.chances().items():
+            shares[curriculum._tasks[name].world] += chance
+        batch = [curriculum.next() for _ in range(10)]
+        counted = Counter(task.world for task in batch)
+        assert all(abs(counted[world] - 10 * share) < 2 for world, share in shares.items()), (counted, shares)
+        for task in batch:
+            record(curriculum, task.task_id, {"merge": NEVER, "shop": ALWAYS}.get(task.world, HALF))
+    assert shares["merge"] < 0.1 < 0.2 < shares["tiles"]
+
+
 def test_tasks_always_or_never_solved_come_less_and_say_so():
     curriculum = Curriculum([make(n) for n in range(6)], RL, seed=0)
     for _ in range(3):

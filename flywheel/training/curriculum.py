@@ -7,8 +7,10 @@ of a task is a Beta distribution of its success p: its own outcomes, older ones 
 so a task that is always or never solved comes less, and one that was never tried more. (The report says that tasks
 grow harder with the agent, not how; DAPO 2025 throws unmixed groups away, after they have been paid for.)
 
-Draws are spread evenly, as shuffled rounds would be: each task gathers its chance as credit, and the one with most
-credit is drawn and pays 1. So nothing is random but the first order, and the state is a handful of numbers.
+Draws are spread evenly, as shuffled rounds would be: each kind gathers its tasks' chances as credit, the one with most
+credit is drawn and pays 1, and so among the tasks of the kind. Kinds come first because tasks of a kind have like
+chances: among all tasks at once they would come one kind after another, and a batch of one kind teaches V that kind's
+mean alone. So nothing is random but the first order, and the state is a handful of numbers.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from flywheel.errors import TrainingError
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl
 
 Kind = tuple[str, str, int]  # world, template, level
+K = TypeVar("K", str, Kind)
 _PULL = 2.0  # episodes that a kind's rate counts for in the estimate of one task
 _TASK_GROUPS, _KIND_GROUPS = 2.0, 4.0  # groups of outcomes taken from a tally at most: they are of an older policy
 _REASONS = {"level not reached": "level not reached", "always": "always solved", "never": "never solved"}
@@ -97,16 +100,17 @@ class Curriculum:
             self._rise(world)
         self._drawn = dict.fromkeys(self._tasks, 0)
         self._mixed = _Count()  # groups whose scores differ, among all
-        share = 1 / len(self._tasks)
-        self._credit = {name: share * _fraction(seed, name) for name in self._tasks}
+        self._of_kind = {kind: [name for name, t in self._tasks.items() if _kind(t) == kind] for kind in self._kinds}
+        # First credits, below one draw's share: they order what has equal chances.
+        self._credit = {name: _fraction(seed, name) / len(names) for names in self._of_kind.values() for name in names}
+        self._kind_credit = {kind: _fraction(seed, *kind) / len(self._kinds) for kind in self._kinds}
 
     def next(self) -> Task:
         """The task of the next group: a function of the state alone. Every task comes again, the rarest too."""
         chances = self.chances()
-        for name, chance in chances.items():
-            self._credit[name] += chance
-        chosen = max(self._credit, key=lambda name: (self._credit[name], name))
-        self._credit[chosen] -= 1
+        of_kind = {kind: math.fsum(chances[name] for name in names) for kind, names in self._of_kind.items()}
+        kind = _draw(self._kind_credit, of_kind)
+        chosen = _draw(self._credit, {name: chances[name] / of_kind[kind] for name in self._of_kind[kind]})
         self._drawn[chosen] += 1
         return self._tasks[chosen]
 
@@ -170,6 +174,7 @@ class Curriculum:
             "own": {name: [count.successes, count.episodes] for name, count in self._own.items()},
             "kinds": [[*kind, count.successes, count.episodes] for kind, count in self._kinds.items()],
             "open": dict(self._open), "drawn": dict(self._drawn), "credit": dict(self._credit),
+            "kind_credit": [[*kind, credit] for kind, credit in self._kind_credit.items()],
             "mixed": [self._mixed.successes, self._mixed.episodes],
         }  # fmt: skip
 
@@ -186,7 +191,9 @@ class Curriculum:
         self._kinds = {kind: found[kind] for kind in self._kinds}
         self._open = {world: state["open"][world] for world in self._open}
         self._drawn = {name: state["drawn"][name] for name in self._tasks}
-        self._credit = {name: state["credit"][name] for name in self._tasks}
+        self._credit = {name: state["credit"][name] for name in self._credit}
+        credit = {tuple(row[:3]): row[3] for row in state["kind_credit"]}
+        self._kind_credit = {kind: credit[kind] for kind in self._kinds}
         self._mixed = _Count(*state["mixed"])
 
     # -- what is known of a task -----------------------------------------------------------------------------------
@@ -232,6 +239,16 @@ def _kind(task: Task) -> Kind:
     return task.world, task.template, task.level
 
 
-def _fraction(seed: int, name: str) -> float:
-    """0 <= fraction < 1, a function of seed and name: the first order of the tasks."""
-    return int.from_bytes(hashlib.sha256(f"curriculum {seed} {name}".encode()).digest()[:6]) / 2**48
+def _draw(credit: dict[K, float], chances: Mapping[K, float]) -> K:
+    """The one of `chances` (they sum to 1) whose credit is highest once each has gathered its chance; it pays 1."""
+    for one, chance in chances.items():
+        credit[one] += chance
+    chosen = max(chances, key=lambda one: (credit[one], one))
+    credit[chosen] -= 1
+    return chosen
+
+
+def _fraction(seed: int, *names: object) -> float:
+    """0 <= fraction < 1, a function of seed and names: the first order."""
+    said = " ".join(map(str, ("curriculum", seed, *names)))
+    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:6]) / 2**48
