@@ -183,7 +183,7 @@ class Rl(Training):
     minibatch_by: Literal["task", "turn"] = "task"  # task: the samples of a task lie in one; turn: any mixture
     actor_lr: float = Field(1e-4, gt=0)
     critic_lr: float = Field(2e-4, gt=0)  # at 5e-4 V overfits within 100 steps
-    warmup: int = Field(0, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays
+    warmup: int = Field(16, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)
     gamma: float = Field(1.0, gt=0, le=1)
@@ -191,7 +191,7 @@ class Rl(Training):
     alpha: float = Field(1.5, gt=0)  # lambda_policy = max(0, 1 - 1/(alpha l)); 0.05 in the report
     lambda_policy: float | None = Field(None, ge=0, le=1)  # a fixed one; null: length-adaptive, by alpha
     normalise: bool = True  # advantages of a step to mean 0 and deviation 1, over all its tokens
-    bootstrap: bool = True  # a trajectory cut off by a limit ends in the value of its last screen, not in 0
+    bootstrap: bool = True  # the policy's advantages of a cut-off trajectory end in the value of its last screen
     value_pretraining_steps: int = Field(100, ge=0)  # gradient steps, at most
     value_pretraining_tasks: int = Field(6, ge=2)  # a quarter of the episodes is held out: when to stop
     positive_nll: float = Field(0.1, ge=0)  # mu of VAPO's positive-example term
