@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from flywheel import settings
@@ -23,7 +26,11 @@ _DEADLINE_S = 120
 def prefect():
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=_DEADLINE_S):
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patient:
+            # The harness waits for its server, but not for an answer that takes longer than httpx's five seconds.
+            patient.setattr(httpx, "Client", partial(httpx.Client, timeout=_DEADLINE_S))
+            stack.enter_context(prefect_test_harness(server_startup_timeout=_DEADLINE_S))
         yield
 
 
