@@ -68,12 +68,14 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
     rl.Ledger, rl._Run._update = Traced, update
     # Half of the tasks are solved, so that there is something to learn.
     evaluate.score = lambda task, state: float(task.params["side"] == "left")
-    metrics = rl.train_rl(
+    result = rl.train_rl(
         model, folder / "out", "games", TASKS, iteration=1, state_folder=folder / "state",
         settings=settings(rl=block, policy=POLICY),
         open_sandbox=lambda settings: Lamps.of(lambda lease: Counted()),
     )  # fmt: skip
-    (folder / "end.json").write_text(json.dumps({"moments": moments.count, "steps": [m["step"] for m in metrics]}))
+    steps = [metric["step"] for metric in result.curve]
+    end = {"moments": moments.count, "steps": steps, "trajectories": result.trajectories}
+    (folder / "end.json").write_text(json.dumps(end))
 
 
 def forked(folder: Path, model: Path, block: dict, kill_at: int) -> bool:

@@ -117,7 +117,7 @@ def test_two_processes_come_to_what_one_comes_to(tmp_path, project, monkeypatch,
             model, tmp_path / name / "out", "games", [task(number, max_steps=2) for number in range(5)],
             settings=settings(rl=RL | parts | {"processes": processes}, policy={"max_new_tokens": 9, "timeout_s": 60}),
             iteration=1, state_folder=tmp_path / name / "state", open_sandbox=Lamps.open, **more,
-        )  # fmt: skip
+        ).curve  # fmt: skip
 
     alone = train("alone", 1, {})
     train("together", begun, parts, stop=lambda: True)

@@ -14,6 +14,7 @@ from flywheel.training.gae import estimate, estimate_turns, gae, length_adaptive
 
 _value = st.integers(-20, 20).map(lambda n: Fraction(n, 8))
 _rate = st.integers(0, 8).map(lambda n: Fraction(n, 8))
+ONES = {"gamma": 1.0, "lambda_critic": 1.0, "alpha": 1.0}
 
 
 def oracle(rewards, values, mask, gamma, lam, bootstrap=Fraction(0)):
@@ -106,9 +107,10 @@ def test_length_adaptive(length, alpha, lam, horizon):
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(_value, min_size=1, max_size=4), min_size=1, max_size=5), _rate, _value, st.data())
-def test_a_trajectory_cut_into_samples_has_the_advantages_of_the_whole(values, gamma, bootstrap, data):
-    """Against the oracle over the whole, with lambda_policy of the whole trajectory's length."""
+@given(st.lists(st.lists(_value, min_size=1, max_size=4), min_size=1, max_size=5), _rate, _value, _value, st.data())
+def test_a_trajectory_cut_into_samples_has_the_advantages_of_the_whole(values, gamma, bootstrap, outcome, data):
+    """Against the oracle over the whole, with lambda_policy of the whole trajectory's length. Advantages end in V,
+    targets in what was earned."""
     rewards = data.draw(st.lists(_value, min_size=len(values), max_size=len(values)))
     alpha = Fraction(3, 2)
     length = sum(map(len, values))
@@ -120,13 +122,12 @@ def test_a_trajectory_cut_into_samples_has_the_advantages_of_the_whole(values, g
     exact = oracle(placed, flat, [True] * length, gamma, lam, bootstrap)
     got = estimate_turns(
         [float(r) for r in rewards], [np.array(turn, dtype=float) for turn in values], gamma=float(gamma),
-        lambda_critic=1.0, alpha=float(alpha), bootstrap=float(bootstrap),
+        lambda_critic=1.0, alpha=float(alpha), bootstrap=float(bootstrap), outcome=float(outcome),
     )  # fmt: skip
     assert [len(part) for part in got.advantages] == [len(turn) for turn in values]
     assert np.concatenate(got.advantages) == pytest.approx([float(a) for a in exact], abs=1e-10)
-    targets = [
-        a + v for a, v in zip(oracle(placed, flat, [True] * length, gamma, Fraction(1), bootstrap), flat, strict=True)
-    ]
+    placed[-1] += outcome
+    targets = [a + v for a, v in zip(oracle(placed, flat, [True] * length, gamma, Fraction(1)), flat, strict=True)]
     assert np.concatenate(got.returns) == pytest.approx([float(t) for t in targets], abs=1e-10)
 
 
@@ -136,6 +137,16 @@ def test_estimated_turn_by_turn_the_outcome_would_not_reach_the_first():
     zero = np.zeros(1)
     assert np.concatenate(estimate_turns([0.0, 1.0], [zero, zero], **rates).advantages).tolist() == [0.5, 1.0]
     assert estimate_turns([0.0], [zero], **rates).advantages[0].tolist() == [0.0]
+
+
+def test_cut_off_the_advantages_end_in_v_and_the_targets_in_the_outcome():
+    """Known answer: V = 1/2, 3/4 and 5/8 behind the limit, nothing earned; lambda 1/2."""
+    got = estimate([0.0, 0.0], [0.5, 0.75], [1, 1], bootstrap=0.625, lambda_policy=0.5, **ONES)
+    assert got.advantages.tolist() == [0.25 - 0.0625, -0.125]
+    assert got.returns.tolist() == [0, 0]
+    # A V that knows nothing but a constant stays no fixed point of its own targets.
+    assert estimate([0.0], [0.9], [1], bootstrap=0.9, **ONES).returns.tolist() == [0]
+    assert estimate([0.0], [0.9], [1], bootstrap=0.9, outcome=0.25, **ONES).returns.tolist() == [0.25]
 
 
 def test_a_fixed_lambda():
@@ -148,11 +159,11 @@ def test_a_fixed_lambda():
 
 def test_no_trainable_token():
     with pytest.raises(TrainingError, match="no token is trainable"):
-        estimate([1.0], [0.0], [0], gamma=1.0, lambda_critic=1.0, alpha=1.0)
+        estimate([1.0], [0.0], [0], **ONES)
 
 
 def test_number_that_is_read_must_be_finite():
-    ok = {"gamma": 1.0, "lambda_critic": 1.0, "alpha": 1.0}
-    assert np.isfinite(estimate([np.nan, 1.0], [np.inf, 0.5], [0, 1], **ok).advantages).all()
-    with pytest.raises(TrainingError, match="not finite"):
-        estimate([0.0, 1.0], [0.5, np.nan], [1, 1], **ok)
+    assert np.isfinite(estimate([np.nan, 1.0], [np.inf, 0.5], [0, 1], **ONES).advantages).all()
+    for wrong in ({"values": [0.5, np.nan]}, {"bootstrap": np.nan}, {"outcome": np.inf}):
+        with pytest.raises(TrainingError, match="not finite"):
+            estimate(**{"rewards": [0.0, 1.0], "values": [0.5, 0.5], "mask": [1, 1], **ONES, **wrong})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from flywheel.agent.prompt import build_context
 from flywheel.errors import TrainingError
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import load_model
+from flywheel.policy.model import digest, load_model
 from flywheel.rollout.pool import rollout
 from flywheel.settings import Supervised
 from flywheel.training.experience import experiences, turns
@@ -66,7 +68,7 @@ def test_success_rises(sft, tmp_path):
     metrics = train_rl(
         sft, tmp_path / "out", "games", tasks, open_sandbox=Lamps.open, settings=chosen, iteration=1,
         state_folder=tmp_path / "state",
-    )  # fmt: skip
+    ).curve  # fmt: skip
     assert [m["step"] for m in metrics] == [0, 1, 2, 3, 4, 5]
     pretraining, *metrics = metrics
     assert pretraining["value_pretraining_loss"] >= 0
@@ -95,13 +97,21 @@ def test_killed_run_goes_on_with_the_same_numbers(sft, tmp_path):
     seen = []
     again = train(sft, tmp_path / "killed", on_metric=lambda m: seen.append(m["step"]))
     assert seen == [3]
-    assert comparable(again) == comparable(whole)
+    assert comparable(again.curve) == comparable(whole.curve)
+    assert (again.trajectories, again.weights) == (whole.trajectories, whole.weights)
+    episodes = sum(metric["episodes"] for metric in whole.curve if metric["step"])
+    assert len(set(whole.trajectories)) == len(whole.trajectories) == episodes
+    # Those that acted: the checkpoint's own, then one a step, but for the last step's, which the result holds.
+    assert len(set(whole.weights)) == 3
+    assert whole.weights[0] == digest(sft)
+    assert digest(tmp_path / "whole" / "out") not in whole.weights
     one, two = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_no_steps_hands_the_checkpoint_on(sft, tmp_path):
-    assert train(sft, tmp_path, settings(rl={**RL, "steps": 0})) == []
+    handed = train(sft, tmp_path, settings(rl={**RL, "steps": 0}))
+    assert (handed.curve, handed.trajectories) == ([], [])
     one, two = (load_file(folder / "model.safetensors") for folder in (sft, tmp_path / "out"))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
@@ -154,17 +164,21 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
             assert len(turn.advantages) == len(turn.sample.response)
 
 
-async def test_cut_off_ends_in_the_value_of_the_last_screen(sft):
+async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_the_outcome(sft):
     _, batch = await collect(sft)
-    made = learner(load_model(sft), S.rl, 0)
+    rl = S.rl.model_copy(update={"lambda_policy": 1.0})
+    made = learner(load_model(sft), rl, 0)
     with torch.no_grad():
         made.value.head[-1].bias.fill_(0.5)
-    cut = {t.sample.trajectory_id: t for t in turns(batch, made, S.rl)[0]}
-    plain = {t.sample.trajectory_id: t for t in turns(batch, made, S.rl, bootstrap=False)[0]}
-    ends = {e.trajectory_id: e.beyond is not None for e in batch}
-    assert set(ends.values()) == {True, False}
-    for name, cut_off in ends.items():
-        assert cut[name].returns[-1] - plain[name].returns[-1] == pytest.approx(0.5 if cut_off else 0.0)
+    batch = [replace(one, score=0.25) if one.beyond is not None else one for one in batch]
+    # V is 1/2 everywhere and lambda 1: an advantage is what is to come less 1/2.
+    ends = {turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1]) for turn in turns(batch, made, rl)[0]}
+    assert {one.beyond is not None for one in batch} == {True, False}
+    for one in batch:
+        advantage, target = ends[one.trajectory_id]
+        followed, earned = (0.5, 0.25) if one.beyond is not None else (0.0, 0.0)
+        assert advantage == pytest.approx(one.rewards[-1] + followed - 0.5)
+        assert target == pytest.approx(one.rewards[-1] + earned)
     # The setting turns it off: then nothing lies beyond, and the outcome is the verifier's.
     _, batch = await collect(sft, settings(rl={**RL, "bootstrap": False}))
     assert all(e.beyond is None for e in batch)
@@ -175,7 +189,7 @@ async def test_value_pretraining_fits_returns_and_leaves_the_policy(sft):
     rl = S.rl.model_copy(update={"value_pretraining_steps": 30})
     made = learner(load_model(sft), rl, 0)
     before = {name: tensor.clone() for name, tensor in made.policy.state_dict().items()}
-    returns = np.concatenate([t.returns for t in turns(batch, made, rl, bootstrap=False)[0]])
+    returns = np.concatenate([t.returns for t in turns(batch, made, rl)[0]])
     got = pretrain_value(made, batch, rl, seed=3)
     assert got.steps > 0
     assert got.loss < float(np.mean(returns**2) / 2)  # better than V = 0

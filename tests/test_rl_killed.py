@@ -44,7 +44,9 @@ def check_that_each_counts_once(folder: Path) -> None:
     accepted = [(line["accepted"], line["id"]) for line in lines if "accepted" in line]
     of_training = [pair for pair in accepted if pair in set(final)]
     assert len(of_training) == len(set(of_training))  # what had finished was not done again
-    assert json.loads((folder / "end.json").read_text())["steps"] == list(range(STEPS + 1))  # 0: value pretraining
+    end = json.loads((folder / "end.json").read_text())
+    assert end["steps"] == list(range(STEPS + 1))  # 0: value pretraining
+    assert end["trajectories"] == [name for _, name in final]  # what lineage will say
     pool = folder / "state" / "pool"
     assert not list(pool.glob("*.zip"))  # none lost: all that finished was trained on
     assert [batch["batch"] for batch in map(json.loads, (pool / "log.jsonl").open()) if "batch" in batch] == [

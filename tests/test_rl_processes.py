@@ -46,7 +46,7 @@ def test_a_killed_inference_server(model, tmp_path, monkeypatch):
             settings=settings(rl=RL | {"temperature": 1.0}, policy=POLICY | remote), iteration=1,
             state_folder=tmp_path / "state", open_sandbox=Lamps.open,
             on_metric=lambda metric: (seen.append(metric["step"]), after()),
-        )  # fmt: skip
+        ).curve  # fmt: skip
 
     # An episode's request fails, or the publication where all episodes of the second step had finished before.
     place = r"rl games, step 2, (episode \d+ of task lamp00\d at its step|its weights)"
@@ -83,7 +83,7 @@ def test_killed_browsers(model, tmp_path):
         model, tmp_path / "out", "games", tasks, iteration=1, state_folder=tmp_path / "state",
         settings=settings(rl=RL | {"steps": 2}, policy=POLICY, sandbox=sandbox, rollout={"retries": 5}),
         open_sandbox=remembered, on_episode=kill,
-    )  # fmt: skip
+    ).curve  # fmt: skip
     assert killed
     assert [metric["step"] for metric in metrics] == [1, 2]
     assert sum(metric["retries"] for metric in metrics) > 0

@@ -45,7 +45,7 @@ def half_are_solved(monkeypatch):
 def train(model, folder, block, tasks=TASKS, **more):
     chosen = settings(rl=RL | block, policy=POLICY)
     arguments = {"open_sandbox": Lamps.open, "settings": chosen, "iteration": 1, "state_folder": folder / "state"}
-    return rl.train_rl(model, folder / "out", "games", tasks, **arguments | more)
+    return rl.train_rl(model, folder / "out", "games", tasks, **arguments | more).curve
 
 
 async def synchronous(model, folder, chosen: config.Settings) -> dict:

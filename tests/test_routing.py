@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.schema import TABLES
+from flywheel.store import lineage
 from flywheel.store.partitions import from_rows
 from flywheel.store.routing import DESTINATIONS, STATUSES, build_stores, route
 
@@ -111,6 +112,14 @@ def test_quarantine_keeps_the_whole_row():
     (kept,) = stores["quarantine"]
     assert json.loads(kept["record"]) == row
     assert (kept["reason"], kept["detail"]) == ("status crashed: page died", "page died")
+
+
+def test_lineage_of_a_checkpoint_names_the_weights_that_acted_on_its_way():
+    rows = lineage.trained("m/rl", "d9", parents=["m/sft"], trajectories=["t1"], earlier={1: "d1", 2: "d9"})
+    assert {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in rows} == {
+        ("d9", "weights of", "m/rl", "checkpoint"), ("d1", "weights of", "m/rl@1", "checkpoint"),
+        ("m/rl", "began from", "m/sft", "checkpoint"), ("m/rl", "trained on", "t1", "trajectory"),
+    }  # fmt: skip
 
 
 def test_lineage_names_task_weights_run_and_store():

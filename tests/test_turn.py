@@ -137,8 +137,20 @@ def test_run_history_is_kept_with_the_killed_try(turned):
 
 def test_every_trajectory_leads_to_its_run_and_its_model(turned):
     ws, _ = turned
-    lost = rows(ws, "select * from trajectory_lineage where stage = 'rollout' and (run is null or model is null)")
+    of_the_loop = "(stage = 'rollout' or stage like 'rl-%')"
+    lost = rows(ws, f"select * from trajectory_lineage where {of_the_loop} and (run is null or model is null)")
     assert lost == []
+
+
+def test_the_specialists_name_what_they_were_trained_on(turned):
+    """As many trajectories as their steps had episodes, each played by the start or by the specialist on its way."""
+    ws, _ = turned
+    trained = "select stage, count(*) n from trajectory_lineage where stage like 'rl-%' and trained_checkpoints = "
+    found = rows(ws, f"{trained} ['models/iteration=001/' || stage] group by stage")
+    used = rows(ws, "select stage, sum(value)::int n from metrics where name = 'episodes' and step > 0 group by stage")
+    assert sorted(map(str, found)) == sorted(map(str, used))
+    models = rows(ws, "select distinct split_part(model, '@', 1) m from trajectory_lineage where stage = 'rl-games'")
+    assert {row["m"] for row in models} <= {"models/iteration=001/sft", "models/iteration=001/rl-games"}
 
 
 def test_nothing_is_left_running(turned):

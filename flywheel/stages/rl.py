@@ -35,24 +35,26 @@ def stage(domain: str) -> Stage:
 
     def work(ctx: Context, folder: Path) -> dict[str, Any]:
         tasks = data.tasks(ctx, "synthesize", "train")
-        kept, table = Kept(folder, ctx.run_id, ctx.settings.rl.samples), []
+        kept = Kept(folder, ctx.run_id, ctx.settings.rl.samples)
 
         def on_metric(metric: Mapping[str, Any]) -> None:
             if "success" in metric:
                 ctx.report(f"step {metric['step']} of {ctx.settings.rl.steps}, success {metric['success']:.2f}")
 
-        curve = train_rl(
+        result = train_rl(
             ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), domain, list(tasks.values()),
             settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, prior=tally(ctx, tasks),
-            on_metric=on_metric, on_episode=kept.add, on_curriculum=table.extend,
-            open_sandbox=partial(open_sandbox, root=ctx.ws.root),
+            on_metric=on_metric, on_episode=kept.add, open_sandbox=partial(open_sandbox, root=ctx.ws.root),
         )  # fmt: skip
         kept.stage(folder)
-        return {"curve": curve, "curriculum": table}
+        return vars(result)
 
     def finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
         out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")
-        rows = lineage.trained(ctx.ws.relative(out), digest(out), parents=[ctx.ws.relative(begin)], run_id=ctx.run_id)
+        rows = lineage.trained(
+            ctx.ws.relative(out), digest(out), parents=[ctx.ws.relative(begin)], trajectories=result["trajectories"],
+            earlier=dict(enumerate(result["weights"][1:], 1)), run_id=ctx.run_id,
+        )  # fmt: skip
         curve, table = result["curve"], result["curriculum"]
         results = {ctx.stage: (folder, result)}
         manifests = [ctx.write(name, staged.take(results, name, key)) for name, key in _TABLES]

@@ -2,7 +2,7 @@
 
 Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id),
 `weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the workspace,
-`models/iteration=001/sft`), `dataset` (a store's partition, `sft@001`).
+`models/iteration=001/sft`; with `@12` as it was after RL's step 12), `dataset` (a store's partition, `sft@001`).
 """
 
 from __future__ import annotations
@@ -39,15 +39,22 @@ def trained(
     parents: Iterable[str] = (),
     datasets: Iterable[str] = (),
     trajectories: Iterable[str] = (),
+    earlier: Mapping[int, str] | None = None,
     run_id: str = "",
 ) -> list[Row]:
     """Links of a checkpoint (folder relative to the workspace; `digest` is its weight version).
 
     parents: checkpoints that it began from or merges. datasets: stores that it may have drawn from
     (`dataset()`). trajectories: those whose steps it was trained on, where the trainer names them: they win
-    over `datasets` in the view `trajectory_lineage`.
+    over `datasets` in the view `trajectory_lineage`. earlier: digests of the weights that acted while it was trained,
+    by step (RL), which no folder keeps.
     """
     rows = [_row(digest, "weights", checkpoint, "checkpoint", "weights of")]
+    rows += [
+        _row(name, "weights", f"{checkpoint}@{step}", "checkpoint", "weights of")
+        for step, name in (earlier or {}).items()
+        if name != digest
+    ]
     rows += [_row(checkpoint, "checkpoint", parent, "checkpoint", "began from") for parent in parents]
     rows += [_row(checkpoint, "checkpoint", name, "dataset", "drew from") for name in datasets]
     rows += [_row(checkpoint, "checkpoint", name, "trajectory", "trained on") for name in trajectories]

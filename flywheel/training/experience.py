@@ -111,7 +111,7 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
         )  # fmt: skip
         beyond = encoder.encode(context)
     rewards = shape(
-        # What follows a cut-off trajectory, its outcome with it, is in the bootstrap.
+        # What follows a cut-off trajectory, its outcome with it, is in the bootstrap (`gae.estimate`).
         0.0 if beyond is not None else result.score,
         [len(sample.response) for sample in samples],
         [bool(row.get("parse_error")) for row in episode.steps],
@@ -124,11 +124,11 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
     )  # fmt: skip
 
 
-def turns(batch: Sequence[Experience], learner: Learner, rl: Rl, *, bootstrap: bool = True) -> tuple[list[Turn], float]:
+def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[Turn], float]:
     """Values and advantages over each whole trajectory, then one turn a step; and the mean horizon in tokens.
 
     rl.advantage gae: decoupled, length-adaptive GAE. group: GRPO's, from the sums of the trajectories' rewards; the
-    horizon is then NaN. bootstrap: false for Monte Carlo returns of value pretraining, where V has no meaning yet.
+    horizon is then NaN.
 
     Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step without a trainable
     token, a reward or log-probability that is not finite, and a step whose log-probabilities nobody knows.
@@ -139,7 +139,7 @@ def turns(batch: Sequence[Experience], learner: Learner, rl: Rl, *, bootstrap: b
         _check(experience)
     items = [[learner.reader.item(s.context, s.response) for s in experience.samples] for experience in batch]
     # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
-    cut = [number for number, experience in enumerate(batch) if bootstrap and experience.beyond is not None]
+    cut = [number for number, experience in enumerate(batch) if experience.beyond is not None]
     beyond = [learner.reader.item(batch[number].beyond, (0,)) for number in cut]
     read = _read(learner, [*(item for some in items for item in some), *beyond], rl)
     states = iter(read)
@@ -153,6 +153,7 @@ def turns(batch: Sequence[Experience], learner: Learner, rl: Rl, *, bootstrap: b
         got = estimate_turns(
             experience.rewards, values, gamma=rl.gamma, lambda_critic=rl.lambda_critic, alpha=rl.alpha,
             lambda_policy=rl.lambda_policy, bootstrap=ends.get(number, 0.0),
+            outcome=experience.score if number in ends else 0.0,
         )  # fmt: skip
         grouped = rl.advantage == "group"
         horizons.append(float("nan") if grouped else got.horizon)

@@ -72,12 +72,18 @@ def estimate(
     alpha: float,
     lambda_policy: float | None = None,
     bootstrap: float = 0.0,
+    outcome: float = 0.0,
 ) -> Estimate:
     """Decoupled GAE of one trajectory: the policy's advantages with the length-adaptive lambda (or a fixed
-    lambda_policy), the value model's targets (advantage + value) with lambda_critic. Shapes as in `gae`. Raises
-    TrainingError where a number that is read is not finite, and where no token is trainable."""
+    lambda_policy), the value model's targets (advantage + value) with lambda_critic. Shapes as in `gae`.
+
+    Where a limit cut the trajectory off, the advantages end in `bootstrap`, V behind the last token, and the targets in
+    `outcome`, what it had earned by then: a V that is trained towards itself has nothing to hold it, and at gamma 1 any
+    constant would do. Both are 0 where it really ended, with its outcome among the rewards.
+
+    Raises TrainingError where a number that is read is not finite, and where no token is trainable."""
     mask = np.asarray(mask, dtype=bool)
-    read = (np.asarray(rewards, dtype=np.float64)[mask], np.asarray(values, dtype=np.float64)[mask], bootstrap)
+    read = (np.asarray(rewards, float)[mask], np.asarray(values, float)[mask], bootstrap, outcome)
     if not all(np.isfinite(part).all() for part in read):
         raise TrainingError("a reward or value at a trainable token is not finite", where="GAE")
     if not mask.any():
@@ -86,7 +92,9 @@ def estimate(
     if lambda_policy is not None:
         adaptive = LengthAdaptive(lambda_policy, 1.0 / max(1.0 - gamma * lambda_policy, 1.0 / int(mask.sum())))
     advantages = gae(rewards, values, mask, gamma=gamma, lam=adaptive.lam, bootstrap=bootstrap)
-    returns = gae(rewards, values, mask, gamma=gamma, lam=lambda_critic, bootstrap=bootstrap)
+    earned = np.array(rewards, dtype=np.float64)
+    earned[np.flatnonzero(mask)[-1]] += outcome
+    returns = gae(earned, values, mask, gamma=gamma, lam=lambda_critic)
     returns[mask] += read[1]
     return Estimate(advantages, returns, adaptive.horizon)
 
@@ -109,6 +117,7 @@ def estimate_turns(
     alpha: float,
     lambda_policy: float | None = None,
     bootstrap: float = 0.0,
+    outcome: float = 0.0,
 ) -> TurnEstimates:
     """`estimate` over a whole trajectory, and only then the cut into turns, which are the training samples.
 
@@ -120,7 +129,7 @@ def estimate_turns(
     spread[ends - 1] = rewards
     got = estimate(
         spread, whole, np.ones(len(whole), dtype=bool), gamma=gamma, lambda_critic=lambda_critic, alpha=alpha,
-        lambda_policy=lambda_policy, bootstrap=bootstrap,
+        lambda_policy=lambda_policy, bootstrap=bootstrap, outcome=outcome,
     )  # fmt: skip
     cut = (tuple(np.split(part, ends[:-1])) for part in (got.advantages, got.returns))
     return TurnEstimates(*cut, got.horizon)

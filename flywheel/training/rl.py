@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +52,7 @@ T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 OpenSandbox = Callable[[Settings], AbstractAsyncContextManager[Sandbox]]
 
+_FORMAT = 2  # of the state on disk: that of another one is not taken up
 # Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
 _FREE = {
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
@@ -62,6 +64,18 @@ _FREE = {
         "browser_mb", "page_mb", "executable", "record", "record_folder", "record_mb",
     },
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """curve: figures of each step. curriculum: `Curriculum.table`. trajectories: ids of those that the policy was
+    trained on, in the order of the steps. weights: digests of those that acted, [k]: after k steps.
+    """
+
+    curve: list[dict[str, Any]]
+    curriculum: list[dict[str, Any]]
+    trajectories: list[str]
+    weights: list[str]
 
 
 def train_rl(
@@ -77,20 +91,18 @@ def train_rl(
     prior: Tally | None = None,
     on_metric: OnMetric = lambda metric: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
-    on_curriculum: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     stop: Callable[[], bool] = lambda: False,
-) -> list[dict[str, Any]]:
+) -> Result:
     """Train the SFT checkpoint on the domain's tasks (of all domains where it is empty) and write the specialist to
     `out_folder`.
 
-    Returns one dict of figures a step, each also given to `on_metric` as it comes: step, reward, score, success and
+    The curve has one dict a step, each also given to `on_metric` as it comes: step, reward, score, success and
     success_<world>, response_length, rounds (steps an episode), episodes, those of `ppo_update` and of `Pool.batch`,
     the curriculum's, horizon, rollout_s (waited for the batch), update_s (a figure without a meaning is left out);
     before them one of step 0 with what value pretraining reached.
 
-    prior: what the curriculum knows before the run. on_episode: called with each episode as it ends, used or not.
-    on_curriculum: called at the end with `Curriculum.table`. stop: asked after each step; true ends the run as if
-    rl.steps were reached.
+    prior: what the curriculum knows before the run. on_episode: called with each episode as it ends, used or not. stop:
+    asked after each step; true ends the run as if rl.steps were reached.
 
     Raises TrainingError where there are no tasks, no episode could be used, no batch comes in time, every environment
     crashes, a verifier fails, a loss is not finite, or rollout and training disagree; PolicyError where the policy
@@ -114,8 +126,7 @@ def train_rl(
                 thread.submit(run.crew.close).result()
     finally:
         torch.set_num_threads(every)
-    on_curriculum(run.curriculum.table())
-    return run.metrics
+    return Result(run.metrics, run.curriculum.table(), run.trajectories, run.weights)
 
 
 def _check(settings: Settings) -> None:
@@ -158,8 +169,8 @@ class _Shuffled:
 
 
 class _Run:
-    """The state of one RL run: what is learnt, how far it is, what was measured. thread: everything of torch is done
-    on it (a thread that computes gets a team of OpenMP threads of its own, and keeps it)."""
+    """The state of one RL run: what is learnt, how far it is, what it used, what was measured. thread: everything of
+    torch is done on it (a thread that computes gets a team of OpenMP threads of its own, and keeps it)."""
 
     def __init__(
         self,
@@ -180,6 +191,8 @@ class _Run:
         self.curriculum = Curriculum(tasks, settings.rl, self._seed("curriculum"), prior)
         self.done = -1  # -1: the value model is not pretrained yet
         self.metrics: list[dict[str, Any]] = []
+        self.trajectories: list[str] = []
+        self.weights: list[str] = []
         self.key = self._key(sft_folder, prior)
         self.crew: Crew[Trainer] = thread.submit(self._crew, sft_folder).result()
 
@@ -232,6 +245,7 @@ class _Run:
         with self._named(batch.step + 1):
             figures = await self._on_thread(self._update, batch)
         self.done += 1
+        self.trajectories += [episode.id for _, episode in batch.episodes if episode.steps]
         seconds = {"rollout_s": round(collected - started, 3), "update_s": round(time.monotonic() - collected, 3)}
         metric = finite(
             {"step": self.done, **by_world(batch), **batch.figures, **figures, **self.curriculum.figures(), **seconds}
@@ -240,7 +254,7 @@ class _Run:
         await self._on_thread(self._save)
         if self.done < self.rl.steps:
             folder = await self._on_thread(self._publish)
-            pool.announce(await self._on_thread(digest, folder), self.done)
+            pool.announce(self.weights[self.done], self.done)
             with self._named(self.done, "its weights"):
                 await policy.load(folder)
         pool.advance()
@@ -303,16 +317,23 @@ class _Run:
     # -- the state on disk ----------------------------------------------------------------------------------------
     def _publish(self) -> Path:
         """Where the policy's server takes the newest weights from."""
-        self.crew.do("write", self.folder / "policy")
-        return self.folder / "policy"
+        folder = self.folder / "policy"
+        self.crew.do("write", folder)
+        self.weights[max(self.done, 0) :] = [digest(folder)]
+        return folder
 
     def _save(self) -> None:
-        self.crew.do("save", self._path, {"key": self.key, "done": self.done, "metrics": self.metrics})
+        about = {
+            "key": self.key, "done": self.done, "metrics": self.metrics, "trajectories": self.trajectories,
+            "weights": self.weights,
+        }  # fmt: skip
+        self.crew.do("save", self._path, about)
 
     def _load(self) -> None:
         found = self.crew.do("load", self._path, self.key)
         if found:
             self.done, self.metrics = found["done"], found["metrics"]
+            self.trajectories, self.weights = found["trajectories"], found["weights"]
             log.info("rl %s goes on at step %d", self.domain, self.done)
 
     @property
@@ -321,7 +342,8 @@ class _Run:
 
     def _key(self, sft_folder: Path, prior: Tally | None) -> str:
         """Names the run's inputs: the state of another run is not taken up."""
-        used = [digest(sft_folder), self.domain, self.iteration, self.settings.seed, [t.task_id for t in self.tasks]]
+        tasks = [task.task_id for task in self.tasks]
+        used = [_FORMAT, digest(sft_folder), self.domain, self.iteration, self.settings.seed, tasks]
         blocks = [getattr(self.settings, name).model_dump(exclude=free) for name, free in _FREE.items()]
         return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()
 

@@ -43,7 +43,7 @@ def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: Rl, seed: 
     TrainingError as `experience.turns` does.
     """
     monte_carlo = rl.model_copy(update={"lambda_critic": 1.0})
-    every, _ = turns(batch, learner, monte_carlo, bootstrap=False)
+    every, _ = turns(batch, learner, monte_carlo)
     train, held_out = _parted(every, np.random.default_rng(seed))
     best, kept = _measure(learner, held_out, 0), copy.deepcopy(learner.value.state_dict())
     for step in range(1, rl.value_pretraining_steps + 1):
