@@ -9,7 +9,7 @@ import pytest
 import synthetic
 
 from flywheel.errors import ContractBroken, DataError
-from flywheel.store import build, catalog, contracts, expectations, manifest, partitions
+from flywheel.store import build, catalog, contracts, expectations, lineage, manifest, partitions
 from flywheel.workspace import Workspace
 
 
@@ -142,6 +142,19 @@ def test_a_table_contract_stops_with_its_name(built, tmp_path, name):
         contracts.check_tables(ws, 1)
     table = next(contract.table for contract in contracts.TABLES if contract.name == name)
     assert raised.value.where == f"data/{table}/iteration=001"
+
+
+def test_rl_does_not_train_on_an_evaluation_task(built, tmp_path):
+    ws = copy(built[0], tmp_path)
+    held_out = rows(ws, "tasks", "synthesize")[0] | {"task_id": "held out", "split": "eval"}
+    partitions.write(ws, "tasks", 1, "synthesize", [*rows(ws, "tasks", "synthesize"), held_out])
+    played = rows(ws, "trajectories", "rollout")[0] | {"trajectory_id": "of RL", "task_id": "held out", "steps": 0}
+    partitions.write(ws, "trajectories", 1, "rl-games", [played])
+    contracts.check_tables(ws, 1)
+    trained = lineage.trained("models/iteration=001/rl-games", "its digest", trajectories=["of RL"])
+    partitions.write(ws, "lineage", 1, "rl-games", trained)
+    with pytest.raises(ContractBroken, match=r"no_evaluation_task .* store models/iteration=001/rl-games"):
+        contracts.check_tables(ws, 1)
 
 
 @pytest.mark.parametrize("name", ["ct_sft_disjoint", "conservation"])

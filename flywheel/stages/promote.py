@@ -11,7 +11,7 @@ from flywheel.evaluation import gate, review
 from flywheel.policy.model import digest
 from flywheel.stages import data
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.store import metrics
+from flywheel.store import contracts, metrics
 from flywheel.store.partitions import write_json
 
 
@@ -24,6 +24,7 @@ def _inputs(ctx: Context) -> dict:
 
 
 def _work(ctx: Context, folder: Path) -> dict:
+    contracts.check_tables(ctx.ws, ctx.iteration)  # once more: of what was trained on and played since `route`
     figures = {(row["domain"], row["name"]): row for row in data.rows(ctx, "metrics", "evaluate")}
     difference = figures[metrics.ALL, "success_difference"]
     decision = gate.by_rule(

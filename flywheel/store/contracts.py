@@ -131,7 +131,9 @@ TABLES = (
         "no_evaluation_task", "sft", "no task held out for evaluation is trained on",
         """SELECT store, trajectory_id, task_id FROM (
             SELECT 'sft' AS store, trajectory_id, task_id FROM sft WHERE iteration <= $iteration
-            UNION ALL SELECT 'ct', trajectory_id, task_id FROM ct WHERE iteration <= $iteration)
+            UNION ALL SELECT 'ct', trajectory_id, task_id FROM ct WHERE iteration <= $iteration
+            UNION ALL SELECT checkpoint, trajectory_id, task_id FROM trained_on JOIN trajectories
+                USING (trajectory_id) WHERE iteration <= $iteration)
         WHERE task_id IN (SELECT task_id FROM tasks WHERE split = 'eval')""",
     ),
     Contract(
