@@ -117,7 +117,7 @@ class Synthesis(_Block):
     train_tasks: int = Field(40, ge=1)  # tasks made for each iteration, over all worlds
     eval_tasks: int = Field(40, ge=1)  # held-out tasks, the same in every iteration
     levels: list[int] = [1, 2]
-    general_samples: int = Field(2000, ge=0)  # general screens for the CT and SFT mixes
+    general_samples: int = Field(1000, ge=0)  # general screens for the CT and SFT mixes
 
 
 class Rollout(_Block):
@@ -143,7 +143,7 @@ class Training(_Block):
 class Supervised(Training):
     """What CT and SFT share."""
 
-    samples: int = Field(1000, ge=1)  # seen in one stage, general data included
+    samples: int = Field(700, ge=1)  # seen in one stage, general data included
     batch: int = Field(32, ge=1)
     lr: float = Field(5e-4, gt=0)
     agent_fraction: float = Field(0.4, ge=0, le=1)  # of the mix; the rest is general data
@@ -161,7 +161,7 @@ class Ct(Supervised):
 
 class Sft(Supervised):
     window: int = Field(2, ge=1)  # newest iterations of the SFT store that are used
-    samples: int = Field(600, ge=1)
+    samples: int = Field(480, ge=1)
     agent_fraction: float = Field(0.6, ge=0, le=1)
 
 
@@ -169,7 +169,7 @@ class Rl(Training):
     algorithm: Literal["ppo"] = "ppo"
     advantage: Literal["gae", "group"] = "gae"  # group: GRPO, against the task's other episodes; no V
     steps: int = Field(4, ge=0)  # PPO steps for each domain
-    tasks_per_step: int = Field(8, ge=1)
+    tasks_per_step: int = Field(6, ge=1)
     samples: int = Field(4, ge=1)  # episodes a task; a step trains on tasks_per_step x samples of them
     max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
     batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
@@ -183,7 +183,7 @@ class Rl(Training):
     minibatch_by: Literal["task", "turn"] = "task"  # task: the samples of a task lie in one; turn: any mixture
     actor_lr: float = Field(1e-4, gt=0)
     critic_lr: float = Field(2e-4, gt=0)  # at 5e-4 V overfits within 100 steps
-    warmup: int = Field(16, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays
+    warmup: int = Field(8, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)
     gamma: float = Field(1.0, gt=0, le=1)
@@ -193,7 +193,7 @@ class Rl(Training):
     normalise: bool = True  # advantages of a step to mean 0 and deviation 1, over all its tokens
     bootstrap: bool = True  # the policy's advantages of a cut-off trajectory end in the value of its last screen
     value_pretraining_steps: int = Field(100, ge=0)  # gradient steps, at most
-    value_pretraining_tasks: int = Field(6, ge=2)  # a quarter of the episodes is held out: when to stop
+    value_pretraining_tasks: int = Field(4, ge=2)  # a quarter of the episodes is held out: when to stop
     positive_nll: float = Field(0.1, ge=0)  # mu of VAPO's positive-example term
     format_penalty: float = Field(0.1, ge=0)  # taken from the reward for each step that does not parse
     length_buffer: int = Field(8, ge=0)  # tokens below max_new_tokens where the length penalty begins
