@@ -187,7 +187,7 @@ def test_weights_that_do_not_fit(folder, batch):
 def test_warmup():
     rl = Rl(actor_lr=1.0, warmup=3)
     assert [policy_rate(step, rl) for step in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
-    assert policy_rate(0, Rl(actor_lr=1.0)) == 1.0
+    assert policy_rate(0, Rl(actor_lr=1.0, warmup=0)) == 1.0
 
 
 def test_value_pretraining_keeps_the_best_on_held_out_tasks(folder):
