@@ -151,24 +151,31 @@ def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row a variant. Before and after: held-out success at the rollout temperature, mean over seeds."""
+    """Markdown: a row a variant. Before and after: held-out success at the rollout temperature, mean over seeds.
+    Against all parts: its gain less that of `full` with the same seed."""
     worlds = list(results[0]["before"]["sampled"]["worlds"])
-    head = ["variant", "seeds", "before", "after", "gain (95%)", "greedy gain", "steps", *worlds]
+    head = ["variant", "seeds", "before", "after", "gain (95%)", "against all parts", "greedy gain", "steps", *worlds]
+    whole = {one["seed"]: one["gain"] for one in results if one["variant"] == "full"}
     rows = [head, ["---"] * len(head)]
     for name, (said, _) in rl_run.VARIANTS.items():
         mine = [one for one in results if one["variant"] == name]
         if not mine:
             continue
-        low, high = interval([one["gain"] for one in mine])
+        apart = [one["gain"] - whole[one["seed"]] for one in mine if name != "full" and one["seed"] in whole]
         sides = {side: [one[side]["sampled"] for one in mine] for side in ("before", "after")}
-        reach = f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else ""
         rows.append(
             [said, str(len(mine)), *(f"{_mean(part, 'success'):.2f}" for part in sides.values()),
-             f"{fmean(one['gain'] for one in mine):+.3f}{reach}", f"{fmean(one['gain_greedy'] for one in mine):+.3f}",
+             _with_interval([one["gain"] for one in mine]), _with_interval(apart) if apart else "",
+             f"{fmean(one['gain_greedy'] for one in mine):+.3f}",
              f"{fmean(one['steps'] for one in mine):.0f}",
              *(" → ".join(f"{fmean(one['worlds'][w] for one in part):.2f}" for part in sides.values()) for w in worlds)]
         )  # fmt: skip
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def _with_interval(values: Sequence[float]) -> str:
+    low, high = interval(values)
+    return f"{fmean(values):+.3f}" + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
 
 
 def _mean(part: Iterable[dict[str, Any]], name: str) -> float:

@@ -162,6 +162,8 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     for seed, gain in ((1, 0.1), (2, 0.2), (3, 0.3)):
         keep(tmp_path, result("full", seed, gain), curve=12)
     keep(tmp_path, result("grpo", 1, 0.05), curve=3)
+    for seed, gain in ((2, 0.1), (3, 0.3), (4, 0.9)):  # of seed 4 there is none to compare with
+        keep(tmp_path, result("fixed-lambda", seed, gain))
     assert bench.run("rl", ["--table", "--out", str(tmp_path)]) == 0
     rows = {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     gain = rows["success_gain"]
@@ -170,7 +172,9 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     assert (rows["gain_grpo"]["ours"], rows["gain_grpo"]["peer"]) == (0.05, 0.2)
     assert (rows["start"]["ours"], rows["start"]["met"]) == (0.4, True)
     table = (tmp_path / "table.md").read_text()
-    assert "| PPO with all its parts | 3 | 0.40 | 0.60 | +0.200 (-0.05 to +0.45) | +0.100 | 52 |" in table
+    assert "| PPO with all its parts | 3 | 0.40 | 0.60 | +0.200 (-0.05 to +0.45) |  | +0.100 | 52 |" in table
+    assert "| GRPO: advantages relative to the group | 1 | 0.40 | 0.45 | +0.050 | -0.050 | +0.025 | 51 |" in table
+    assert "| -0.050 (-0.69 to +0.59) |" in table  # seed by seed -0.1 and 0
     runs = json.loads((tmp_path / "curves.json").read_text())
     assert [len(curve) for curve in runs["full"]] == [12, 12, 12]  # a step told twice counts once
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
