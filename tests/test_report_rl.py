@@ -10,7 +10,8 @@ import pytest
 import synthetic
 
 from flywheel.report import page, rl
-from flywheel.report.charts import Series, lines, tone
+from flywheel.report.charts import Chart, Series, lines, tone
+from flywheel.report.sheet import sheet
 from flywheel.store import catalog, metrics, partitions
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -72,6 +73,21 @@ def test_the_sheet_is_one_svg_that_needs_nothing_else():
     for box in root.findall(f"{SVG}rect")[1:]:  # every card lies inside
         assert float(box.get("x")) + float(box.get("width")) <= width
         assert float(box.get("y")) + float(box.get("height")) <= height
+
+
+def test_a_legend_that_is_too_wide_goes_on_below():
+    names = ["full", "no-value-pretraining", "fixed-lambda", "no-clip-higher", "grpo"]
+    drawn = lines([Series("a", "tone-one", ((0.861, 1.0), (20.48, 2.0)))], title="t", x_label="minutes")
+    chart = Chart("t", "", drawn, tuple((name, "tone-one") for name in names))
+    root = ElementTree.fromstring(sheet([chart], [], "one", columns=1))
+    card = root.find(f"{SVG}rect[@class='card']")
+    right, foot = (float(card.get(at)) + float(card.get(size)) for at, size in (("x", "width"), ("y", "height")))
+    keys = [element for element in root.iter(f"{SVG}text") if element.text in names]
+    assert [key.text for key in keys] == names
+    assert len({key.get("y") for key in keys}) == 2
+    assert all(float(key.get("x")) + 6.4 * len(key.text) <= right for key in keys)
+    assert all(float(key.get("y")) < foot for key in keys)
+    assert {"0.9", "20.5"} <= {element.text for element in root.iter(f"{SVG}text")}
 
 
 def test_an_axis_that_begins_at_zero():

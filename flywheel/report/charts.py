@@ -75,7 +75,7 @@ def lines(
     body = [_grid(ticks, low, high, percent, width, height)]
     for x in sorted({x0, x1}):
         anchor = "start" if x == x0 and x1 > x0 else "end" if x1 > x0 else "middle"
-        body.append(_text(at(x, low)[0], height - 9, f"{x:g}", anchor))
+        body.append(_text(at(x, low)[0], height - 9, f"{round(x, 1):g}", anchor))
     body.append(_text((_LEFT + width - _RIGHT) / 2, height - 9, x_label, "middle"))
     for one in sorted(series, key=lambda one: not one.faint):  # what is faint lies behind
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (at(x, y) for x, y in one.points))

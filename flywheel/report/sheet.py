@@ -60,6 +60,9 @@ def _card(chart: Chart, x: float, y: float, width: float, height: float, cell: f
     parts.append(_placed(chart, x + _PAD, y + _HEAD, width, height))
     at, foot = x + _PAD, y + _HEAD + height + 22
     for label, tone in chart.legend:
+        room = 30 + 6.4 * len(label)
+        if at + room > x + _PAD + width + 15:  # the gap behind the last one needs no room
+            at, foot = x + _PAD, foot + 15
         if "plain" in tone:
             dash = ' stroke-dasharray="5 4"' if "dashed" in tone else ""
             parts.append(f'<path class="key"{dash} d="M{at:.1f} {foot - 4:.1f}h18"/>')
@@ -67,7 +70,7 @@ def _card(chart: Chart, x: float, y: float, width: float, height: float, cell: f
         else:
             parts.append(f'<circle class="dot {tone}" cx="{at + 5:.1f}" cy="{foot - 4:.1f}" r="5"/>')
         parts.append(f'<text class="n" x="{at + 15:.1f}" y="{foot:.1f}">{escape(label)}</text>')
-        at += 30 + 6.4 * len(label)
+        at += room
     return "".join(parts)
 
 
