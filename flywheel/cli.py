@@ -252,13 +252,20 @@ def doctor(workspace: Path | None, as_json: bool) -> None:
 @main.command(
     epilog="Example: flywheel bench policy --repetitions 9",
     context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
 )
 @click.argument("name", required=False)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def bench(name: str | None, options: tuple[str, ...]) -> None:
+@click.option("-h", "--help", "asked", is_flag=True, help="Show this message and exit; after NAME, its options.")
+@click.pass_context
+def bench(context: click.Context, name: str | None, options: tuple[str, ...], asked: bool) -> None:
     """Run a benchmark of the source folder: a JSON line a case, exit 1 where a goal is not met. No NAME: list them."""
     from flywheel import bench as benchmarks
 
+    if asked and name is None:
+        click.echo(context.get_help())
+        return
+    options += ("--help",) * asked
     if name is None:
         for found, what in benchmarks.names().items():
             click.echo(f"{found:<10} {what}")

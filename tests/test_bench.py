@@ -24,6 +24,8 @@ SCRIPT = '''
     from flywheel.bench import compare, emit, exit_code
 
     def main(argv):
+        if "--help" in argv:
+            return print("--ours: of one")
         ours = float(argv[argv.index("--ours") + 1]) if argv else 1.0
         return exit_code([emit(compare("one", "speed", "things/s", ours=ours, peer=PEER, peer_name="rest", goal=4.0))])
 '''
@@ -54,6 +56,13 @@ def test_a_script_gets_its_options_and_its_goal_makes_the_exit_code(folder, ours
 
 def test_without_a_name_they_are_listed_with_what_they_measure(folder):
     assert flywheel() == (0, "one        What it measures.\n")
+
+
+@pytest.mark.parametrize("asked", ["-h", "--help"])
+def test_help_after_a_name_is_the_benchmarks_own(folder, asked):
+    assert flywheel("one", asked) == (0, "--ours: of one\n")
+    code, output = flywheel(asked)
+    assert (code, "after NAME, its options" in " ".join(output.split())) == (0, True)
 
 
 def test_an_unknown_name_is_bad_input(folder):
