@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import rl_run
@@ -28,6 +28,7 @@ import rl_start
 
 from flywheel.bench import Case, emit, exit_code
 from flywheel.errors import BadInput
+from flywheel.evaluation.intervals import student_mean
 from flywheel.report.charts import Chart, Series, lines
 from flywheel.report.picture import screenshot
 from flywheel.report.sheet import sheet
@@ -39,7 +40,6 @@ CURVES = (
     ("clip_fraction", "Clip fraction"), ("explained_variance", "Explained variance"), ("think_length", "Think length"),
     ("rounds", "Rounds a task"), ("curriculum_informative", "Groups that teach"),
 )  # fmt: skip
-_T95 = (math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # by degrees of freedom
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,14 +111,6 @@ def _results(out: Path, variant: str) -> list[dict[str, Any]]:
     ]
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean's 95% t interval over seeds; unbounded for one."""
-    if len(values) < 2:
-        return -math.inf, math.inf
-    reach = _T95[min(len(values), len(_T95)) - 1] * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - reach, fmean(values) + reach
-
-
 def cases(results: Sequence[dict[str, Any]]) -> list[Case]:
     """success_gain, one case for every other variant that has a result, and the start."""
     by = {name: [one for one in results if one["variant"] == name] for name in rl_run.VARIANTS}
@@ -142,7 +134,7 @@ def cases(results: Sequence[dict[str, Any]]) -> list[Case]:
 
 def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "interval": list(interval([one["gain"] for one in mine])), "by_seed": [one["gain"] for one in mine],
+        "interval": list(student_mean([one["gain"] for one in mine])), "by_seed": [one["gain"] for one in mine],
         "seeds": [one["seed"] for one in mine], "temperature": mine[0]["rl"]["temperature"],
         "greedy": fmean(one["gain_greedy"] for one in mine), "minutes": mine[0]["minutes"],
         "steps": [one["steps"] for one in mine], "n": mine[0]["n"], "threads": mine[0]["threads"],
@@ -174,7 +166,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def _with_interval(values: Sequence[float]) -> str:
-    low, high = interval(values)
+    low, high = student_mean(values)
     return f"{fmean(values):+.3f}" + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
 
 

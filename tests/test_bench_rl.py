@@ -151,13 +151,6 @@ def test_a_run_is_measured_kept_and_gone_on_with(short, tmp_path):
     assert module("rl").table([longer]).count("\n") == 3
 
 
-def test_the_interval_over_three_seeds_is_students():
-    """Mean 0.2, deviation 0.1: 4.303 x 0.1 / sqrt(3) to each side."""
-    low, high = module("rl").interval([0.1, 0.2, 0.3])
-    assert (low, high) == (pytest.approx(0.2 - 0.24843, abs=1e-5), pytest.approx(0.2 + 0.24843, abs=1e-5))
-    assert module("rl").interval([0.1]) == (float("-inf"), float("inf"))
-
-
 def test_the_table_of_what_is_there(tmp_path, capsys):
     for seed, gain in ((1, 0.1), (2, 0.2), (3, 0.3)):
         keep(tmp_path, result("full", seed, gain), curve=12)

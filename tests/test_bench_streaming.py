@@ -68,4 +68,5 @@ def test_cases(stream, batch, met, capsys):
     assert [line["met"] for line in lines] == met == [case.met for case in found]
     assert lines[0]["ratio"] == pytest.approx(stream.samples / batch.samples)
     assert lines[0]["p99_over_p50"] >= 8
+    assert lines[2]["interval"] == [pytest.approx(stream.final - batch.final)] * 2  # the same in all three
     assert lines[2]["peer_curve"] == [0.5, 0.75]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flywheel.errors import DataError
 from flywheel.evaluation.gate import EvalResult, compare, decide
-from flywheel.evaluation.intervals import bootstrap_mean, newcombe_paired, wilson
+from flywheel.evaluation.intervals import bootstrap_mean, newcombe_paired, student_mean, wilson
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,12 @@ from flywheel.evaluation.intervals import bootstrap_mean, newcombe_paired, wilso
 )
 def test_wilson(successes, n, low, high):
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_the_interval_over_three_runs_is_students():
+    """Mean 0.2, deviation 0.1: 4.303 x 0.1 / sqrt(3) to each side."""
+    assert student_mean([0.1, 0.2, 0.3]) == (pytest.approx(0.2 - 0.24843, abs=1e-5), pytest.approx(0.44843, abs=1e-5))
+    assert student_mean([0.1]) == (float("-inf"), float("inf"))
 
 
 @pytest.mark.parametrize(
