@@ -27,6 +27,7 @@ import torch
 from streaming_world import SIZE, Line, start, tasks
 
 from flywheel.bench import Case, compare, emit, exit_code
+from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.evaluation.intervals import student_mean
 from flywheel.policy.embedded import EmbeddedPolicy
@@ -171,6 +172,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tail", type=float, default=8.5, help="99th percentile of the lengths over their median")
     parser.add_argument("--right", type=float, default=0.7, help="share of right clicks that RL begins with")
     options = parser.parse_args(argv)
+    if options.seeds < 1:
+        raise BadInput(f"--seeds {options.seeds}", where="flywheel bench streaming", fix="1 or more")
     base = Path(options.model)
     if not base.exists() and not base.is_absolute():
         base = Path(__file__).resolve().parent.parent / base

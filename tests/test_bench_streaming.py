@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flywheel.agent.actions import Click, Point
+from flywheel.errors import BadInput
 from flywheel.reward.verifiers import score
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -70,3 +71,8 @@ def test_cases(stream, batch, met, capsys):
     assert lines[0]["p99_over_p50"] >= 8
     assert lines[2]["interval"] == [pytest.approx(stream.final - batch.final)] * 2  # the same in all three
     assert lines[2]["peer_curve"] == [0.5, 0.75]
+
+
+def test_seeds_are_one_or_more():
+    with pytest.raises(BadInput, match="--seeds 0"):
+        streaming.main(["--seeds", "0"])
