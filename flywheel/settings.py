@@ -185,7 +185,8 @@ class Rl(Training):
     critic_lr: float = Field(2e-4, gt=0)  # at 5e-4 V overfits within 100 steps
     warmup: int = Field(8, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays
     eps_low: float = Field(0.2, gt=0, lt=1)
-    eps_high: float = Field(0.28, gt=0)
+    eps_high: float = Field(0.28, gt=0)  # 1 + eps_high is also a stale token's largest weight, if its A > 0
+    dual_clip: float = Field(3.0, ge=1)  # a stale token's largest weight, if its A < 0
     gamma: float = Field(1.0, gt=0, le=1)
     lambda_critic: float = Field(1.0, ge=0, le=1)
     alpha: float = Field(1.5, gt=0)  # lambda_policy = max(0, 1 - 1/(alpha l)); 0.05 in the report

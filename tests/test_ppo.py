@@ -51,6 +51,41 @@ def test_clipping(ratio, advantage, loss, gradient):
     assert terms.kl == pytest.approx(ratio - 1 - math.log(ratio))
 
 
+@pytest.mark.parametrize(
+    ("weight", "ratio", "advantage", "loss", "gradient"),
+    [
+        (0.5, 1.0, 1.0, -0.5, -0.5),
+        (0.5, 1.0, -1.0, 0.5, 0.5),  # PPO on the whole ratio would leave no gradient: 0.5 < 1 - eps_low
+        (1.2, 1.25, 1.0, -1.5, -1.5),  # nor here: 1.5 > 1 + eps_high; the step's own move is 1.25
+        (2.0, 1.0, 1.0, -1.28, -1.28),  # the weight is held to 1 + eps_high
+        (2.0, 1.5, 1.0, -1.28 * 1.28, 0.0),
+        (2.0, 1.0, -1.0, 2.0, 2.0),
+        (5.0, 1.0, -1.0, 3.0, 3.0),  # and to dual_clip
+        (0.5, 0.5, -1.0, 0.4, 0.0),
+    ],
+)
+def test_older_weights_weigh_and_the_steps_own_move_is_clipped(weight, ratio, advantage, loss, gradient):
+    old, proximal = torch.zeros(1).double(), torch.tensor([math.log(weight)]).double()
+    new = (proximal + math.log(ratio)).requires_grad_()
+    every = torch.tensor([True])
+    got, terms = policy_loss(
+        new, old, torch.tensor([advantage]).double(), every, tokens=1, proximal=proximal, dual_clip=3.0, **EPS
+    )
+    got.backward()
+    assert (float(got.detach()), float(new.grad)) == pytest.approx((loss, gradient))
+    assert terms.clipped == (gradient == 0)
+    assert terms.truncated == (weight > (1.28 if advantage > 0 else 3.0))
+    moved = weight * ratio
+    assert terms.kl == pytest.approx(moved - 1 - math.log(moved))
+
+
+def test_of_the_newest_weights_it_is_plain_ppo_bit_for_bit():
+    (new, old, adv, _), mask = batch(4, 5, 0)
+    plain, decoupled = (policy_loss(new, old, adv, mask, tokens=9, proximal=near, **EPS) for near in (None, old))
+    assert torch.equal(plain[0], decoupled[0])
+    assert plain[1] == decoupled[1]
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_ratio_beyond_all_numbers_leaves_them_finite(sign):
     new = torch.tensor([[0.0, -1.0]], requires_grad=True)
@@ -71,7 +106,7 @@ def batch(rows: int, length: int, seed: int):
     rng = np.random.default_rng(seed)
     mask = rng.random((rows, length)) < 0.6
     mask[0, 0] = True
-    parts = [rng.normal(size=(rows, length)) * 0.3 for _ in range(3)]
+    parts = [rng.normal(size=(rows, length)) * 0.3 for _ in range(4)]
     for part in parts[1:]:
         part[~mask] = np.nan  # never to be read
     return [torch.tensor(part) for part in parts], torch.tensor(mask)
@@ -79,14 +114,14 @@ def batch(rows: int, length: int, seed: int):
 
 def gradient(rows: list[list[int]], parts, mask, padding: int) -> tuple[float, torch.Tensor, PolicyTerms]:
     """Sum of the losses over micro-batches of the given rows, each padded wider; and its gradient."""
-    new, old, adv = parts
+    new, old, adv, near = parts
     new = new.clone().requires_grad_()
     total, terms = torch.zeros((), dtype=torch.float64), PolicyTerms()
     positive = torch.arange(len(mask)) % 2 == 0
     for chosen in rows:
-        wide = [torch.nn.functional.pad(p[chosen], (0, padding), value=math.nan) for p in (new, old, adv)]
+        wide = [torch.nn.functional.pad(p[chosen], (0, padding), value=math.nan) for p in (new, old, adv, near)]
         seen = torch.nn.functional.pad(mask[chosen], (0, padding), value=False)
-        loss, got = policy_loss(*wide, seen, tokens=int(mask.sum()), **EPS)
+        loss, got = policy_loss(*wide[:3], seen, tokens=int(mask.sum()), proximal=wide[3], **EPS)
         nll = positive_nll(wide[0], seen, positive[chosen], tokens=int(mask[positive].sum()))
         squared = value_loss(wide[0], wide[2], seen, tokens=int(mask.sum()))
         total, terms = total + loss + 0.1 * nll + squared, terms + got
@@ -124,7 +159,7 @@ def test_positive_nll_only_of_correct_samples():
 
 def test_a_pack_s_tokens_are_those_of_the_padded_batch():
     """Flat arrays, as a pack gives them, and padded ones: the same losses."""
-    (new, old, adv), mask = batch(3, 4, 0)
+    (new, old, adv, _), mask = batch(3, 4, 0)
     positive = torch.tensor([True, False, True])
     each = positive[:, None].expand(-1, 4)
     padded, flat = (

@@ -68,6 +68,7 @@ VOCABULARY: dict[str, Name] = {
     "value_pretraining_explained_variance": Name("fraction", "held out, before the policy moves", "higher"),
     "explained_variance": Name("fraction", "of the returns, by the value function", "higher"),
     "clip_fraction": Name("fraction", "tokens whose gradient the clipping removed"),
+    "truncated_fraction": Name("fraction", "tokens of older weights whose importance weight was held"),
     "mismatch": Name("nats", "mean |log-probability recomputed - sampled|", "lower"),
     "drift": Name("nats", "the same, of tokens that older weights sampled"),
     "stale_fraction": Name("fraction", "of the tokens, those that older weights sampled", "lower"),

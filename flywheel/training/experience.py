@@ -1,11 +1,11 @@
 """From episodes to PPO's training samples: shaped rewards, values, advantages per trajectory, and only then the cut.
 
-PPO's ratio is taken against the log-probabilities as sampled: those that the policy recorded when it drew the token,
-at the sampling temperature. Each token has those of the weights that really drew it, so a trajectory that several
-weight versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is its own
-sampler. One forward pass of the policy as it is gives the hidden states that V reads, and the same log-probabilities
-once more: on samples of the newest weights the two must agree (`mismatch`), on older ones they show how far the policy
-has moved on (`drift`).
+PPO's denominator are the log-probabilities as sampled: those that the policy recorded when it drew the token, at the
+sampling temperature. Each token has those of the weights that really drew it, so a trajectory that several weight
+versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is its own sampler.
+One forward pass of the policy as it is gives the hidden states that V reads, and the same log-probabilities once more:
+on samples of the newest weights the two must agree (`mismatch`); on older ones they show how far the policy has moved
+on (`drift`), and the step's own move is clipped around them (`ppo.policy_loss`).
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Experience:
 class Turn:
     """One training sample: a step with the advantages, value targets and values of its tokens, [response].
 
-    old_logprobs: as sampled, at the sampling temperature. apart: [response], |recomputed - sampled| under the weights
-    as they are. fresh: whether these are the weights that sampled it. hidden: what V reads, [response, width]. item:
-    the sample as the model reads it.
+    old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
+    these sampled it (`fresh`). apart: [response], |recomputed - sampled| under the weights as they are. hidden: what V
+    reads, [response, width]. item: the sample as the model reads it.
     """
 
     sample: Sample
@@ -67,6 +67,7 @@ class Turn:
     returns: np.ndarray
     values: np.ndarray
     old_logprobs: np.ndarray
+    proximal: np.ndarray
     apart: np.ndarray
     fresh: bool
     hidden: Tensor
@@ -160,11 +161,12 @@ def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[T
         for row, (sample, item, (hidden, *logs)) in enumerate(zip(experience.samples, some, states_of, strict=True)):
             fresh = sample.version in (None, learner.version)
             old, apart = _as_sampled(sample, *logs, fresh, rl)
+            proximal = old if fresh else logs[0]
             advantages = np.full(len(item.response), relative[number]) if grouped else got.advantages[row]
             result.append(
                 Turn(
-                    sample, experience.task_id, advantages, got.returns[row], values[row], old, apart, fresh, hidden,
-                    experience.success, item,
+                    sample, experience.task_id, advantages, got.returns[row], values[row], old, proximal, apart,
+                    fresh, hidden, experience.success, item,
                 )
             )  # fmt: skip
     return result, float(np.mean(horizons))

@@ -1,7 +1,8 @@
 """The PPO objective as pure functions on token arrays, padded or not.
 
 Sources: PPO (Schulman et al. 2017); clip-higher and the token-level mean (DAPO 2025); the positive-example term
-(VAPO 2025); section 2.5.4 of the UI-TARS-2 report.
+(VAPO 2025); section 2.5.4 of the UI-TARS-2 report. For tokens of older weights: the decoupled objective (Hilton et al.
+2021; AReaL 2025) and dual clip (Ye et al. 2020).
 
 Every mean is over the trainable tokens of the GLOBAL batch: a loss takes `tokens`, the number of them in the whole
 batch, and sums over what it is given. So the micro-batches' losses and gradients add up to the batch's own, however
@@ -24,13 +25,14 @@ class PolicyTerms:
     """Sums over trainable tokens, not yet divided: they add over micro-batches.
 
     kl: of the sampling policy from the new one, estimator r - 1 - log r (Schulman's k3).
-    clipped: tokens whose gradient the clipping removed.
+    clipped: tokens whose gradient the clipping removed. truncated: tokens whose importance weight was held.
     """
 
     tokens: float = 0.0
     loss: float = 0.0
     kl: float = 0.0
     clipped: float = 0.0
+    truncated: float = 0.0
     entropy: float = 0.0
 
     def __add__(self, other: PolicyTerms) -> PolicyTerms:
@@ -51,28 +53,40 @@ def policy_loss(
     eps_low: float,
     eps_high: float,
     tokens: int,
+    dual_clip: float = 3.0,
+    proximal: Tensor | None = None,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, PolicyTerms]:
-    """-sum min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A) / tokens, rho = exp(logprobs - old_logprobs).
+    """-sum w min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A) / tokens, rho = exp(logprobs - proximal),
+    w = exp(proximal - old_logprobs), held to 1 + eps_high where A > 0 and to dual_clip where A < 0.
 
     All arrays of one shape, such as [batch, length] of a padded batch or [tokens] of a pack; positions outside `mask`
     may hold anything, NaN included. old_logprobs: of each token under the weights that sampled it, whichever they
-    were. Returns the loss to minimise (a scalar with gradient) and the terms (detached).
+    were. proximal: under the weights before this step; without it old_logprobs, and w = 1: plain PPO. Returns the loss
+    to minimise (a scalar with gradient) and the terms (detached).
     """
     # Selected before anything is computed: 0 * NaN would be NaN, in the loss and in its gradient.
     new, old, adv = logprobs[mask], old_logprobs[mask], advantages[mask]
-    ratio = torch.exp((new - old).clamp(-_FARTHEST, _FARTHEST))
-    free, held = ratio * adv, ratio.clamp(1 - eps_low, 1 + eps_high) * adv
-    loss = -torch.minimum(free, held).sum() / tokens
+    near = old if proximal is None else proximal[mask]
+    ratio = _ratio(new, near)
+    free, clipped = ratio * adv, ratio.clamp(1 - eps_low, 1 + eps_high) * adv
+    weight = _ratio(near, old)
+    held = torch.minimum(weight, torch.where(adv > 0, 1 + eps_high, dual_clip))
+    loss = -(held * torch.minimum(free, clipped)).sum() / tokens
     with torch.no_grad():
         terms = PolicyTerms(
             tokens=float(new.numel()),
             loss=float(loss) * tokens,
-            kl=float((ratio - 1 - (new - old)).sum()),
-            clipped=float((held < free).sum()),
+            kl=float((_ratio(new, old) - 1 - (new - old)).sum()),
+            clipped=float((clipped < free).sum()),
+            truncated=float((held < weight).sum()),
             entropy=float(entropy[mask].sum()) if entropy is not None else 0.0,
         )
     return loss, terms
+
+
+def _ratio(new: Tensor, old: Tensor) -> Tensor:
+    return torch.exp((new - old).clamp(-_FARTHEST, _FARTHEST))
 
 
 def positive_nll(logprobs: Tensor, mask: Tensor, positive: Tensor, *, tokens: int) -> Tensor:

@@ -37,9 +37,10 @@ def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> di
     """rl.epochs passes of the policy and rl.critic_epochs of the value model over the turns; `learner` is then of the
     next version.
 
-    Returns token-level means: policy_loss, kl, entropy, clip_fraction, value_loss, explained_variance (of V before the
-    update); mismatch (|log-probability recomputed - sampled| where the newest weights sampled), drift (where older ones
-    did), stale_fraction (tokens of theirs), grad_norm (mean), learning_rate (the policy's last), tokens (trained).
+    Returns token-level means: policy_loss, kl, entropy, clip_fraction, truncated_fraction (importance weights that were
+    held), value_loss, explained_variance (of V before the update); mismatch (|log-probability recomputed - sampled| of
+    tokens that the newest weights sampled), drift (of those that older ones did), stale_fraction (their share),
+    grad_norm (mean), learning_rate (the policy's last), tokens (trained).
 
     Raises TrainingError for an empty batch, a mismatch over rl.max_mismatch (rollout and training disagree on the
     prompts, the tokens or the weights), a drift over rl.max_drift, and a loss or gradient that is not finite.
@@ -57,6 +58,7 @@ def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> di
     means = total.means()
     figures |= {
         "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"], "clip_fraction": means["clipped"],
+        "truncated_fraction": means["truncated"],
         "grad_norm": float(np.mean(norms)), "learning_rate": rate, "tokens": float(len(_all(turns, "returns"))),
     }  # fmt: skip
     if not grouped:
@@ -113,11 +115,14 @@ def _policy_step(learner: Learner, turns: Sequence[Turn], rl: Rl, rate: float) -
     for number, (part, weight) in enumerate(parts):
         some = [turns[member] for member in part.members]
         _, entropy, logprobs = engine.forward(part, rl.temperature)
-        old, advantages = (_tensor(_all(some, name), logprobs) for name in ("old_logprobs", "advantages"))
+        old, proximal, advantages = (
+            _tensor(_all(some, name), logprobs) for name in ("old_logprobs", "proximal", "advantages")
+        )
         every = torch.ones_like(logprobs, dtype=torch.bool)
         loss, got = policy_loss(
-            logprobs, old, advantages, every, eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens, entropy=entropy
-        )
+            logprobs, old, advantages, every, eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens,
+            dual_clip=rl.dual_clip, proximal=proximal, entropy=entropy,
+        )  # fmt: skip
         if rl.positive_nll:
             success = torch.tensor(np.repeat([t.success for t in some], [len(t.returns) for t in some]))
             loss = loss + rl.positive_nll * positive_nll(
