@@ -46,12 +46,8 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
             return Outcome(done_before=tuple(wanted))
         preflight.check(ws, settings)
         versioning.prepare(ws)
-        from flywheel.policy.model import digest  # brings torch: not needed to say that nothing is to do
-
-        first = checkpoint.resolve(settings.policy.base, ws.root)
-        manifest.genesis(ws, digest(first), settings.policy.base)
-        write_json(_target(ws), {"first": todo[0], "last": todo[-1]})
-        with prefect_server(ws) as url:
+        with prefect_server(ws, meanwhile=lambda: _found(ws, settings)) as url:
+            write_json(_target(ws), {"first": todo[0], "last": todo[-1]})
             from flows.turn import turn  # after the server has configured Prefect
             from tasks import history
 
@@ -69,6 +65,14 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
                 ) from error  # fmt: skip
         _target(ws).unlink()
         return Outcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
+
+
+def _found(ws: Workspace, settings: Settings) -> None:
+    """The model that the workspace begins from, in its manifest."""
+    from flywheel.policy.model import digest  # brings torch: not needed to say that nothing is to do
+
+    first = checkpoint.resolve(settings.policy.base, ws.root)
+    manifest.genesis(ws, digest(first), settings.policy.base)
 
 
 def begin(ws: Workspace, settings: Settings, iteration: int) -> None:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 
@@ -42,15 +42,18 @@ def configure(ws: Workspace, url: str = "") -> None:
 
 
 @contextlib.contextmanager
-def prefect_server(ws: Workspace, port: int = 0) -> Iterator[str]:
+def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
     """The workspace's server: the one that runs already, else one of our own, ended with us. Yields its address.
 
+    meanwhile: what is done while it starts; the first start of a workspace takes twenty seconds.
     Raises FlywheelError where it does not answer within START_DEADLINE_S.
     """
     configure(ws)
     url = running(ws)
     if url:
         configure(ws, url)
+        if meanwhile:
+            meanwhile()
         yield url
         return
     ws.prefect_home.mkdir(parents=True, exist_ok=True)
@@ -68,9 +71,11 @@ def prefect_server(ws: Workspace, port: int = 0) -> Iterator[str]:
         )  # fmt: skip
     note = ws.prefect_home / "server.json"
     try:
+        configure(ws, url)
+        if meanwhile:
+            meanwhile()
         _wait_until_healthy(url, server, log)
         write_json(note, {"url": url, "pid": server.pid})
-        configure(ws, url)
         yield url
     finally:
         note.unlink(missing_ok=True)

@@ -143,7 +143,7 @@ class Training(_Block):
 class Supervised(Training):
     """What CT and SFT share."""
 
-    samples: int = Field(700, ge=1)  # seen in one stage, general data included
+    samples: int = Field(600, ge=1)  # seen in one stage, general data included
     batch: int = Field(32, ge=1)
     lr: float = Field(5e-4, gt=0)
     agent_fraction: float = Field(0.4, ge=0, le=1)  # of the mix; the rest is general data
@@ -169,7 +169,7 @@ class Rl(Training):
     algorithm: Literal["ppo"] = "ppo"
     advantage: Literal["gae", "group"] = "gae"  # group: GRPO, against the task's other episodes; no V
     steps: int = Field(4, ge=0)  # PPO steps for each domain
-    tasks_per_step: int = Field(6, ge=1)
+    tasks_per_step: int = Field(5, ge=1)
     samples: int = Field(4, ge=1)  # episodes a task; a step trains on tasks_per_step x samples of them
     max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
     batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
