@@ -82,6 +82,10 @@ class Pool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def begin(self) -> None:
+        """Episodes are begun before the first batch is asked for."""
+        self._fill()
+
     async def batch(self) -> Batch:
         """The episodes of the next training step, as soon as there are enough.
 

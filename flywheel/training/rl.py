@@ -211,9 +211,11 @@ class _Run:
         policy = open_policy(await self._on_thread(self._publish), self._answering())
         try:
             async with open_sandbox(self.settings) as sandbox:
-                if self.done < 0:
-                    await self._pretrain(policy, sandbox)
+                found = await self._for_value(policy, sandbox) if self.done < 0 else None
                 async with self._pool(ledger, policy, sandbox) as pool:
+                    if found:
+                        pool.begin()  # the policy stays as it is: its first batch is gathered while V learns
+                        await self._pretrain(found)
                     while self.done < self.rl.steps:
                         on_metric(await self._step(pool, policy))
                         if stop():
@@ -221,13 +223,16 @@ class _Run:
         finally:
             await policy.close()
 
-    async def _pretrain(self, policy: Policy, sandbox: Sandbox) -> None:
+    async def _for_value(self, policy: Policy, sandbox: Sandbox) -> Batch:
+        """Episodes for value pretraining."""
         count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
         plan = Plan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
         source = _Shuffled(self.tasks, self._seed("pretraining", 0))
         async with self._pool(self._ledger("pretraining", source, plan, 0), policy, sandbox) as pool:
-            batch = await pool.batch()
+            return await pool.batch()
+
+    async def _pretrain(self, batch: Batch) -> None:
         with self._named(0, "value pretraining"):
             found = await self._on_thread(self._experiences, batch)
             figures = await self._on_thread(self.crew.do, "fit_value", found, self._seed("value pretraining"))
