@@ -29,7 +29,6 @@ PROFILES: dict[str, dict] = {
         "ct.samples": 200,
         "sft.samples": 200,
         "rl.steps": 1,
-        "rl.tasks_per_step": 4,
         "rl.samples": 2,
         "rl.value_pretraining_steps": 2,
     },

@@ -124,7 +124,7 @@ class Rollout(_Block):
     samples: int = Field(4, ge=1)  # trajectories a task (rejection sampling)
     max_concurrent: int = Field(16, ge=1)
     temperature: float = Field(0.5, gt=0)  # at 1 a model this small garbles every second answer
-    tasks_per_shard: int = Field(10, ge=1)  # what one Prefect task does, and what a kill can lose
+    tasks_per_shard: int = Field(20, ge=1)  # what one Prefect task does, and what a kill can lose
     retries: int = Field(2, ge=0)  # of an episode whose environment crashed
 
 
@@ -169,7 +169,7 @@ class Rl(Training):
     algorithm: Literal["ppo"] = "ppo"
     advantage: Literal["gae", "group"] = "gae"  # group: GRPO, against the task's other episodes; no V
     steps: int = Field(4, ge=0)  # PPO steps for each domain
-    tasks_per_step: int = Field(5, ge=1)
+    tasks_per_step: int = Field(4, ge=1)
     samples: int = Field(4, ge=1)  # episodes a task; a step trains on tasks_per_step x samples of them
     max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
     batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
