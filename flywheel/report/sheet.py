@@ -20,7 +20,7 @@ _STYLE = (
     ".t{font-size:14.5px;font-weight:620;fill:#1c2129}.n{font-size:11.5px;fill:#5b6472}"
     ".chart text{font-size:11px;fill:#8b93a0}.chart .grid{stroke:#e3e4df;fill:none}"
     ".line{fill:none;stroke:var(--tone);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
-    ".faint{opacity:.3;stroke-width:1.4}.dashed{stroke-dasharray:5 4;opacity:.8}"
+    ".faint{opacity:.3;stroke-width:1.4}.dashed{stroke-dasharray:5 4}.dashed:not(.faint){opacity:.8}"
     ".dot{fill:var(--tone);stroke:#fff;stroke-width:1.5}.whisker{stroke:var(--tone);stroke-width:1.5;fill:none}"
     ".thin{stroke-width:1.25;opacity:.45}.key{stroke:#5b6472;stroke-width:2}.plain{--tone:#5b6472}"
     + "".join(f".tone-{name}{{--tone:{colour}}}" for name, colour in _COLOURS.items())
