@@ -47,8 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="flywheel bench rl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("bench-rl"), help="results, states (default: %(default)s)")
-    parser.add_argument("--variants", nargs="+", choices=rl_run.VARIANTS, default=list(rl_run.VARIANTS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument(
+        "--variants", nargs="+", choices=rl_run.VARIANTS, default=list(rl_run.VARIANTS), help="(default: all)"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="(default: 1 2 3)")
     parser.add_argument("--minutes", type=float, default=20.0, help="of training a run (default: %(default)g)")
     parser.add_argument("--each", type=int, default=40, help="held-out tasks of a kind (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of a run (default: %(default)s)")
