@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # Two busy processes of two torch threads each stall one another; tests may run beside other work.
@@ -18,6 +19,10 @@ from flywheel.workspace import Workspace
 # No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
 settings.register_profile("flywheel", deadline=None)
 settings.load_profile("flywheel")
+
+# A runner that was started in the background ignores Ctrl-C; so would every command that tests send it to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT = Path(__file__).resolve().parent.parent
 
