@@ -6,6 +6,10 @@ rounds; ours and the peer take turns in each round. The peer is a parser in the 
 regular expressions, `ast` for calls, `json` for tool calls, an exception where anything is amiss. It reads less
 (`peer_read`) and says neither what was wrong nor where.
 
+Case `foreign_forms`: the share of a corpus of other models' outputs (`foreign_forms.py`) that is read as meant, or
+refused where it is to be; not one may be read as something else. The peer reads the same, and is credited with every
+output that it reads or raises at as it should, whatever it makes of it.
+
 Case `fuzz`: strings that raised, of --fuzz random and mutated ones; none may.
 """
 
@@ -21,6 +25,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import foreign_forms
+
 from flywheel.agent import specimens
 from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar
@@ -28,6 +34,7 @@ from flywheel.agent.parser import parse
 from flywheel.bench import Case, emit, exit_code
 
 GOAL = 50_000  # parses a second
+MEANT = 0.98  # share of the corpus
 MIX = ((specimens.plain, 85), (specimens.slipped, 12), (specimens.broken, 3))
 
 _Output = tuple[str, Grammar]
@@ -102,6 +109,23 @@ def mix(count: int, rounds: int, seed: int) -> Case:
     )  # fmt: skip
 
 
+def foreign() -> Case:
+    """Of the whole corpus, and in `held_out` of the part that the parser was not written by."""
+    every = list(foreign_forms.outputs())
+    held = [one for one in every if one.held_out]
+    as_meant = sum(one.read_as_meant() for one in every) / len(every)
+    another = [one for one in every if one.read_as_another()]
+    for one in another:
+        print(json.dumps({"read as something else": one.text[:300], "family": one.family}), flush=True)
+    peer = sum(peer_reads(one.text, one.grammar) != isinstance(one.meant, str) for one in every) / len(every)
+    return Case(
+        "parse", "foreign_forms", "share", as_meant, peer, "regular expressions and ast: reads, or raises, as meant",
+        as_meant / peer, MEANT, as_meant >= MEANT and not another,
+        {"n": len(every), "families": len({one.family for one in every}), "read_as_another": len(another),
+         "held_out": sum(one.read_as_meant() for one in held) / len(held), "held_out_n": len(held)},
+    )  # fmt: skip
+
+
 def fuzz(count: int, seed: int) -> Case:
     """Each string is made for one grammar and read in another, drawn at random."""
     rng = random.Random(seed)
@@ -128,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--fuzz", type=int, default=100_000, help="strings (default: %(default)s)")
     options.add_argument("--seed", type=int, default=7)
     chosen = options.parse_args(argv)
-    cases = [emit(mix(chosen.outputs, chosen.rounds, chosen.seed))]
+    cases = [emit(mix(chosen.outputs, chosen.rounds, chosen.seed)), emit(foreign())]
     if chosen.fuzz:
         cases.append(emit(fuzz(chosen.fuzz, chosen.seed)))
     return exit_code(cases)

@@ -18,8 +18,8 @@ from typing import Any
 
 import rl_start
 import torch
-import yaml
 
+from flywheel import yaml_text
 from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
@@ -169,7 +169,7 @@ def read_other(pairs: Sequence[str]) -> dict[str, Any]:
     wrong = [pair for pair in pairs if "=" not in pair or pair.partition("=")[0] not in Rl.model_fields]
     if wrong:
         raise BadInput(f"{wrong[0]!r} is not NAME=VALUE of the block rl", where="--set", fix="such as actor_lr=5e-5")
-    return {name: yaml.safe_load(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: yaml_text.read(value) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def environment(threads: int) -> dict[str, str]:

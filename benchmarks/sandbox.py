@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sandbox_chaos import chaos_cases
+from sandbox_controls import native_controls
+from sandbox_loopback import loopback_blocked
 from sandbox_replay import replay_identical
 from sandbox_run import Run
 from sandbox_speed import (
@@ -39,6 +41,8 @@ CASES: dict[str, Callable] = {
     "step_vs_browsergym_equal": step_vs_browsergym_equal,
     "replay_identical": replay_identical,
     "time_acceleration": time_acceleration,
+    "loopback_blocked": loopback_blocked,
+    "native_controls": native_controls,
     "chaos_lost": chaos_cases,
     "chaos_misscored": chaos_cases,
     "chaos_leaked": chaos_cases,

@@ -82,6 +82,7 @@ class Session:
     prepare: str = ""
     state_expression: str = ""
     restorable: bool = False
+    files: None = None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         return dict(seen.get("game") or {})

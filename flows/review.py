@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal
 
+import httpx
 from prefect import pause_flow_run
-from prefect.exceptions import FlowPauseTimeout
+from prefect.client.orchestration import get_client
+from prefect.exceptions import FlowPauseTimeout, PrefectException
 from prefect.input import RunInput
+from prefect.runtime import flow_run
 from pydantic import Field
 
 from flywheel.errors import FlywheelError
 from flywheel.evaluation import review
-from flywheel.progress import report
+from flywheel.progress import tell
 from flywheel.stages.base import Context
 
 _POLL_S = 2
@@ -34,18 +41,53 @@ def ask_reviewer(ctx: Context) -> None:
     rule = ctx.settings.promotion
     if ctx.stage != "promote" or rule.rule != "review" or review.read(ctx.ws, ctx.iteration) is not None:
         return
-    report(ctx.stage, "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review`")
-    form = PromotionReview.with_initial_data(description=review.case(ctx.ws, ctx.iteration))
+    tell(
+        ctx.stage, "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review "
+        f"--iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
+    )  # fmt: skip
+    form = PromotionReview.with_initial_data(description=review.case(ctx.ws, ctx.iteration, rule))
     try:
-        answer = pause_flow_run(
-            wait_for_input=form, timeout=int(rule.review_timeout_s), poll_interval=_POLL_S, key="promotion"
-        )
+        with _answered_elsewhere(ctx):
+            answer = pause_flow_run(
+                wait_for_input=form, timeout=int(rule.review_timeout_s), poll_interval=_POLL_S, key="promotion"
+            )
     except FlowPauseTimeout:
         raise FlywheelError(
             f"no reviewer answered in {rule.review_timeout_s:g} s", where="promotion.review_timeout_s",
             fix="decide with `flywheel review`, then run again",
         ) from None  # fmt: skip
-    review.write(
-        ctx.ws, ctx.iteration, promote=answer.decision == "promote", reviewer=answer.reviewer,
-        comment=answer.comment, at=datetime.now(UTC),
-    )  # fmt: skip
+    promote, decided = answer.decision == "promote", review.read(ctx.ws, ctx.iteration)
+    if decided is None or (decided.promote, decided.reviewer) != (promote, answer.reviewer):
+        decided = review.write(
+            ctx.ws, ctx.iteration, promote=promote, reviewer=answer.reviewer, comment=answer.comment,
+            at=datetime.now(UTC),
+        )  # fmt: skip
+    tell(ctx.stage, f"decided: {decided.words}")
+
+
+@contextlib.contextmanager
+def _answered_elsewhere(ctx: Context) -> Iterator[None]:
+    """While the run is paused, a decision of `flywheel review` fills in the form in the reviewer's stead."""
+    over, run_id = threading.Event(), flow_run.id
+
+    def watch() -> None:
+        while not over.wait(_POLL_S):
+            # Prefect rejects answers until it has the form's schema; a file half written is read the next time.
+            with contextlib.suppress(FlywheelError, httpx.HTTPError, PrefectException):
+                if (decided := review.read(ctx.ws, ctx.iteration)) is not None:
+                    _fill_in(run_id, decided)
+
+    watching = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join(_POLL_S)
+
+
+def _fill_in(run_id: str, decided: review.Review) -> None:
+    decision = "promote" if decided.promote else "keep the old model"
+    answer = {"decision": decision, "reviewer": decided.reviewer, "comment": decided.comment}
+    with get_client(sync_client=True) as client:
+        client.resume_flow_run(run_id, run_input=answer)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 
 from flows.server import prefect_server
-from flywheel import preflight, stages
-from flywheel.errors import BadInput, FlywheelError
+from flywheel import frozen, preflight, run_lock, stages
+from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.policy import checkpoint
-from flywheel.progress import report
+from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Settings
 from flywheel.stages.base import Context, run_stage
-from flywheel.store import git, manifest, versioning
+from flywheel.store import dvc_lock, git, manifest, recovery, versioning
 from flywheel.store.partitions import write_json
 from flywheel.workspace import Workspace, label
 
@@ -36,35 +31,51 @@ class Outcome:
 def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, iteration: int | None = None) -> Outcome:
     """Run `iterations` turns more (default: settings.iterations), or the one `iteration` asked for.
 
-    A run that was killed is gone on with first, to the iteration it had been asked to reach.
-    Raises BadInput for an iteration out of order, FlywheelError where another run is at work here.
+    A run that was killed is gone on with first, to the iteration it had been asked to reach. Recorded files that are
+    damaged or missing are brought back before anything else. Raises BadInput for an iteration out of order or
+    parameters that cannot work, before anything is frozen; FlywheelError where another run is at work here.
     """
-    with _lock(ws):
+    with run_lock.hold(ws):
+        recovery.mend(ws)
         wanted = _plan(ws, settings, iterations, iteration)
         todo = [k for k in wanted if not _complete(ws, k)]
         if not todo:
             return Outcome(done_before=tuple(wanted))
-        preflight.check(ws, settings)
+        for k in todo:
+            _look(ws, settings, k)
         versioning.prepare(ws)
         with prefect_server(ws, meanwhile=lambda: _found(ws, settings)) as url:
-            write_json(_target(ws), {"first": todo[0], "last": todo[-1]})
+            write_json(ws.run_target, {"first": todo[0], "last": todo[-1]})
             from flows.turn import turn  # after the server has configured Prefect
             from tasks import history
 
             history.mark_killed_runs()
-            report("prefect", f"runs are shown at {url} while this runs, later with `flywheel ui`")
+            tell(
+                "prefect",
+                f"runs are shown at {url} while this runs (log in: `cat .flywheel/auth`), later with `flywheel ui`",
+            )
             try:
                 for k in todo:
                     begin(ws, settings, k)
-                    turn(str(ws.root), k)
+                    with frozen.named(ws, k):
+                        turn(str(ws.root), k)
                     _close(ws, settings, k, history.runs_of(k))
             except httpx.TransportError as error:
                 raise FlywheelError(
                     f"Prefect's server stopped answering: {error}", where=ws.prefect_home / "server.log",
                     fix="type the same command: what was finished is kept",
                 ) from error  # fmt: skip
-        _target(ws).unlink()
+        ws.run_target.unlink()
         return Outcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
+
+
+def _look(ws: Workspace, settings: Settings, iteration: int) -> None:
+    """Preflight, with the parameters that the iteration has: its own, where it was begun."""
+    if not ws.frozen_params(iteration).exists():
+        preflight.check(ws, settings, iteration)
+        return
+    with frozen.named(ws, iteration):
+        preflight.check(ws, frozen.load(ws, iteration), iteration)
 
 
 def _found(ws: Workspace, settings: Settings) -> None:
@@ -77,10 +88,9 @@ def _found(ws: Workspace, settings: Settings) -> None:
 
 def begin(ws: Workspace, settings: Settings, iteration: int) -> None:
     """Give an iteration its frozen parameters and its place in DVC's index; nothing where it has them."""
-    frozen = versioning.add_iteration(ws, iteration, settings)
-    if frozen != settings:
+    if versioning.add_iteration(ws, iteration, settings) != settings:
         where = ws.relative(ws.frozen_params(iteration))
-        report("run", f"iteration {label(iteration)} goes on with the parameters it began with ({where})")
+        tell("run", f"iteration {label(iteration)} goes on with the parameters it began with ({where})")
 
 
 def _close(ws: Workspace, settings: Settings, iteration: int, runs: list[dict]) -> None:
@@ -117,39 +127,27 @@ def last_iteration(ws: Workspace) -> int:
     return max(versioning.iterations(ws), default=0)
 
 
-def _target(ws: Workspace) -> Path:
-    return ws.state / "run.json"
-
-
 def _interrupted(ws: Workspace) -> list[int]:
     """Iterations that a killed run still owes."""
     try:
-        target = json.loads(_target(ws).read_text(encoding="utf-8"))
+        target = json.loads(ws.run_target.read_text(encoding="utf-8"))
         return [k for k in range(target["first"], target["last"] + 1) if not _complete(ws, k)]
     except (OSError, ValueError, KeyError):
         return []
 
 
 def _complete(ws: Workspace, iteration: int) -> bool:
+    """Raises DataError where it was complete once and is not so any more: it is never done again in silence."""
     if iteration > last_iteration(ws):
         return False
-    return not versioning.unfinished(ws, (*stages.order(ws, iteration), "runs"), iteration)
-
-
-@contextlib.contextmanager
-def _lock(ws: Workspace) -> Iterator[None]:
-    """One run at a time in a workspace; the kernel frees the lock when the process ends, however it ends."""
-    ws.state.mkdir(parents=True, exist_ok=True)
-    with (ws.state / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise FlywheelError(
-                f"another run is at work here (process {file.read().strip() or 'unknown'})", where=ws.root,
-                fix="wait for it, or end it with Ctrl-C in its terminal",
-            ) from None  # fmt: skip
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
+    names = (*stages.order(ws, iteration), dvc_lock.LAST)
+    changed = versioning.unfinished(ws, names, iteration)
+    if changed and dvc_lock.complete(ws, iteration):
+        stage = versioning.address(changed[0], iteration)
+        path, change = next(iter(versioning.status(ws)[stage].items()))
+        raise DataError(
+            f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",
+            where=ws.root, fix=f"take it back (`git checkout HEAD -- {path}`), or record it as it is "
+            f"(`dvc commit --force {stage}`)",
+        )  # fmt: skip
+    return not changed

@@ -1,5 +1,7 @@
 """The Prefect server of a workspace: one SQLite database in `.flywheel/prefect`, served on 127.0.0.1.
 
+Whoever reaches it may decide a promotion, so it asks for the workspace's secret (`flywheel/secret.py`), answers to its
+own host alone (`flows/guarded.py`), and no other origin may read what it says.
 `configure` must run before anything imports prefect: the library reads its settings from the environment.
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
+from flywheel import secret
 from flywheel.errors import FlywheelError
 from flywheel.store.partitions import write_json
 from flywheel.workspace import Workspace
@@ -38,7 +41,7 @@ def configure(ws: Workspace, url: str = "") -> None:
         PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW="ignore",
     )
     if url:
-        os.environ["PREFECT_API_URL"] = f"{url}/api"
+        os.environ.update(PREFECT_API_URL=f"{url}/api", PREFECT_API_AUTH_STRING=secret.of(ws.state))
 
 
 @contextlib.contextmanager
@@ -62,9 +65,11 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
     log = ws.prefect_home / "server.log"
     with log.open("ab") as out:
         server = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            [sys.executable, "-m", "flows.guarded", str(port)],
             env={
                 **os.environ, "PREFECT_SERVER_UI_API_URL": f"{url}/api",
+                "PREFECT_SERVER_API_AUTH_STRING": secret.of(ws.state),
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{url},http://localhost:{port}",
                 "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             },
             stdout=out, stderr=out, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent, start_new_session=True,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import http.server
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 
 from flows.server import prefect_server
+from flywheel import secret
 from flywheel.report import page
 from flywheel.workspace import Workspace
 
@@ -18,11 +21,10 @@ def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
     page.build(ws)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    handler = functools.partial(_Quiet, directory=str(ws.report))
-    with prefect_server(ws, port) as url, http.server.ThreadingHTTPServer(("127.0.0.1", port + 1), handler) as files:
-        threading.Thread(target=files.serve_forever, daemon=True).start()
+    with prefect_server(ws, port) as url, report_server(ws, port + 1) as files:
         say(f"Prefect:  {url}")
         say(f"Report:   http://127.0.0.1:{files.server_port}/{ws.report_page.name}")
+        say(f"Log in:   `cat {secret.file(ws.state)}` prints USER:PASSWORD; Prefect's page wants the whole line")
         say("Ctrl-C ends both.")
         try:
             while not stop.wait(3600):
@@ -32,6 +34,39 @@ def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
         files.shutdown()
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+def report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
+    """Serves the report, in a thread, to whoever has the workspace's secret. 0: any free port."""
+    handler = functools.partial(_Handler, login=secret.of(ws.state), directory=str(ws.report))
+    server = _Server(("127.0.0.1", port), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, *arguments, login: str, **options) -> None:
+        self._login = login
+        super().__init__(*arguments, **options)
+
+    def send_head(self):
+        """What precedes all that is given out."""
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            return None
+        if not secret.is_basic(self._login, self.headers.get("Authorization", "")):
+            self.send_response(HTTPStatus.UNAUTHORIZED)
+            self.send_header("WWW-Authenticate", 'Basic realm="flywheel", charset="UTF-8"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
+        return super().send_head()
+
     def log_message(self, *_) -> None:
         """Requests are not printed."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_) -> None:
+        """A reader that goes away in the middle of an answer is nothing to tell of; other errors are."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*_)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flywheel import yaml_text
 from flywheel.errors import BadInput, FlywheelError
 from flywheel.workspace import Workspace, label
 
@@ -21,6 +24,9 @@ _WORKSPACE = click.option(
     "--workspace", "-w", type=click.Path(path_type=Path), default=None, help="Folder; default: the current one."
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+_UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program
 
 
 class _Group(click.Group):
@@ -32,6 +38,13 @@ class _Group(click.Group):
         except FlywheelError as error:
             _stderr().print(f"[red]flywheel:[/red] {_plain(error)}", soft_wrap=True, highlight=False)
             sys.exit(error.exit_code)
+        except OSError as error:
+            if error.errno not in _UNUSABLE:
+                raise
+            where = f" ({error.filename})" if error.filename else ""
+            line = f"{error.strerror}{where}; make it writable, or work in a copy of the workspace"
+            _stderr().print(f"[red]flywheel:[/red] {escape(line)}", soft_wrap=True, highlight=False)
+            sys.exit(1)
         except KeyboardInterrupt:
             _stderr().print(
                 "[yellow]stopped[/yellow]; what was finished is kept: type the same command to go on", soft_wrap=True
@@ -95,7 +108,7 @@ def _overrides(assignments: tuple[str, ...]) -> dict:
         if not sign or not name:
             raise BadInput(f"not NAME=VALUE: {text}", where="--set", fix="for example --set rollout.samples=8")
         try:
-            values[name.strip()] = yaml.safe_load(value)
+            values[name.strip()] = yaml_text.read(value)
         except yaml.YAMLError:
             raise BadInput(f"not a value: {value}", where=f"--set {name}", fix="numbers and words as in YAML") from None
     return values
@@ -118,7 +131,7 @@ def init(folder: Path, profile: str) -> None:
 @_WORKSPACE
 def stage(name: str, iteration: int, workspace: Path | None) -> None:
     """Run one stage of one iteration, without Prefect, and record it in DVC."""
-    from flywheel import stages
+    from flywheel import frozen, stages
     from flywheel.console import RunConsole
     from flywheel.progress import listening
     from flywheel.stages.base import Context, run_stage
@@ -128,7 +141,7 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
     chosen = stages.get(name)
     ctx = Context.open(ws, iteration, name)
     console = Console()
-    with RunConsole(console) as screen, listening(screen):
+    with frozen.named(ws, iteration), RunConsole(console) as screen, listening(screen):
         ctx.report("begins")
         outcome = run_stage(chosen, ctx)
         if "DVC_STAGE" not in os.environ:  # under `dvc repro` DVC records by itself
@@ -142,25 +155,28 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
 @_JSON
 def status(workspace: Path | None, as_json: bool) -> None:
     """Where the flywheel stands: iterations, what is unfinished, what changed since it was recorded."""
+    from flywheel import standing
     from flywheel.report import summary
-    from flywheel.store import catalog, versioning
 
     ws = Workspace.find(workspace)
-    begun = versioning.iterations(ws)
-    changed = versioning.status(ws) if begun else {}
+    found = standing.look(ws)
     if as_json:
-        rows = catalog.query(ws, "select * from iterations").to_pylist()
-        click.echo(json.dumps({"workspace": str(ws.root), "changed": changed, "iterations": rows}, default=str))
+        told = {
+            "workspace": str(ws.root), "changed": found.changed, "iterations": found.rows, "fault": found.fault,
+            "damage": [{**vars(one), "mend": one.mend} for one in found.damage],
+        }  # fmt: skip
+        click.echo(json.dumps(told, default=str, allow_nan=False))
         return
     console = Console()
-    if not begun:
+    if not found.begun:
         console.print("no iteration yet: type [bold]flywheel run[/bold]")
         return
-    console.print(summary.summary_table(ws))
-    for name, changes in changed.items():
-        console.print(f"[yellow]not recorded, or changed since[/yellow]: {name} {changes}", highlight=False)
-    if not changed:
-        console.print("every stage is recorded in DVC and unchanged")
+    if found.fault:
+        console.print(f"[red]the figures cannot be shown:[/red] {escape(found.fault)}", highlight=False, soft_wrap=True)
+    else:
+        console.print(summary.summary_table(ws))
+    for style, line in standing.lines(found):
+        console.print(escape(line), style=style, highlight=False, soft_wrap=True)
 
 
 @main.command(epilog='Example: flywheel query "select domain, count(*) from trajectories group by all" --format csv')
@@ -219,15 +235,32 @@ def ui(workspace: Path | None, port: int) -> None:
 @_WORKSPACE
 def review(iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None) -> None:
     """Approve or refuse a promotion, where promotion.rule is `review`."""
+    from flywheel import frozen, run_lock
     from flywheel.evaluation import review as reviews
+    from flywheel.store import dvc_lock
 
     ws = Workspace.find(workspace)
     if promote is None:
         raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
+    if not reviewer.strip():
+        raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")
+    if dvc_lock.decided(ws, iteration):
+        raise BadInput(f"the promotion of iteration {label(iteration)} is decided already", where="--iteration",
+                       fix="`flywheel query \"from promotions\"` shows how")  # fmt: skip
     if not ws.partition("metrics", iteration, "evaluate").is_dir():
         raise BadInput(f"iteration {iteration} is not evaluated", where="--iteration", fix="see `flywheel status`")
+    rule = frozen.load(ws, iteration).promotion.rule
+    if rule != "review":
+        raise BadInput(
+            f"nobody is asked: promotion.rule is {rule}", where=ws.relative(ws.frozen_params(iteration)),
+            fix="change it there to review, and decide then",
+        )  # fmt: skip
+    before = reviews.read(ws, iteration)
     reviews.write(ws, iteration, promote=promote, reviewer=reviewer, comment=comment, at=datetime.now(UTC))
-    click.echo(f"kept in {ws.relative(reviews.path(ws, iteration))}; type `flywheel run` to go on")
+    if before:
+        click.echo(f"this replaces the decision: {before.words}")
+    then = "the run that waits for it goes on" if run_lock.held(ws) else "type `flywheel run` to go on"
+    click.echo(f"kept in {ws.relative(reviews.path(ws, iteration))}; {then}")
 
 
 @main.command(epilog="Example: flywheel doctor --json")
@@ -245,6 +278,8 @@ def doctor(workspace: Path | None, as_json: bool) -> None:
         mark = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "optional": "[dim]optional[/dim]"}
         for finding in findings:
             table.add_row(mark[finding.state], finding.name, escape(finding.detail), escape(finding.fix))
+        for column in table.columns:
+            column.overflow = "fold"  # a path that is cut cannot be typed
         Console().print(table)
     sys.exit(any(finding.state == "missing" for finding in findings))
 
@@ -299,7 +334,7 @@ def pretrain(out: Path, steps: int, seeing: int, seed: int, processes: int, star
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 @click.option("--name", help="What callers know the model by; default: the folder's name.")
-@click.option("--key-variable", help="Environment variable with the key that callers must bear; default: no key.")
+@click.option("--key-variable", help="Environment variable with the key that callers must bear; default: a new one.")
 @click.option("--grace", type=click.FloatRange(0), help="Seconds for what is under way at the end; default: 20.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="For example policy.batch=32.")
 @_JSON
@@ -319,11 +354,13 @@ def serve(
         raise BadInput("the variable is empty or not set", where=f"--key-variable {key_variable}", fix="put the key in")
 
     def say(ready: process.Ready) -> None:
-        text = f"serving {ready.model} (weights {ready.weight_version}) at {ready.url}; Ctrl-C ends it"
+        text = f"serving {ready.model} (weights {ready.weight_version}) at {ready.url}, "
+        text += f"to whoever has the key in {ready.key_file}; Ctrl-C ends it"
         click.echo(json.dumps(vars(ready) | {"pid": os.getpid()}) if as_json else text)
 
     process.serve(
-        folder, policy, host=host, port=port, name=name or folder.resolve().name, key=key, say=say,
+        folder, policy, host=host, port=port, name=name or folder.resolve().name,
+        key=key or secrets.token_urlsafe(24), say=say,
         grace_s=process.GRACE_S if grace is None else grace,
     )  # fmt: skip
 
@@ -339,7 +376,7 @@ def page() -> None:
 def list_pages(workspace: Path | None, as_json: bool) -> None:
     """The manifests that ship with flywheel, and those that the workspace's settings name."""
     from flywheel import settings
-    from flywheel.sandbox import manifests, packages
+    from flywheel.sandbox import manifests, packages, programs
 
     found = manifests.load_all([str(manifests.THIRD_PARTY)], Path())
     if workspace or (Path.cwd() / "params.yaml").is_file():
@@ -348,7 +385,7 @@ def list_pages(workspace: Path | None, as_json: bool) -> None:
     rows = [
         {
             "name": one.name, "title": one.title, "domain": one.domain, "tasks": len(one.variants),
-            "from": one.url or " ".join(one.package) or one.folder, "ready": packages.ready(one),
+            "from": one.source, "ready": packages.ready(one) and programs.ready(one),
             "manifest": str(one.path),
         }
         for one in found.values()
@@ -366,10 +403,13 @@ def list_pages(workspace: Path | None, as_json: bool) -> None:
 @page.command("fetch", epilog="Example: flywheel page fetch miniwob")
 @click.argument("manifest")
 def fetch_page(manifest: str) -> None:
-    """Fetch the packages that a MANIFEST (a file, or the name of a shipped one) takes its page from."""
-    from flywheel.sandbox import manifests, packages
+    """Fetch the packages that a MANIFEST (a file, or the name of a shipped one) takes its page or server from."""
+    from flywheel.sandbox import manifests, packages, programs
 
     found = manifests.load(manifests.find(manifest))
+    if found.server is not None:
+        click.echo(f"installed into {programs.install(found)}")
+        return
     folder, checksum = packages.fetch(found)
     manifests.check_start(found, folder)
     click.echo(f"fetched into {folder}\nsha256: {checksum}{'' if found.sha256 else '  (put it into the manifest)'}")
@@ -405,7 +445,7 @@ def try_page(
             click.echo(f"{what:<18} {' '.join(told.split())}")
 
     task = make_task(found, chosen, seed, "eval")
-    settings = Settings(sandbox=Sandbox(browsers=1, pages=1, timeout_s=timeout))
+    settings = Settings(sandbox=Sandbox(browsers=1, pages=2, timeout_s=timeout))
     picture = screen or Path(f"{found.name}-{chosen}-{seed}.png")
     result = asyncio.run(trial.try_page(found, task, settings, picture, say, check=not no_check))
     verdict = "it works" if result.ok else f"it does not work: {result.wrong[0]}"
@@ -416,6 +456,24 @@ def try_page(
             click.echo(f"{'also':<18} {text}")
         click.echo(f"{found.name}: {verdict}")
     sys.exit(not result.ok)
+
+
+@main.command(epilog="Example: flywheel discard --iteration 3")
+@click.option("--iteration", "-k", type=int, help="Default: the newest.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_WORKSPACE
+def discard(iteration: int | None, yes: bool, workspace: Path | None) -> None:
+    """Give up an iteration that is not complete: `flywheel run` begins it anew, with params.yaml."""
+    from flywheel import discard as giving_up
+    from flywheel import run_lock
+
+    ws = Workspace.find(workspace)
+    with run_lock.hold(ws):
+        chosen = giving_up.plan(ws, iteration)
+        click.echo("\n".join(giving_up.lines(ws, chosen)))
+        if yes or click.confirm(f"Remove these of iteration {label(chosen.iteration)}?"):
+            giving_up.carry_out(ws, chosen)
+            click.echo(f"iteration {label(chosen.iteration)} is given up; `flywheel run` begins it anew")
 
 
 @main.command(epilog="Example: flywheel clean --yes")

@@ -7,12 +7,15 @@ import time
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
+
+from flywheel.progress import Told
 
 
 class RunConsole:
-    """A listener for `flywheel.progress`. In a terminal the newest line moves; in a log each line is printed once,
-    at most every two seconds a stage; that a shard is done is always said."""
+    """A listener for `flywheel.progress`. In a terminal the newest line moves; in a log it is printed, at most
+    one every two seconds a stage. What is told (`progress.tell`), and that a shard is done, is printed always."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._began, self._last = console, {}, {}
@@ -36,22 +39,24 @@ class RunConsole:
             clock = f"[dim]{_minutes(now - self._start)}[/dim]"
             if line == "begins":
                 self._began[stage] = now
-                self._show(stage, f"{clock} {stage}", now)
+                self._show(f"{clock} {stage}")
             elif line.startswith("ended"):
                 took = now - self._began.get(stage, now)
                 self._console.print(
-                    f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {line[7:]}", soft_wrap=True
+                    f"{clock} [green]✓[/green] [bold]{stage:<12}[/bold] {took:5.1f} s  {escape(line[7:])}",
+                    soft_wrap=True,
                 )
-            elif stage in self._began:
-                self._show(stage, f"{clock} {stage}: {line}", now)
+            elif stage in self._began and not isinstance(line, Told):
+                if self._status or line.endswith(" done") or now - self._last.get(stage, float("-inf")) >= 2:
+                    self._last[stage] = now
+                    self._show(f"{clock} {stage}: {escape(line)}")
             else:
-                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {line}", soft_wrap=True)
+                self._console.print(f"{clock}   [bold]{stage:<12}[/bold] {escape(line)}", soft_wrap=True)
 
-    def _show(self, stage: str, text: str, now: float) -> None:
+    def _show(self, text: str) -> None:
         if self._status:
             self._status.update(text)
-        elif text.endswith(" done") or now - self._last.get(stage, 0.0) >= 2:
-            self._last[stage] = now
+        else:
             self._console.print(text, highlight=False, soft_wrap=True)
 
 

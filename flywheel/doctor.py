@@ -37,8 +37,15 @@ def examine(root: Path) -> list[Finding]:
     findings = [_python()]
     findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
     findings += [_guarded("Chromium", _chromium), _guarded("sandbox", lambda: _sandbox(root))]
+    findings += [_confinement(root), _isolation()]
     findings += [_fonts(), _program("git"), _program("flite", optional=True)]
-    findings += [_guarded("workspace", lambda: _workspace(root)), *_policy_server(root), _disk(root), _gpu()]
+    findings += [
+        _guarded("workspace", lambda: _workspace(root)),
+        *data(root),
+        *_policy_server(root),
+        _disk(root),
+        _gpu(),
+    ]
     return findings
 
 
@@ -75,16 +82,10 @@ def _sandbox(root: Path) -> str:
     """A page of a world, opened for real."""
     import asyncio
 
-    from flywheel import settings
     from flywheel.sandbox import profiles
-    from flywheel.workspace import Workspace
 
-    try:
-        chosen = settings.load(Workspace.find(root).params)
-    except FlywheelError:  # told by `workspace`
-        chosen = settings.Settings()
     left = len(profiles.abandoned())
-    return asyncio.run(_open_a_page(chosen)) + (f"; folders of killed runs removed: {left}" if left else "")
+    return asyncio.run(_open_a_page(_settings(root))) + (f"; folders of killed runs removed: {left}" if left else "")
 
 
 async def _open_a_page(chosen: Settings) -> str:
@@ -98,6 +99,43 @@ async def _open_a_page(chosen: Settings) -> str:
         seconds = time.monotonic() - began
         status = await pool.status()
     return f"a page in {seconds:.1f} s, {status.memory_mb:.0f} MB"
+
+
+def _confinement(root: Path) -> Finding:
+    """Of the page that `_sandbox` opened."""
+    from flywheel.sandbox import chromium, confinement
+
+    name, chosen = "Chromium's own sandbox", _settings(root).sandbox
+    try:
+        why = confinement.missing(chromium.find(chosen), chosen)
+    except FlywheelError as error:
+        return Finding(name, "missing", error.what, error.fix)
+    if not why:
+        return Finding(name, "ok", "on")
+    return Finding(name, "optional", f"off: {why}. A page that breaks out of Chromium is on this machine",
+                   confinement.fix(why))  # fmt: skip
+
+
+def _settings(root: Path) -> Settings:
+    """The workspace's; those that are broken are told by `workspace`."""
+    from flywheel import settings
+    from flywheel.workspace import Workspace
+
+    try:
+        return settings.load(Workspace.find(root).params)
+    except FlywheelError:
+        return settings.Settings()
+
+
+def _isolation() -> Finding:
+    """Of the servers that third-party pages bring with them, which a policy may run code in."""
+    from flywheel.sandbox import isolation
+
+    why = isolation.missing()
+    if not why:
+        return Finding("bubblewrap", "ok", "servers of third-party pages are kept apart from this machine")
+    fix = "apt-get install bubblewrap" if "not installed" in why else "allow user namespaces"
+    return Finding("bubblewrap", "optional", f"{why}: servers of third-party pages can reach this machine", fix)
 
 
 def _fonts() -> Finding:
@@ -122,6 +160,36 @@ def _workspace(root: Path) -> str:
     ws = Workspace.find(root)
     preflight.check(ws, settings.load(ws.params))
     return str(ws.root)
+
+
+def data(root: Path) -> list[Finding]:
+    """Only in a workspace where something has run: every recorded file, and the footer of every table's."""
+    from flywheel.store import partitions, recovery
+    from flywheel.workspace import Workspace
+
+    try:
+        ws = Workspace.find(root)
+    except FlywheelError:  # told by `workspace`
+        return []
+    try:
+        damage = recovery.damaged(ws)
+    except FlywheelError as error:
+        return [Finding("data", "missing", error.what, error.fix)]
+    except OSError as error:
+        return [Finding("data", "optional", f"not looked at: {error.strerror}", "make the workspace writable")]
+    files = sorted(ws.data.glob("*/iteration=*/stage=*/part-*.parquet"))
+    faults = [fault for file in files if (fault := partitions.fault(file, wholly=False))]
+    found = [Finding("data", "missing", f"{one.path} is {one.change}", one.mend) for one in damage[:5]]
+    if len(damage) > len(found):
+        found.append(Finding("data", "missing", f"and {len(damage) - len(found)} more", "flywheel status"))
+    told = {one.path for one in damage}
+    found += [
+        Finding("data", "missing", f"{fault.where}: {fault.what}", fault.fix)
+        for fault in faults if fault.where.rpartition("/")[0] not in told
+    ]  # fmt: skip
+    if files and not found:
+        found.append(Finding("data", "ok", f"{len(files)} Parquet files, as recorded"))
+    return found
 
 
 def _policy_server(root: Path) -> list[Finding]:

@@ -5,6 +5,10 @@ The command turns them into exit codes: `BadInput` is 2, every other `FlywheelEr
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator
+
 
 class FlywheelError(Exception):
     """Something failed that the user can understand and act on.
@@ -81,3 +85,22 @@ class TrainingError(FlywheelError):
 
 class DiskFull(FlywheelError):
     """No space is left where the workspace lies."""
+
+
+def known(name: str, names: Iterable[str]) -> str:
+    """What to say where a name is not known: the one that was probably meant, and all there are."""
+    names = list(names)
+    near = difflib.get_close_matches(str(name), names, 1)
+    return (f"did you mean {near[0]}? " if near else "") + f"known are {', '.join(names)}"
+
+
+@contextlib.contextmanager
+def of_parameter(name: str) -> Iterator[None]:
+    """Bad input found within the block is of this parameter: its name stands in the message."""
+    try:
+        yield
+    except BadInput as error:
+        if name in str(error):
+            raise
+        where = f"{name}: {error.where}" if error.where else name
+        raise type(error)(error.what, where=where, fix=error.fix) from error

@@ -31,6 +31,8 @@ PROFILES: dict[str, dict] = {
         "rl.steps": 1,
         "rl.samples": 2,
         "rl.value_pretraining_steps": 2,
+        "promotion.margin": 0.2,
+        "promotion.tasks": 40,
     },
 }
 _IGNORED = "/.flywheel/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n"

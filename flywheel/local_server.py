@@ -1,14 +1,19 @@
-"""ASGI applications served by this process: the worlds, folders of files, `flywheel serve`."""
+"""ASGI applications served on this machine: the worlds, folders of files, `flywheel serve`, Prefect's server.
+
+A web page that the engineer's own browser has open can send requests to them too, by a name of its own that it gives
+an address of this machine. So each answers to its own host and origin alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Iterator, Sequence
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flywheel.errors import EnvError, FlywheelError
 
@@ -26,6 +31,43 @@ def free_port() -> socket.socket:
     return listener
 
 
+class OwnHost:
+    """An application that is asked for by an address of this machine and its port, and by its own pages alone.
+
+    What comes by another name, or from another site's page, is refused with 421 or 403. Pages without an origin, such
+    as a sandboxed frame's, are let through: they cannot read an answer.
+    """
+
+    def __init__(self, application: ASGIApp, ports: Sequence[int]) -> None:
+        self._application = application
+        ends = [end for port in ports for end in ((f":{port}", "") if port == 80 else (f":{port}",))]
+        self._own = {f"{host}{end}".encode() for host in ("127.0.0.1", "localhost", "[::1]") for end in ends}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and (status := self._refusal(dict(scope["headers"]))):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await self._application(scope, receive, send)
+
+    def _refusal(self, headers: dict[bytes, bytes]) -> int:
+        host, origin = headers.get(b"host", b"").lower(), headers.get(b"origin", b"null").lower()
+        if host not in self._own:
+            return 421
+        return 0 if origin == b"null" or origin.removeprefix(b"http://") in self._own else 403
+
+
+def _guarded(application: ASGIApp, listeners: Sequence[socket.socket]) -> ASGIApp:
+    """Where all listen on this machine alone. A server for others has a key, and does not know its names."""
+    addresses = [listener.getsockname()[:2] for listener in listeners]
+    if all(ipaddress.ip_address(host).is_loopback for host, _ in addresses):
+        return OwnHost(application, [port for _, port in addresses])
+    return application
+
+
 class LocalServer:
     """One uvicorn server in the running loop. grace_s: what answers still have when it is told to stop."""
 
@@ -33,7 +75,7 @@ class LocalServer:
         self._listeners = list(listeners)
         self._server = _QuietServer(
             uvicorn.Config(
-                application,
+                _guarded(application, listeners),
                 interface="asgi3",
                 log_level="warning",
                 access_log=False,

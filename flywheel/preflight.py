@@ -1,30 +1,90 @@
-"""What a run needs, looked at before it begins, so that it fails in the first second and not in the fifth minute."""
+"""What a run needs, looked at before it begins, so that it fails in the first second and not in the fifth minute.
+
+All that can be known of the parameters is refused here, by name, before an iteration freezes its copy of them.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 
-from flywheel.errors import BadInput, DiskFull
+import httpx
+
+from flywheel.errors import BadInput, DiskFull, of_parameter
+from flywheel.evaluation import gate
 from flywheel.policy import checkpoint, endpoint
 from flywheel.sandbox import chromium
-from flywheel.settings import Settings
+from flywheel.settings import Promotion, Settings
+from flywheel.synthesis import check as synthesis
 from flywheel.workspace import Workspace
 
 # Two default iterations write about 150 MB, DVC keeps a copy of each file, and Chromium wants room in /tmp.
 NEEDED_MB = 500
+_LOOK_S = 10
 
 
-def check(ws: Workspace, settings: Settings) -> None:
-    """Raises BadInput, ModelError, DiskFull, PolicyError (a server that does not answer), naming how to mend it."""
+def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
+    """Whether `iteration` can be run with these settings. Nothing is written.
+
+    Raises BadInput, ModelError, DiskFull, PolicyError (a server that does not answer), naming how to mend it.
+    """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
         raise DiskFull(f"{free_mb} MB free, a run needs {NEEDED_MB}", where=ws.root, fix="free some space")
-    checkpoint.check(checkpoint.resolve(settings.policy.base, ws.root))
+    with of_parameter("policy.base"):
+        checkpoint.check(checkpoint.resolve(settings.policy.base, ws.root))
+    _devices(settings)
+    _recording(ws, settings)
+    _promotion(settings.promotion)
+    chromium.find(settings.sandbox)
+    synthesis.check(settings, iteration, ws.root)
+    if settings.language_model.endpoint:
+        _language_model(settings)
     if settings.policy.backend == "openai":
         endpoint.look(settings.policy)
-    recordings = ws.resolve(settings.recording.folder)
-    if settings.recording.sessions_per_iteration and not recordings.is_dir():
+
+
+def _devices(settings: Settings) -> None:
+    blocks = {name: getattr(settings, name) for name in ("policy", "ct", "sft", "rl")}
+    wanted = [f"{name}.device" for name, block in blocks.items() if block.device == "cuda"]
+    if wanted:
+        import torch  # takes seconds: only where it is asked
+
+        if not torch.cuda.is_available():
+            raise BadInput("this machine has no GPU that torch can use", where=wanted[0], fix="set it to auto or cpu")
+    if settings.rl.engine == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
+        raise BadInput("DeepSpeed is not installed", where="rl.engine", fix="pip install 'flywheel[deepspeed]'")
+
+
+def _recording(ws: Workspace, settings: Settings) -> None:
+    chosen = settings.recording
+    folder = ws.resolve(chosen.folder)
+    if not chosen.sessions_per_iteration:
+        return
+    if not folder.is_dir():
+        raise BadInput("no recordings folder", where=folder, fix="set recording.folder, or sessions_per_iteration to 0")
+    if chosen.recognizer == "whisper":
+        from flywheel.recording import recognizer, whisper  # takes seconds: only where it is asked
+
+        with of_parameter("recording.whisper_model"):
+            whisper.find(recognizer.located(chosen, ws.root).whisper_model)
+
+
+def _language_model(settings: Settings) -> None:
+    """Whether anything answers at its address; what it answers is the server's own affair."""
+    address = settings.language_model.endpoint
+    try:
+        httpx.get(address.rstrip("/") + "/models", timeout=min(settings.language_model.timeout_s, _LOOK_S))
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise BadInput(
-            "no recordings folder", where=recordings, fix="set recording.folder, or sessions_per_iteration to 0"
-        )
-    chromium.find(settings.sandbox)
+            f"no language model answers: {checkpoint.reason(error)}", where=f"language_model.endpoint: {address}",
+            fix="start the server, or leave the endpoint empty to use rules",
+        ) from None  # fmt: skip
+
+
+def _promotion(rule: Promotion) -> None:
+    if rule.rule != "always" and rule.tasks < (least := gate.fewest_tasks(rule)):
+        raise BadInput(
+            f"{rule.tasks} tasks are too few for the gate to promote any model", where="promotion.tasks",
+            fix=f"set it to {least} or more, or raise promotion.margin",
+        )  # fmt: skip

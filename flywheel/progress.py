@@ -12,8 +12,17 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda stage, l
 
 
 def report(stage: str, line: str) -> None:
-    """Tell the listener one short line about a stage; a few times a second at most."""
+    """Tell the listener one short line about a stage; a few times a second at most. The next one may replace it."""
     _listener.get()(stage, line)
+
+
+class Told(str):
+    """A line that must be read: it is printed wherever it is shown, and nothing replaces it."""
+
+
+def tell(stage: str, line: str) -> None:
+    """As `report`, of a line that matters: something to do, a decision taken, a file brought back."""
+    _listener.get()(stage, Told(line))
 
 
 @contextmanager

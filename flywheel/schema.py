@@ -56,11 +56,13 @@ TABLES: dict[str, pa.Schema] = {
         terminated=pa.bool_(), truncated=pa.bool_(), started_at=_TIME, ended_at=_TIME, memory=_TEXT,
     ),
     # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
+    # `confidence`: the recognizer's, 0 to 1, the mean over the words. `doubtful`: it is below the least that is
+    # trusted, so the step has no thought from this utterance.
     "thoughts": _schema(
         "thoughts",
         trajectory_id=_TEXT, utterance=pa.int32(), start_s=pa.float64(), end_s=pa.float64(), asr_text=_TEXT,
         text=_TEXT, words=pa.list_(_WORD), step=pa.int32(), alignment_score=pa.float64(), recognizer=_TEXT,
-        refined_by=_TEXT,
+        refined_by=_TEXT, confidence=pa.float64(), doubtful=pa.bool_(),
     ),
     # One row a captured input event of a recording.
     "events": _schema(
@@ -129,7 +131,7 @@ TABLES: dict[str, pa.Schema] = {
 }  # fmt: skip
 
 # Columns that tables were given after their first version: null where an older file lacks them.
-ADDED: dict[str, tuple[str, ...]] = {"steps": ("memory",)}
+ADDED: dict[str, tuple[str, ...]] = {"steps": ("memory",), "thoughts": ("confidence", "doubtful")}
 
 SORT: dict[str, tuple[str, ...]] = {
     "tasks": ("task_id",), "steps": ("trajectory_id", "step"), "thoughts": ("trajectory_id", "utterance"),

@@ -10,34 +10,55 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from flywheel import settings_faults, yaml_text
 from flywheel.errors import BadInput
 
 DOMAINS = ("games", "sites", "control")
 # The coordinate spaces in which the form of actions that policy.template names can be written.
 SPACES = {
-    "minimal": ("points",), "point": ("points",), "ui_tars_1_5": ("pixels",), "ui_tars_1_0": ("boxes",),
-    "tool_call": ("points", "pixels"),
+    "minimal": ("points",), "point": ("points", "pixels", "fractions"), "ui_tars_1_5": ("pixels",),
+    "ui_tars_1_0": ("boxes",), "tool_call": ("points", "pixels", "fractions"),
 }  # fmt: skip
 
 
+LARGEST = 10**9  # of any number: above it counts and seconds leave what machines and libraries can hold
+_END = "..."  # YAML's own sign that a document is whole, which `dump` writes below the line that announces it
+_WHOLE = f"# All parameters. The last line of this file is {_END} (without it, the file is cut off)."
+
+
 class _Block(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """Values are of the field's own type, `true` is no number, and every number is finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _sound(cls, value: Any, info) -> Any:
+        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError(f"{str(value).lower()} is not a value of it")
+        if isinstance(value, int | float) and abs(value) > LARGEST and info.field_name != "seed":
+            raise ValueError(f"{value:.6g} is too large; the largest number is {LARGEST:.0e}")
+        if isinstance(value, str) and not value.isprintable():
+            raise ValueError("a text of one line is wanted, without control characters")
+        return value
 
 
 class Policy(_Block):
-    base: str = "models/base"  # folder or Hugging Face name of the first checkpoint
+    base: str = Field("models/base", min_length=1)  # folder or Hugging Face name of the first checkpoint
     backend: Literal["transformers", "openai"] = "transformers"
     endpoint: str = ""  # URL of the OpenAI-compatible server, for backend: openai
     model: str = ""  # the name that this server knows the model by
     key_variable: str = "OPENAI_API_KEY"  # environment variable that holds the key, where the server wants one
     template: Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"] = "minimal"
     # The form of actions and the prompt that asks for it; minimal: as point, for a model that knows its actions.
-    space: Literal["points", "boxes", "pixels"] = "points"
-    # points: 0..coordinates-1; boxes: 0..1000 (UI-TARS 1.0); pixels of the resized image (UI-TARS 1.5).
-    coordinates: int = Field(100, ge=10)  # of the points space; UI-TARS and Qwen3-VL: 1000
-    resize_factor: int = Field(28, ge=1)  # of the pixels space: sides of the resized image are multiples of it
+    space: Literal["points", "boxes", "pixels", "fractions"] = "points"
+    # points: 0..coordinates-1; boxes: 0..1000 (UI-TARS 1.0); pixels of the resized image (UI-TARS 1.5);
+    # fractions: 0..1.
+    thinks: bool = False  # the chat template opens the thinking: what is written before </think> is thought
+    coordinates: int = Field(100, ge=10, le=100_000)  # of the points space; UI-TARS and Qwen3-VL: 1000
+    resize_factor: int = Field(28, ge=1, le=1024)  # of the pixels space: sides of the resized image are multiples of it
     min_pixels: int = Field(78_400, ge=1)  # of the resized image
     max_pixels: int = Field(12_845_056, ge=1)
     actions: Literal["computer", "browser", "mobile", "game"] = "browser"  # the action space that the prompt tells
@@ -49,7 +70,7 @@ class Policy(_Block):
     result_characters: int = Field(2000, ge=0)  # of a step's result, where it is shown in full
     max_context_tokens: int = Field(512, ge=128)
     max_new_tokens: int = Field(48, ge=8)
-    max_image_side: int = Field(4096, ge=64)  # a larger screen is refused
+    max_image_side: int = Field(4096, ge=64, le=16_384)  # a larger screen is refused
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the weights in memory, for answering
     device: Literal["auto", "cpu", "cuda"] = "auto"  # for answering; auto: cuda if there is one
     batch: int = Field(16, ge=1)  # requests answered together
@@ -60,10 +81,10 @@ class Policy(_Block):
 
 
 class Sandbox(_Block):
-    width: int = Field(224, ge=64)
-    height: int = Field(224, ge=64)
-    browsers: int = Field(2, ge=1)  # at most, by load
-    pages: int = Field(8, ge=1)  # concurrent sessions at most, over all browsers
+    width: int = Field(224, ge=64, le=4096)
+    height: int = Field(224, ge=64, le=4096)
+    browsers: int = Field(2, ge=1, le=256)  # at most, by load
+    pages: int = Field(8, ge=1, le=4096)  # concurrent sessions at most, over all browsers
     pages_min: int = Field(1, ge=0)  # open whatever the load
     step_ms: int = Field(200, ge=0)  # page time that passes in a step
     timeout_s: float = Field(10, gt=0)  # deadline of a reset or step
@@ -75,21 +96,23 @@ class Sandbox(_Block):
     browser_mb: int = Field(2048, ge=256)  # memory of a browser with its pages, above which it is replaced
     page_mb: int = Field(1024, ge=512)  # memory of one page, above which it is ended as a crash
     executable: str = ""  # Chromium to use; empty: the first one found
+    chromium_sandbox: Literal["auto", "required", "off"] = "auto"  # Chromium's own; auto: where the machine allows it
     frames: Literal["auto", "begin_frame", "screenshot"] = "auto"  # how screens are taken; auto: as the build can
     heap_mb: int = Field(512, ge=64)  # JavaScript heap of a page
     download_mb: int = Field(50, ge=0)  # a longer download is cancelled
     record: Literal["none", "failed", "all"] = "none"  # episodes kept as animated PNGs; failed: and crashed
-    record_folder: str = "episodes"
+    record_folder: str = Field("episodes", min_length=1)
     record_mb: int = Field(200, ge=1)  # of that folder; the oldest make room
 
 
 class Recording(_Block):
-    folder: str = "recordings"
+    folder: str = Field("recordings", min_length=1)
     sessions_per_iteration: int = Field(12, ge=0)  # new sessions ingested in one iteration
     recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
-    whisper_model: str = ""  # a Whisper checkpoint file, for recognizer: whisper
-    processes: int = Field(2, ge=1)
+    whisper_model: str = ""  # a checkpoint file, or the name of one in Whisper's cache (base.en)
+    processes: int = Field(2, ge=1, le=256)
     timeout_s: float = Field(120, gt=0)  # deadline of recognizing one session
+    least_confidence: float = Field(0.6, ge=0, le=1)  # of an utterance's words, on average, for a thought in a step
 
 
 class LanguageModel(_Block):
@@ -114,15 +137,15 @@ class Synthesis(_Block):
         "control/pages", "control/right_click", "control/size",
     ]  # fmt: skip
     manifests: list[str] = []  # third-party pages: manifest files, folders of them, names of shipped ones
-    train_tasks: int = Field(40, ge=1)  # tasks made for each iteration, over all worlds
-    eval_tasks: int = Field(40, ge=1)  # held-out tasks, the same in every iteration
-    levels: list[int] = [1, 2]
-    general_samples: int = Field(1000, ge=0)  # general screens for the CT and SFT mixes
+    train_tasks: int = Field(40, ge=1, le=100_000)  # tasks made for each iteration, over all worlds
+    eval_tasks: int = Field(40, ge=1, le=100_000)  # held-out tasks, the same in every iteration
+    levels: list[int] = Field([1, 2], min_length=1)
+    general_samples: int = Field(1000, ge=0, le=1_000_000)  # general screens for the CT and SFT mixes
 
 
 class Rollout(_Block):
     samples: int = Field(4, ge=1)  # trajectories a task (rejection sampling)
-    max_concurrent: int = Field(16, ge=1)
+    max_concurrent: int = Field(16, ge=1, le=4096)
     temperature: float = Field(0.5, gt=0)  # at 1 a model this small garbles every second answer
     tasks_per_shard: int = Field(20, ge=1)  # what one Prefect task does, and what a kill can lose
     retries: int = Field(2, ge=0)  # of an episode whose environment crashed
@@ -174,8 +197,8 @@ class Rl(Training):
     max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
     batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
     deterministic: bool = False  # every request answered alone: at max_staleness 0 a run repeats bit for bit
-    processes: int = Field(1, ge=1)  # that train together, on this machine; each has a GPU where there are GPUs
-    threads: int = Field(0, ge=0)  # of the trainer; 0: half of them beside a policy on this machine's CPU, else all
+    processes: int = Field(1, ge=1, le=64)  # that train together, on this machine; each has a GPU where there are GPUs
+    threads: int = Field(0, ge=0, le=1024)  # of the trainer; 0: half of them beside a policy on this CPU, else all
     temperature: float = Field(0.5, gt=0)  # of sampling; PPO's ratio is that of the tempered policy
     epochs: int = Field(1, ge=1)  # passes of the policy over a step's samples
     critic_epochs: int = Field(4, ge=1)  # passes of the value model, which is small
@@ -186,7 +209,7 @@ class Rl(Training):
     warmup: int = Field(8, ge=0)  # gradient steps in which the policy's rate rises to actor_lr, where it stays
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)  # 1 + eps_high is also a stale token's largest weight, if its A > 0
-    dual_clip: float = Field(3.0, ge=1)  # a stale token's largest weight, if its A < 0
+    dual_clip: float = Field(3.0, gt=1)  # where A < 0, the most that a token's ratio counts, and a stale one's weight
     gamma: float = Field(1.0, gt=0, le=1)
     lambda_critic: float = Field(1.0, ge=0, le=1)
     alpha: float = Field(1.5, gt=0)  # lambda_policy = max(0, 1 - 1/(alpha l)); 0.05 in the report
@@ -226,10 +249,16 @@ class Evaluation(_Block):
 
 
 class Promotion(_Block):
+    """The gate plays fresh tasks with both models until it knows; `flywheel bench gate` prints what its rule does."""
+
     rule: Literal["better", "not_worse", "review", "always"] = "not_worse"
-    # better: the interval of the paired difference lies above 0; not_worse: its mean is 0 or more and its lower
-    # end above -margin; review: a person decides in Prefect's form; always: for experiments.
-    margin: float = Field(0.15, ge=0)
+    # not_worse: promote what is shown not to be worse by the margin; better: what is shown to be better;
+    # review: a person decides in Prefect's form, told what not_worse says; always: for experiments.
+    margin: float = Field(0.1, gt=0, lt=1)  # of P(V=1): a loss that must not pass; better: a gain not to be missed
+    false_promotion: float = Field(0.05, gt=0, lt=0.5)  # chance, at most, that one worse by the margin is promoted
+    false_refusal: float = Field(0.1, gt=0, lt=0.5)  # chance, at most, that an equal one is called worse
+    tasks: int = Field(80, ge=1)  # fresh held-out tasks of an iteration, at most; undecided after them: not promoted
+    tasks_per_look: int = Field(20, ge=1)  # played before the evidence is looked at again
     review_timeout_s: float = Field(86_400, gt=0)
 
 
@@ -238,7 +267,7 @@ class Versioning(_Block):
 
 
 class Settings(_Block):
-    seed: int = Field(7, ge=0)
+    seed: int = Field(7, ge=0, lt=2**63)
     iterations: int = Field(2, ge=1)  # of one `flywheel run`
     policy: Policy = Policy()
     sandbox: Sandbox = Sandbox()
@@ -258,8 +287,8 @@ class Settings(_Block):
     @model_validator(mode="after")
     def _combinations(self) -> Settings:
         unknown = set(self.synthesis.domains) - set(DOMAINS)
-        if unknown:
-            raise ValueError(f"synthesis.domains has {sorted(unknown)}; known are {list(DOMAINS)}")
+        if unknown or not self.synthesis.domains:
+            raise ValueError(f"synthesis.domains has {sorted(unknown) or 'none'}; known are {list(DOMAINS)}")
         if set(self.merge.weights) != set(self.synthesis.domains):
             raise ValueError("merge.weights must name the same domains as synthesis.domains")
         if self.recording.recognizer == "whisper" and not self.recording.whisper_model:
@@ -279,6 +308,8 @@ class Settings(_Block):
                 f"policy.template {self.policy.template} goes with policy.space {' or '.join(spaces)}, "
                 f"not {self.policy.space}"
             )
+        if max(self.sandbox.width, self.sandbox.height) > self.policy.max_image_side:
+            raise ValueError("sandbox.width and sandbox.height must not be above policy.max_image_side")
         if self.sandbox.pages_min > self.sandbox.pages:
             raise ValueError("sandbox.pages_min must not be above sandbox.pages")
         if self.sandbox.silent_s < 2 * self.policy.timeout_s:
@@ -297,16 +328,25 @@ class Settings(_Block):
 def load(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
     """Read settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3).
 
-    Raises BadInput, naming the parameter, for a missing file, bad YAML, an unknown name or a bad value.
+    Raises BadInput, naming the parameter, for a missing, empty or cut-off file, bad YAML, an unknown name or a bad
+    value; what is wrong with an override is said of `--set`.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        text = path.read_text(encoding="utf-8")
+        raw = yaml_text.read(text)
     except FileNotFoundError:
         raise BadInput(
             "no settings file", where=path, fix="run this in a workspace, or make one with `flywheel init DIR`"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"not valid YAML: {error}", where=path, fix="mend the file at the line named") from None
+    if raw is None or raw == {}:
+        raise BadInput("the settings file is empty", where=path, fix="restore it, for example with `git checkout`")
+    if text.startswith(_WHOLE) and not text.rstrip().endswith(f"\n{_END}"):
+        raise BadInput(
+            f"the settings file is cut off: its last line is not {_END}", where=path,
+            fix="restore it, for example with `git checkout`",
+        )  # fmt: skip
     if not isinstance(raw, dict):
         raise BadInput("the settings file must be a mapping", where=path, fix="see params.yaml of the project")
     for name, value in (overrides or {}).items():
@@ -315,24 +355,33 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
         for part in parents:
             block = block.setdefault(part, {})
             if not isinstance(block, dict):
-                raise BadInput(f"{name}: {part} is not a block of settings", where=path)
+                raise BadInput(f"{name}: {part} is not a block of settings", where="--set", fix=f"see {path}")
         block[leaf] = value
-    return parse(raw, where=str(path))
+    return parse(raw, where=str(path), overrides=overrides or {})
 
 
-def parse(raw: dict[str, Any], *, where: str) -> Settings:
-    """Validate a mapping; raises BadInput that names each wrong parameter."""
+def parse(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None = None) -> Settings:
+    """Validate a mapping; raises BadInput that names each wrong parameter.
+
+    where: the file that `raw` stands in, but for the `overrides`, which were typed.
+    """
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
-        faults = []
-        for fault in error.errors():
-            name = ".".join(str(part) for part in fault["loc"])
-            message = fault["msg"].removeprefix("Value error, ")
-            faults.append(f"{name}: {message}" if name else message)
-        raise BadInput("wrong parameter: " + " | ".join(faults), where=where, fix="change it and run again") from None
+        faults = settings_faults.told(error, Settings)
+        typed = bool(overrides) and all(fault.names(overrides) for fault in faults)
+        raise BadInput(
+            "wrong parameter: " + " | ".join(fault.line for fault in faults), where="--set" if typed else where,
+            fix="change it and run again",
+        ) from None  # fmt: skip
+
+
+def is_parameter(name: str) -> bool:
+    """Whether a dotted name is one of the tree: `rl.steps`, `synthesis.domains.games`."""
+    return settings_faults.place(name.split("."), Settings) is not None
 
 
 def dump(settings: Settings) -> str:
     """Settings as YAML, every field written out: what an iteration keeps as its frozen copy."""
-    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return f"{_WHOLE}\n{text}{_END}\n"

@@ -51,6 +51,10 @@ class Workspace:
         """Which model is the newest after this iteration."""
         return self.iteration(iteration) / "promotion.json"
 
+    def held_out(self, iteration: int) -> Path:
+        """What the models of this iteration's evaluation did on the held-out tasks."""
+        return self.iteration(iteration) / "held_out.json"
+
     # -- datasets and models -----------------------------------------------------------------------------------
     @property
     def data(self) -> Path:
@@ -76,6 +80,11 @@ class Workspace:
     @property
     def prefect_home(self) -> Path:
         return self.state / "prefect"
+
+    @property
+    def run_target(self) -> Path:
+        """How far a run was asked to go, until it is there."""
+        return self.state / "run.json"
 
     def run_history(self, iteration: int) -> Path:
         """Flow and task runs as the orchestrator told them, until the stage `record` makes a table of them."""

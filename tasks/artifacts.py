@@ -1,4 +1,4 @@
-"""What a reviewer sees beside a run in Prefect: a table of what was written, a table of figures, links."""
+"""What a reviewer sees beside a run in Prefect: tables of what was written and of figures, where the report is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 
 from prefect.artifacts import (
     create_image_artifact,
-    create_link_artifact,
     create_markdown_artifact,
     create_table_artifact,
 )
@@ -14,9 +13,6 @@ from prefect.artifacts import (
 from flywheel.report import rl
 from flywheel.stages.base import Context, StageResult
 from flywheel.workspace import label
-
-REPORT_PORT = 4201
-REPORT_URL = f"http://127.0.0.1:{REPORT_PORT}/index.html"
 
 
 def _key(ctx: Context, name: str) -> str:
@@ -57,11 +53,11 @@ def _curves(ctx: Context, outcome: StageResult) -> None:
     create_image_artifact(key=_key(ctx, "curves"), image_url=address, description=f"{label(ctx.iteration)} {ctx.stage}")
 
 
-def link_report(ctx: Context) -> None:
-    """A link from the turn's page to the report, where `flywheel ui` serves it."""
-    create_link_artifact(
-        key="report", link=REPORT_URL, link_text="The report of the flywheel",
-        description=f"{ctx.ws.report_page}; `flywheel ui` serves it at {REPORT_URL}",
+def tell_report(ctx: Context) -> None:
+    """Where the report lies. No link: what serves it, on which port, is known only when `flywheel ui` begins."""
+    create_markdown_artifact(
+        key="report", markdown=f"The report is `{ctx.ws.report_page}`; `flywheel ui` says where it serves it.",
+        description=f"The report after {label(ctx.iteration)}",
     )  # fmt: skip
 
 

@@ -62,6 +62,6 @@ def record_version(ctx: Context) -> None:
 
 @task(task_run_name="report", cache_policy=NO_CACHE)
 def publish_report(ctx: Context) -> None:
-    """Write the report's page and link it from the run."""
+    """Write the report's page and say on the run's page where it is."""
     page.build(ctx.ws)
-    artifacts.link_report(ctx)
+    artifacts.tell_report(ctx)

@@ -174,6 +174,7 @@ class Session:
     prepare: str = ""
     state_expression: str = ""
     restorable: bool = False
+    files: None = None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         game = seen.get("game")

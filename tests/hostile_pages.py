@@ -12,14 +12,23 @@ document.body.append(frame);
 const other = frame.contentWindow;
 """
 
+# -- pages that ask: what they tell once every dialog that is shown was answered OK ---
+ASKS: dict[str, tuple[Page, list[str]]] = {
+    "alerts_at_load": (Page(load='for (let n = 0; n < 20; n++) alert(n); tell("past");'), ["past"]),
+    "dialogs": (
+        Page(click='tell(confirm("sure?")); tell(prompt("name?", "me")); for (let n = 0; n < 5; n++) alert(n);'),
+        ["me", "true"],
+    ),
+    "dialogs_without_end": (
+        Page(click='for (let n = 0; n < 1000; n++) alert(n); tell(confirm("sure?")); tell(prompt("name?", "me"));'),
+        ["false", "null"],
+    ),
+}
+FOR_EVER = Page(click="for (;;) alert(1);")
+
 # -- pages that go on: what the page tells after the actions, None where it does not matter ---
 GOES_ON: dict[str, tuple[Page, list[str] | None]] = {
     "popups_at_load": (Page(load='for (let n = 0; n < 100; n++) open("{site}/p/quiet"); tell("opened");'), ["opened"]),
-    "alerts_at_load": (Page(load='for (let n = 0; n < 20; n++) alert(n); tell("past");'), ["past"]),
-    "dialogs": (
-        Page(click='for (let n = 0; n < 20; n++) alert(n); tell(confirm("sure?")); tell(prompt("name?", "me"));'),
-        ["me", "true"],
-    ),
     "print": (Page(click='print(); tell("past");'), ["past"]),
     "beforeunload": (
         Page(click='onbeforeunload = (event) => { event.preventDefault(); return "stay"; }; location.href = "quiet";'),
@@ -224,7 +233,6 @@ AT_CLICK: dict[str, tuple[Page, type[EnvError] | None]] = {
     "loops_in_a_timer": (Page(click="setTimeout(() => { for (;;); }, 50);"), EnvTimeout),
     "loops_in_promises": (Page(click="(function turn() { Promise.resolve().then(turn); })();"), EnvTimeout),
     "loops_in_a_frame": (Page(load=_OTHER, click='other.eval("for (;;);");'), EnvTimeout),
-    "alerts_for_ever": (Page(click="for (;;) alert(1);"), EnvTimeout),
     "state_never_comes": (Page(click="__env__.getState = () => new Promise(() => 0);"), None),
     "state_is_cyclic": (Page(click="const a = {}; a.a = a; __env__.getState = () => a;"), None),
     "state_is_huge": (Page(click='__env__.getState = () => ({ text: "x".repeat(3e7) });'), None),

@@ -50,6 +50,11 @@ class Server:
     url: str
     model: str
     weight_version: str
+    key: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}
 
     def end(self) -> int:
         """SIGTERM; the exit code."""
@@ -67,7 +72,10 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
         assert line, f"the server did not start: exit code {process.wait(60)}"
         ready = json.loads(line)
         assert ready["pid"] == process.pid
-        yield Server(process, ready["url"], ready["model"], ready["weight_version"])
+        yield Server(
+            process, ready["url"], ready["model"], ready["weight_version"],
+            Path(ready["key_file"]).read_text().strip(),
+        )  # fmt: skip
     finally:
         process.terminate()
         process.wait(60)

@@ -9,15 +9,15 @@ import pytest
 
 # Who may import whom, inside flywheel: a package may import those on its own line and on lines below it.
 LAYERS = (
-    ("cli", "console", "init", "doctor", "bench"),
+    ("cli", "console", "init", "doctor", "bench", "discard", "standing"),
     ("report",),
     ("preflight", "stages"),
     (
         "recording", "training", "evaluation", "store", "rollout", "reward", "synthesis", "sandbox", "worlds", "policy",
-        "agent",
+        "agent", "frozen",
     ),
-    ("language_model", "local_server", "workspace", "settings", "progress"),
-    ("schema", "errors"),
+    ("language_model", "local_server", "run_lock", "workspace", "settings", "progress"),
+    ("schema", "errors", "secret", "settings_faults", "yaml_text"),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

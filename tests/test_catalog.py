@@ -150,10 +150,87 @@ def test_parquet_needs_a_file(ws):
         catalog.render(catalog.query(ws, "SELECT 1"), "parquet")
 
 
-def test_a_cut_off_file_is_named(ws, tmp_path):
-    broken = Workspace(Path(shutil.copytree(ws.root, tmp_path / "ws")))
+@pytest.mark.parametrize("sql", ["", "  ", ";", "-- nothing but a comment"])
+def test_an_empty_query_is_one_line(ws, sql):
+    with pytest.raises(BadInput, match="the query is empty"):
+        catalog.query(ws, sql)
+
+
+def test_a_wrong_path_in_the_users_own_sql_is_not_taken_for_damage(ws):
+    with pytest.raises(BadInput, match="cannot be answered") as raised:
+        catalog.query(ws, "FROM read_parquet('/no/such/file.parquet')")
+    assert "dvc" not in str(raised.value)
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json", "parquet"])
+def test_an_output_path_that_is_not_there_is_one_line(ws, tmp_path, form):
+    out = tmp_path / "no" / "folder" / "x"
+    with pytest.raises(BadInput, match="the result cannot be written"):
+        catalog.render(catalog.query(ws, "SELECT 1 AS n"), form, out)
+
+
+_ODD = """SELECT true AS b, 'nan'::DOUBLE AS f, 'inf'::DOUBLE AS g, NULL AS n, INTERVAL 1 DAY AS i,
+    [1.5, 'nan'::DOUBLE] AS l, {'x': DATE '2026-01-02'} AS s,
+    '\\xAA'::BLOB AS o, TIMESTAMPTZ '2026-01-02 03:04:05+00' AS t, 'a,"b"' AS q"""
+
+
+def test_csv_is_as_duckdb_writes_it(ws):
+    (header, row) = list(csv.reader(io.StringIO(catalog.render(catalog.query(ws, _ODD), "csv"))))
+    assert dict(zip(header, row, strict=True)) == {
+        "b": "true", "f": "nan", "g": "inf", "n": "", "i": "1 day", "l": "[1.5, nan]", "s": "{'x': 2026-01-02}",
+        "o": "<1 bytes>", "t": "2026-01-02 03:04:05+00", "q": 'a,"b"',
+    }  # fmt: skip
+
+
+def test_json_is_json(ws):
+    def strange(name: str):
+        pytest.fail(f"{name} is not JSON")
+
+    (row,) = json.loads(catalog.render(catalog.query(ws, _ODD), "json"), parse_constant=strange)
+    assert (row["b"], row["f"], row["g"], row["n"], row["i"]) == (True, None, None, None, "1 day")
+    assert (row["l"], row["s"], row["o"]) == ([1.5, None], {"x": "2026-01-02"}, "<1 bytes>")
+    assert json.loads(catalog.render(catalog.query(ws, "FROM tasks WHERE false"), "json")) == []
+
+
+def test_columns_of_one_name_are_all_there(ws):
+    result = catalog.query(ws, 'SELECT 1 AS n, 2 AS n, 3 AS "N"')
+    assert catalog.render(result, "csv").splitlines() == ["n,n_1,N_2", "1,2,3"]
+    assert catalog.render(result).split() == ["n", "n_1", "N_2", "1", "2", "3"]
+
+
+@pytest.fixture
+def broken(ws, tmp_path) -> Workspace:
+    return Workspace(Path(shutil.copytree(ws.root, tmp_path / "ws")))
+
+
+def test_a_cut_off_file_fails_only_what_reads_it_and_names_its_mend(broken):
     path = broken.partition("scores", 1, "score") / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DataError, match="scores") as raised:
-        catalog.query(broken, "FROM scores")
-    assert "\n" not in str(raised.value)
+    for sql in ("FROM scores", "SELECT count(*) FROM scores", "FROM trajectory_lineage", "FROM iterations"):
+        with pytest.raises(DataError, match="scores") as raised:
+            catalog.query(broken, sql)
+        assert raised.value.where == "data/scores/iteration=001/stage=score/part-00000.parquet"
+        assert "dvc checkout --force data/scores/iteration=001/stage=score`" in raised.value.fix
+        assert "\n" not in str(raised.value)
+    assert ask(broken, "SELECT count(*) AS n FROM trajectories") == ask(
+        broken, "SELECT count(*) AS n FROM trajectories"
+    )
+    assert ask(broken, "DESCRIBE scores")
+    assert catalog.query(broken, "FROM p_v1").num_rows > 0
+
+
+def test_a_file_whose_rows_are_damaged_is_found_where_they_are_read(broken):
+    path = broken.partition("steps", 1, "rollout") / "part-00000.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:600] = bytes(596)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="stage=rollout"):
+        catalog.query(broken, "FROM steps")
+    assert catalog.query(broken, "FROM tasks").num_rows > 0
+
+
+def test_a_promotion_that_is_no_json_fails_only_what_reads_it(broken):
+    broken.promotion(1).write_text('{"model": ')
+    with pytest.raises(DataError, match=r"iterations/001/promotion\.json"):
+        catalog.query(broken, "FROM promotions")
+    assert catalog.query(broken, "FROM tasks").num_rows > 0

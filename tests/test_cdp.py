@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox.cdp import CommandError, Connection
-from flywheel.sandbox.process import _group
+from flywheel.sandbox.guarded import group
 
 in_module_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,7 +55,7 @@ async def test_what_a_killed_browser_was_asked_fails_at_once_and_nothing_is_left
     async with browser() as started:
         tab = await started.open_tab(64, 64)
         asked = tab.page.send("Runtime.evaluate", {"expression": "new Promise(() => {})", "awaitPromise": True})
-        family = _group(started.pid)
+        family = group(started.pid)
         assert len(family) > 2
         assert started.memory() > 2**20
         os.kill(started.pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ async def test_what_a_killed_browser_was_asked_fails_at_once_and_nothing_is_left
             await tab.page.evaluate("1")
         with pytest.raises(EnvError, match="gone"):
             await started.open_tab(64, 64)
-    assert not _group(started.pid)
+    assert not group(started.pid)
     assert not started.profile.path.exists()
 
 

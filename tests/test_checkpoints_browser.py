@@ -42,6 +42,7 @@ class _Session:
     url: str
     allowed: tuple[str, ...]
     restorable: bool
+    files: None = None
     viewport = None
     step_ms = None
     prepare = ""

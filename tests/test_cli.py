@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from flywheel import doctor, settings
 from flywheel import init as workspaces
 from flywheel.cli import main
 from flywheel.errors import BadInput, DiskFull, FlywheelError
-from flywheel.store import partitions
+from flywheel.store import manifest, partitions, versioning
 from flywheel.workspace import Workspace
 
 
@@ -145,6 +147,55 @@ def test_a_half_written_parquet_file_is_named(workspace):
     assert "dvc checkout" in one_line(output)
 
 
+def test_a_half_written_parquet_file_hides_nothing_else(workspace):
+    manifest.genesis(workspace, digest="abc")
+    versioning.add_iteration(workspace, 1, frozen_without_sessions(workspace))
+    partitions.write(workspace, "tasks", 1, "synthesize", [])
+    path = workspace.partition("tasks", 1, "synthesize") / "part-00000.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    assert flywheel("query", "select count(*) as n from steps", "-w", workspace.root)[0] == 0
+    (found,) = doctor.data(workspace.root)
+    assert found.state == "missing"
+    assert "data/tasks/iteration=001/stage=synthesize" in found.detail
+
+
+@pytest.mark.parametrize("sql", ["", ";", "/* nothing */"])
+def test_an_empty_query(workspace, sql):
+    code, output = flywheel("query", sql, "-w", workspace.root)
+    assert code == 2
+    assert "the query is empty" in one_line(output)
+
+
+def test_an_output_path_that_is_not_there(workspace, tmp_path):
+    out = tmp_path / "no" / "folder" / "x.csv"
+    code, output = flywheel("query", "select 1", "-w", workspace.root, "--format", "csv", "-o", out)
+    assert code == 2
+    assert str(out) in one_line(output)
+
+
+def test_a_workspace_that_cannot_be_written_is_one_line(workspace, monkeypatch):
+    """The kernel's own error, as a read-only file system gives it: permissions do not bind the superuser."""
+
+    def refused(self, *_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+
+    versioning.add_iteration(workspace, 1, frozen_without_sessions(workspace))
+    with monkeypatch.context() as patient:
+        patient.setattr(Path, "mkdir", refused)
+        for command in (["run"], ["report"], ["discard", "--yes"]):
+            code, output = flywheel(*command, "-w", workspace.root)
+            assert code == 1, command
+            assert "Read-only file system" in one_line(output)
+        code, output = flywheel("status", "-w", workspace.root)
+        assert code == 0
+        assert "what changed is not looked at: Read-only file system" in output
+        assert flywheel("query", "from iterations", "-w", workspace.root)[0] == 0
+
+
+def frozen_without_sessions(ws: Workspace):
+    return settings.load(ws.params, {"recording.sessions_per_iteration": 0})
+
+
 def test_init_refuses_a_folder_that_holds_something(tmp_path):
     (tmp_path / "mine").write_text("mine")
     code, output = flywheel("init", tmp_path)
@@ -174,6 +225,7 @@ def test_doctor_tells_programs_what_is_missing(workspace):
     states = {finding["name"]: finding["state"] for finding in json.loads(output)}
     assert states["prefect"] == "ok"
     assert states["workspace"] == "ok"
+    assert states["Chromium's own sandbox"] in ("ok", "optional")
     assert code == ("missing" in states.values())
 
 

@@ -266,3 +266,25 @@ async def test_document_open_does_not_lose_the_clock(stage):
     seen = await tab.observe(70)
     assert [element["name"] for element in seen["elements"]] == ["new"]
     assert await tab.evaluate("performance.now()") == 70
+
+
+async def test_a_worker_has_the_pages_time_and_chance(stage):
+    told = []
+    for _ in range(2):
+        tab = await stage.open(
+            _LOG
+            + """<script>
+            const work = `setInterval(() => postMessage(["tick", performance.now(), Date.now(), Math.random()]), 50);
+                onmessage = (event) => setTimeout(() => postMessage([event.data, performance.now()]), 70);`;
+            const worker = new Worker(URL.createObjectURL(new Blob([work])));
+            worker.onmessage = (event) => log.push([...event.data, performance.now()]);
+            setTimeout(() => worker.postMessage("late"), 60);
+        </script>"""
+        )
+        await tab.observe(140)
+        told.append(await log(tab))
+    begin = 1767258000000  # 2026-01-01, 9 o'clock
+    assert [entry[:2] for entry in told[0]] == [["tick", 50], ["tick", 100], ["late", 130]]
+    assert [entry[2] - begin for entry in told[0][:2]] == [50, 100]
+    assert [entry[-1] for entry in told[0]] == [50, 100, 130], "the page hears of it at that time"
+    assert told[0] == told[1]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 from hostile import BUTTON, QUIET, Page, Site, Source, endless, redirect, silence, task_on
-from hostile_pages import AT_CLICK, AT_RESET, COVERED, FLEES, GOES_ON, UNUSABLE
+from hostile_pages import ASKS, AT_CLICK, AT_RESET, COVERED, FLEES, FOR_EVER, GOES_ON, UNUSABLE
 
 from flywheel.agent import actions as act
-from flywheel.agent.actions import Action, Click, Drag, Point, Wait
-from flywheel.errors import EnvError
+from flywheel.agent.actions import Action, Click, Drag, Hotkey, Point, Wait
+from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward import verifiers
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Sandbox
@@ -23,6 +23,7 @@ _PATIENT_S = 20.0  # deadline of a reset or step, for pages that do answer
 _HASTY_S = 4.0  # for pages that never do
 _GUARD_S = 120.0  # a test that is still running then has met a call without a deadline
 _SIZE = 200
+_ENTER = Hotkey(("enter",))
 
 
 @dataclass
@@ -86,7 +87,8 @@ async def hasty():
 
 @contextlib.asynccontextmanager
 async def opened(deadline_s: float):
-    pages = {name: page for name, (page, _) in (GOES_ON | COVERED | AT_CLICK).items()} | FLEES | UNUSABLE
+    pages = {name: page for name, (page, _) in (GOES_ON | ASKS | COVERED | AT_CLICK).items()} | FLEES | UNUSABLE
+    pages |= {"alerts_for_ever": FOR_EVER}
     with Site(pages) as site, Site({QUIET: Page()}) as other:
         site.filled = lambda text: text.replace("{site}", site.url).replace("{other}", other.url)
         site.pages |= {
@@ -127,8 +129,33 @@ async def test_a_page_that_misbehaves_goes_on(stage, name):
     told = GOES_ON[name][1]
     if told is not None:
         assert sorted(results[2].info["state"]["told"]) == told
-    if name not in ("beforeunload", "document_write"):
+    if name not in ("beforeunload", "document_write", "file_chooser"):  # a list of files takes the second click
         assert results[-1].info["state"]["clicks"] == 2
+
+
+@pytest.mark.parametrize("name", ASKS)
+async def test_a_page_that_asks_again_and_again_is_answered_in_the_end(stage, name):
+    asked = 0
+    async with stage.watched(), stage.pool.env() as env:
+        result, actions = await env.reset(task_on(name), 7), [BUTTON]
+        while actions or "dialog" in result.info["state"]:
+            asked += "dialog" in result.info["state"]
+            result = await env.step(_ENTER if "dialog" in result.info["state"] else actions.pop())
+    assert 5 < asked <= 20
+    assert sorted(result.info["state"]["told"]) == ASKS[name][1]
+
+
+@pytest.mark.slow
+async def test_a_page_that_asks_for_ever_is_a_named_error(hasty):
+    """Once it is heard no more, it is a loop."""
+    async with hasty.watched(), hasty.pool.env() as env:
+        await env.reset(task_on("alerts_for_ever"), 7)
+        result = await env.step(BUTTON)
+        for _ in range(9):
+            assert "dialog" in result.info["state"]
+            result = await env.step(_ENTER)
+        with pytest.raises(EnvTimeout):
+            await env.step(_ENTER)
 
 
 @pytest.mark.parametrize("name", COVERED)

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
 import threading
 import time
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import httpx
 import pytest
+from browser_pages import SETTINGS
+from click.testing import CliRunner
+from hostile import Page, Site
 
-from flywheel import settings
+from flows.server import prefect_server
+from flows.ui import report_server
+from flywheel import bench, secret, settings
+from flywheel.cli import main
 from flywheel.errors import BadInput, EnvError, FlywheelError
-from flywheel.evaluation import review
+from flywheel.evaluation import gate, review, verdicts
+from flywheel.progress import listening
 from flywheel.stages import base
 from flywheel.store import metrics, partitions
-from flywheel.store.partitions import write_text
+from flywheel.store.partitions import write_json, write_text
 from flywheel.workspace import Workspace
 
 _DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
-def prefect():
-    from prefect.testing.utilities import prefect_test_harness
+def prefect(tmp_path_factory):
+    """The server that `flywheel run` starts, and this process as its client: its address and its workspace."""
+    ws = Workspace(tmp_path_factory.mktemp("served"))
+    with mock.patch.dict(os.environ), prefect_server(ws) as url:
+        from prefect.context import refresh_global_settings_context
 
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patient:
-            # The harness waits for its server, but not for an answer that takes longer than httpx's five seconds.
-            patient.setattr(httpx, "Client", partial(httpx.Client, timeout=_DEADLINE_S))
-            stack.enter_context(prefect_test_harness(server_startup_timeout=_DEADLINE_S))
-        yield
+        refresh_global_settings_context()
+        yield url, ws
+    refresh_global_settings_context()
 
 
 @pytest.fixture
@@ -39,10 +51,13 @@ def waiting(ws: Workspace):
     """A function that makes the stage `promote` of a workspace where a reviewer has to decide within `seconds`."""
 
     def make(seconds: float) -> base.Context:
+        write_text(ws.params, "seed: 7\n")
+        write_text(ws.root / "dvc.yaml", "")
         chosen = settings.parse({"promotion": {"rule": "review", "review_timeout_s": seconds}}, where="")
         write_text(ws.frozen_params(1), settings.dump(chosen))
         rows = [metrics.share("success_after", 3, 4), metrics.row("success_difference", 0.25, low=-0.1, high=0.6, n=4)]
         partitions.write(ws, "metrics", 1, "evaluate", rows)
+        write_json(ws.promotion(0), {"model": "models/base", "digest": "d0"})
         return base.Context.open(ws, 1, "promote")
 
     return make
@@ -81,7 +96,69 @@ def resume(client, run, answer: dict, deadline: float) -> None:
     pytest.fail(f"Prefect did not take the answer: {result.details.reason}")
 
 
-def test_a_reviewer_decides_in_prefects_form(ws, waiting):
+def test_the_report_is_given_to_whoever_has_the_secret(ws):
+    """The reviewer, by a browser that asks him; neither a page, nor a name that was given this machine's address."""
+    write_text(ws.report_page, "the report")
+    with report_server(ws, 0) as server:
+        url = f"http://127.0.0.1:{server.server_port}/{ws.report_page.name}"
+        login = {"Authorization": secret.basic(secret.of(ws.state))}
+        assert httpx.get(url, headers=login).text == "the report"
+        assert httpx.get(url).headers["www-authenticate"].startswith("Basic")
+        for headers, status in (
+            ({}, 401), ({"Authorization": "Basic eDp5"}, 401), (login | {"Host": "evil.example"}, 421),
+            (login | {"Host": f"evil.example:{server.server_port}"}, 421),
+        ):  # fmt: skip
+            assert httpx.get(url, headers=headers).status_code == status
+            assert httpx.head(url, headers=headers).status_code == status
+        server.shutdown()
+
+
+def test_the_secret_is_its_owner_s_alone_and_stays_the_same(ws):
+    path, made = secret.file(ws.state), secret.of(ws.state)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert secret.of(ws.state) == made
+    path.chmod(0o644)  # others may have read it
+    assert secret.of(ws.state) not in ("", made)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+# What a page does that knows where the server is and which run waits.
+_ATTACK = """(async () => {
+  const ask = async (path, body, mode) => (await fetch("%s/api" + path, {
+    method: "POST", mode, body: JSON.stringify(body),
+    headers: {"Content-Type": mode ? "text/plain" : "application/json"},
+  })).status;
+  const answers = [], answer = {run_input: {decision: "promote", reviewer: "the page under test", comment: ""}};
+  for (const mode of [undefined, "no-cors"])
+    for (const path of ["/flow_runs/filter", "/flow_runs/%s/resume"])
+      answers.push(await ask(path, answer, mode).catch(() => "no answer"));
+  return answers;
+})()"""
+
+
+async def attack_from_a_page(url: str, run: str, monkeypatch) -> list[list]:
+    """What a page's script is told in the sandbox, and in a browser that nothing guards."""
+    monkeypatch.syspath_prepend(str(bench.FOLDER))
+    ways, told = importlib.import_module("sandbox_loopback"), []
+    with Site({"page": Page()}) as site:
+        for guard in (contextlib.nullcontext, ways.unguarded):
+            with guard():
+                async with ways.one_tab(SETTINGS) as tab:
+                    await tab.open(f"{site.url}/p/page", seed=0, allowed=(site.url,))
+                    told.append(await tab.evaluate(_ATTACK % (url, run)))
+    return told
+
+
+def attack_by_name(url: str, run: str, **headers: str) -> set[int]:
+    """The states that another client gets, such as a browser whose page gave its own name this machine's address."""
+    answer = {"run_input": {"decision": "promote", "reviewer": "the page under test", "comment": ""}}
+    return {
+        httpx.post(f"{url}/api{path}", json=answer, headers=headers, timeout=_DEADLINE_S).status_code
+        for path in ("/flow_runs/filter", f"/flow_runs/{run}/resume", "/variables/")
+    }
+
+
+def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, waiting, prefect, monkeypatch):
     from prefect.client.orchestration import get_client
 
     ctx, failures = waiting(_DEADLINE_S), []
@@ -96,6 +173,18 @@ def test_a_reviewer_decides_in_prefects_form(ws, waiting):
     thread.start()
     with get_client(sync_client=True) as client:
         paused = paused_run(client, time.monotonic() + _DEADLINE_S)
+        url, served = prefect
+        host, login = url.removeprefix("http://"), secret.basic(secret.of(served.state))
+        in_sandbox, unguarded = asyncio.run(attack_from_a_page(url, str(paused.id), monkeypatch))
+        assert set(in_sandbox) == {"no answer"}
+        assert set(unguarded) == {"no answer", 0}  # it may send what needs no leave, and cannot read the refusal
+        assert attack_by_name(url, paused.id) == {401}
+        assert attack_by_name(url, paused.id, authorization=secret.basic("flywheel:guessed")) == {401}
+        assert attack_by_name(url, paused.id, host="evil.example", authorization=login) == {421}
+        assert attack_by_name(url, paused.id, origin="http://evil.example", authorization=login) == {403}
+        assert attack_by_name(url, paused.id, host=host, origin="http://127.0.0.1:1", authorization=login) == {403}
+        assert client.read_flow_run(paused.id).state_type == paused.state_type
+        assert review.read(ws, 1) is None
         answer = {"decision": "promote", "reviewer": "Ada", "comment": "sites are better"}
         resume(client, paused, answer, time.monotonic() + _DEADLINE_S)
     thread.join(_DEADLINE_S)
@@ -120,11 +209,72 @@ def test_a_decision_that_is_there_is_not_asked_for_again(ws, waiting):
     assert review.read(ws, 1).reviewer == "Bo"
 
 
-def test_what_the_reviewer_is_told(ws, waiting):
+def test_a_paused_run_sees_the_decision_of_the_command(ws, waiting):
+    ctx, failures, said = waiting(_DEADLINE_S), [], []
+
+    def run() -> None:
+        try:
+            with listening(lambda stage, line: said.append((time.monotonic(), line))):
+                asking(ctx)()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        paused_run(client, time.monotonic() + _DEADLINE_S)
+    result = CliRunner().invoke(main, ["review", "-k", "1", "--keep", "--reviewer", "Bo", "-w", str(ws.root)])
+    assert result.exit_code == 0, result.output
+    thread.join(_DEADLINE_S)
+    assert not thread.is_alive()
+    assert failures == []
+    assert (review.read(ws, 1).reviewer, review.read(ws, 1).promote, review.read(ws, 1).earlier) == ("Bo", False, ())
+    assert any("waits for a reviewer" in line for _, line in said)
+    assert any("decided: keep (Bo" in line for _, line in said)
+
+
+def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws, waiting):
     waiting(1)
-    told = review.case(ws, 1)
-    assert "| all | success_after | 0.750 |" in told
-    assert "-0.10 to 0.60" in told
+    command = ["review", "-k", "1", "-w", str(ws.root)]
+    assert CliRunner().invoke(main, [*command, "--promote", "--reviewer", "Ada"]).exit_code == 0
+    result = CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Eve"])
+    assert "this replaces the decision: promote (Ada" in result.output
+    CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Bo"])
+    decided = review.read(ws, 1)
+    assert (decided.reviewer, [one["reviewer"] for one in decided.earlier]) == ("Bo", ["Ada", "Eve"])
+
+
+def test_nobody_decides_what_is_decided_or_what_no_one_asks(ws, waiting):
+    waiting(1)
+    command = ["review", "-k", "1", "--keep", "--reviewer", "Bob", "-w", str(ws.root)]
+    write_text(ws.root / "dvc.lock", "schema: '2.0'\nstages:\n  promote@001:\n    cmd: x\n")
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, "is decided already" in result.output) == (2, True)
+    (ws.root / "dvc.lock").unlink()
+    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, "promotion.rule is not_worse" in result.output) == (2, True)
+    assert review.read(ws, 1) is None
+
+
+def test_what_the_reviewer_is_told(ws, waiting):
+    """The gate's own verdict with its error rates, and the tasks on which the models differ, each with its episode."""
+    ctx = waiting(1)
+    rule = ctx.settings.promotion
+    figures = [{"domain": "all", "step": 0, **row} for row in verdicts.figures("before", gate.judge([0] * 60, rule))]
+    shares = [{"domain": "all", "step": 0, **metrics.share("success_after", 3, 4)}]
+    partitions.write(ws, "metrics", 1, "evaluate", [*figures, *shares])
+    task = {"task_id": "k1", "domain": "sites", "world": "shop", "instruction": "Buy the blue mug"}
+    episodes = [task | {"trajectory_id": f"of {model}", "policy_version": model} for model in ("d0", "d1")]
+    partitions.write(ws, "trajectories", 1, "evaluate", episodes)
+    scores = [{"trajectory_id": f"of {model}", "v": model == "d0"} for model in ("d0", "d1")]
+    partitions.write(ws, "scores", 1, "evaluate", scores)
+    told = review.case(ws, 1, rule)
+    assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
+    assert "- **no longer solved**: shop, Buy the blue mug (`flywheel view of d1`)" in told
+    assert "| all | success_after | 0.750 | 0.30 to 0.95 | 4 |" in told
 
 
 @pytest.mark.parametrize(("error", "tries"), [(EnvError("crashed"), 3), (BadInput("wrong"), 1)])
@@ -175,3 +325,38 @@ def test_history_has_flow_and_task_runs_of_the_iteration_alone():
     (flow_row,) = (row for row in rows if row["kind"] == "flow")
     (task_row,) = (row for row in rows if row["kind"] == "task")
     assert task_row["parent_id"] == flow_row["run_id"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["flow-run ls", "deployment ls", "work-pool ls", "automation ls"],
+)
+def test_prefects_own_commands_work(command):
+    """With FastAPI 0.151 and newer they got 422: Prefect's client sends nulls, which its server then refused."""
+    from prefect.settings import PREFECT_API_URL
+
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *command.split()], capture_output=True, text=True, timeout=_DEADLINE_S,
+        env=environment, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr[-2000:]
+
+
+def test_a_flow_is_deployed_to_a_pool_and_scheduled(tmp_path):
+    """What a night's operation needs of Prefect: a pool, a deployment with a schedule, and a run of it in the pool."""
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+    from prefect.deployments import run_deployment
+
+    (tmp_path / "nightly.py").write_text("from prefect import flow\n\n@flow\ndef nightly() -> int:\n    return 7\n")
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="machines", type="process"))
+        nightly = flow.from_source(source=str(tmp_path), entrypoint="nightly.py:nightly")
+        identity = nightly.deploy(name="at-night", work_pool_name="machines", cron="0 3 * * *", print_next_steps=False)
+        run = run_deployment("nightly/at-night", timeout=0)
+        chosen = DeploymentFilter(id=DeploymentFilterId(any_=[identity]))
+        assert [one.name for one in client.read_deployments(deployment_filter=chosen)] == ["at-night"]
+        assert client.read_flow_run(run.id).work_pool_name == "machines"

@@ -7,8 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import DataError
-from flywheel.evaluation.gate import EvalResult, compare, decide
+from flywheel.evaluation.gate import (
+    EvalResult,
+    bounds,
+    compare,
+    error_rates,
+    explain,
+    fewest_tasks,
+    judge,
+    paired,
+    simulate,
+)
 from flywheel.evaluation.intervals import bootstrap_mean, newcombe_paired, student_mean, wilson
+from flywheel.settings import Promotion
 
 
 @pytest.mark.parametrize(
@@ -65,28 +76,79 @@ def results(*outcomes: int) -> list[EvalResult]:
 
 OLD = results(*[1] * 10 + [0] * 30)
 FAR_BETTER = results(*[1] * 30 + [0] * 10)
-A_LITTLE_BETTER = results(*[1] * 12 + [0] * 28)
-WORSE = results(*[1] * 9 + [0] * 31)
+WORSE = results(*[0] * 40)
 
 
 @pytest.mark.parametrize(
-    ("new", "rule", "margin", "promote"),
+    ("new", "rule", "verdict"),
     [
-        (FAR_BETTER, "better", 0.0, True),
-        (A_LITTLE_BETTER, "better", 0.0, False),
-        (A_LITTLE_BETTER, "not_worse", 0.15, True),
-        (OLD, "not_worse", 0.15, True),
-        (OLD, "not_worse", 0.001, False),
-        (WORSE, "not_worse", 0.5, False),
-        (WORSE, "always", 0.0, True),
-        (FAR_BETTER, "review", 0.0, None),
+        (FAR_BETTER, {"rule": "better"}, "pass"),
+        (FAR_BETTER, {}, "pass"),
+        (OLD, {}, "undecided"),  # alike on 40 tasks: 51 would be needed
+        (OLD, {"margin": 0.15}, "pass"),
+        (OLD, {"rule": "better"}, "fail"),  # not better by the margin
+        (WORSE, {}, "fail"),
+        (WORSE, {"rule": "better"}, "fail"),
+        (WORSE, {"rule": "review"}, "fail"),
     ],
 )
-def test_rules(new, rule, margin, promote):
-    decision = decide(OLD, new, rule, margin)
-    assert decision.promote is promote
-    assert decision.low <= decision.difference <= decision.high
-    assert f"{decision.difference:+.3f}" in decision.reason
+def test_rules(new, rule, verdict):
+    judged = judge(paired(OLD, new), Promotion(**rule))
+    assert judged.verdict == verdict
+    assert judged.low <= judged.difference <= judged.high
+    assert f"{judged.difference:+.3f}" in explain(judged, Promotion(**rule), "the old one")
+
+
+@pytest.mark.parametrize(
+    ("margin", "rule"), [(0.05, "not_worse"), (0.1, "not_worse"), (0.3, "not_worse"), (0.1, "better")]
+)
+def test_the_fewest_tasks_that_can_promote(margin, rule):
+    least = fewest_tasks(one := Promotion(rule=rule, margin=margin))
+    outcome = 1.0 if rule == "better" else 0.0
+    assert judge([outcome] * least, one).verdict == "pass"
+    assert judge([outcome] * (least - 1), one).verdict == "undecided"
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.sampled_from([0, 1 / 3, 2 / 3, 1]), min_size=1, max_size=40), st.randoms())
+def test_rounding_decides_nothing(shares, random):
+    """Three episodes a task: thirds that add up to the same in another order are the same difference, namely 0."""
+    old = [EvalResult(f"k{i}", "g", 0.0, j < round(3 * s)) for i, s in enumerate(shares) for j in range(3)]
+    new = [EvalResult(f"k{i}", "g", 0.0, j >= 3 - round(3 * s)) for i, s in enumerate(shares) for j in range(3)]
+    random.shuffle(new)
+    assert paired(old, new) == [0.0] * len(shares)
+    assert judge(paired(old, new), Promotion()).difference == 0
+
+
+@pytest.mark.parametrize("rule", ["not_worse", "better"])
+@pytest.mark.parametrize("discordance", [0.1, 0.3, 0.6])
+def test_the_errors_are_as_promised(rule, discordance):
+    """However often one looks, and however the models differ (1,000 runs)."""
+    promised = Promotion(rule=rule, tasks=300, tasks_per_look=10)
+    bad, good = bounds(promised)
+    promoted, _ = simulate(promised, bad, discordance, seed=1, runs=1000)
+    assert promoted <= promised.false_promotion
+    passed, tasks = simulate(promised, good + 0.1, discordance, seed=2, runs=1000)
+    assert passed > 0.85
+    worse, few = simulate(promised, bad - 0.2, max(discordance, 0.3), seed=3, runs=1000)
+    assert worse < 0.005
+    assert few < tasks < 250
+
+
+def test_a_close_case_costs_more_tasks_than_a_clear_one():
+    rule = Promotion(tasks=400)
+    tasks = [simulate(rule, difference, 0.3, seed=1, runs=500)[1] for difference in (-0.05, 0.0, 0.05, 0.1, 0.2)]
+    assert tasks == sorted(tasks, reverse=True)
+
+
+def test_the_reason_tells_both_error_rates():
+    rule = Promotion()
+    judged = judge([0.0] * 30 + [1.0] * 8 + [-1.0] * 2, rule)
+    rates = error_rates(rule, 11 / 42)  # one task more of each kind than was seen
+    said = explain(judged, rule, "the model before it")
+    assert f"promotes one at -0.1 in {rates.false_promotion:.1%}" in said
+    assert f"keeps one at +0 back in {rates.false_refusal:.1%}" in said
+    assert "on 40 fresh tasks (at most 80)" in said
 
 
 def test_pairs_by_task_whatever_the_order():

@@ -13,12 +13,13 @@ from flywheel.errors import BadInput
 
 FORMS = ("minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call")
 TOGETHER = {
-    ("minimal", "points"), ("point", "points"), ("ui_tars_1_5", "pixels"), ("ui_tars_1_0", "boxes"),
-    ("tool_call", "points"), ("tool_call", "pixels"),
+    ("minimal", "points"), ("point", "points"), ("point", "pixels"), ("point", "fractions"),
+    ("ui_tars_1_5", "pixels"), ("ui_tars_1_0", "boxes"),
+    ("tool_call", "points"), ("tool_call", "pixels"), ("tool_call", "fractions"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("template", "space"), list(product(FORMS, ("points", "boxes", "pixels"))))
+@pytest.mark.parametrize(("template", "space"), list(product(FORMS, ("points", "boxes", "pixels", "fractions"))))
 def test_a_form_goes_with_its_spaces_alone(template, space):
     raw = {"policy": {"template": template, "space": space}}
     if (template, space) in TOGETHER:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,17 +16,26 @@ from flywheel.training.group import group_relative
 
 
 def test_known_answer():
-    """Rewards 1, 0, 0, 1 of one task: mean 1/2, deviation 1/2. Those of the other task are all the same."""
+    """Rewards 1, 0, 0, 1 of one task: mean 1/2, deviation 1/sqrt(3). Those of the other task are all the same."""
     got = group_relative([1, 3, 0, 3, 0, 1], ["a", "b", "a", "b", "a", "a"])
-    assert got.tolist() == [1, 0, -1, 0, -1, 1]
+    assert got == pytest.approx(np.array([1, 0, -1, 0, -1, 1]) * math.sqrt(3) / 2, rel=2e-6)
     assert group_relative([5.0], ["alone"]).tolist() == [0]
     assert group_relative([], []).tolist() == []
 
 
 def oracle(rewards: list[Fraction]) -> list[float]:
     mean = sum(rewards, Fraction(0)) / len(rewards)
-    variance = sum(((r - mean) ** 2 for r in rewards), Fraction(0)) / len(rewards)
-    return [float(r - mean) / math.sqrt(variance) if variance else 0.0 for r in rewards]
+    variance = sum(((r - mean) ** 2 for r in rewards), Fraction(0)) / max(len(rewards) - 1, 1)
+    return [float(r - mean) / (math.sqrt(variance) + 1e-6) if variance else 0.0 for r in rewards]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=16).filter(lambda some: max(some) - min(some) > 1e-3))
+def test_agrees_with_the_libraries(rewards):
+    """verl's line, `(r - r.mean()) / (r.std() + 1e-6)` of a torch tensor; TRL has the same with 1e-4."""
+    group = torch.tensor(rewards, dtype=torch.float64)
+    got = group_relative(rewards, ["task"] * len(rewards))
+    assert got == pytest.approx(((group - group.mean()) / (group.std() + 1e-6)).numpy(), rel=1e-12, abs=1e-12)
 
 
 _rewards = st.lists(st.integers(-8, 8).map(lambda n: Fraction(n, 8)), min_size=1, max_size=8)

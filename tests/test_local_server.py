@@ -1,10 +1,12 @@
-"""A server of this process that does not come up is a named error, within its deadline."""
+"""Servers of this process: a named error where one does not come up; their own host and origin alone."""
 
 from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
 from flywheel import local_server
 from flywheel.errors import EnvError, PolicyError
@@ -31,3 +33,26 @@ async def test_a_server_that_breaks(monkeypatch):
     monkeypatch.setattr(server._server, "startup", breaks)
     with pytest.raises(EnvError, match="the server did not start"):
         await server.start("shop")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200), ({"Host": "localhost:{port}"}, 200), ({"Host": "LOCALHOST:{port}"}, 200),
+        ({"Origin": "http://127.0.0.1:{port}"}, 200), ({"Origin": "null"}, 200),
+        ({"Host": "evil.example:{port}"}, 421), ({"Host": "evil.example"}, 421), ({"Host": "127.0.0.1:1"}, 421),
+        ({"Host": "127.0.0.1:{port}.evil.example"}, 421), ({"Host": ""}, 421),
+        ({"Origin": "http://evil.example"}, 403), ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "https://127.0.0.1:{port}"}, 403),
+    ],
+)  # fmt: skip
+async def test_it_answers_to_its_own_host_and_origin_alone(headers, status):
+    """A page of a browser on this machine can give a name of its own this machine's address."""
+    listener = free_port()
+    server = LocalServer(PlainTextResponse("here"), [listener])
+    await server.start()
+    port = listener.getsockname()[1]
+    sent = {name: text.replace("{port}", str(port)) for name, text in headers.items()}
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"http://127.0.0.1:{port}/", headers=sent)).status_code == status
+    await server.stop()

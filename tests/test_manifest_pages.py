@@ -8,7 +8,7 @@ import yaml
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Point, Wait
-from flywheel.errors import EnvError
+from flywheel.errors import BadInput, EnvError
 from flywheel.sandbox import manifests
 from flywheel.sandbox.check import check_env
 from flywheel.sandbox.pages import ManifestPages
@@ -29,7 +29,7 @@ SAID = {
 }  # fmt: skip
 
 
-def lay(folder, files, **fields):
+def lay(folder, files, /, **fields):
     """A folder with a page and its manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -61,10 +61,48 @@ async def play():
 class Sources:
     """The pages of the test that runs."""
 
-    hosts = ()
-
     def open(self, task, seed):
         return self.now.open(task, seed)
+
+
+# -- pages that ask ---
+ENTER, ESCAPE = act.Hotkey(("enter",)), act.Hotkey(("esc",))
+ASKS = {
+    "index.html": GAME
+    + BUTTON.replace("game.clicks", "if (confirm(`more?`)) game.clicks")
+    + """<script>
+    game.name = prompt('Who are you?', 'me');
+    game.reset = (seed) => { game.seed = seed; return confirm('Begin?'); };
+</script>"""
+}
+
+
+async def test_a_page_that_asks_first_is_reset_once_it_is_answered(tmp_path, play):
+    """The first screen is its question; what the manifest's own script asks is answered, and no one else hears."""
+    page = lay(tmp_path / "asks", ASKS, reset="game.begun = game.reset(seed)", success="confirm('Won?') ? 1 : 2",
+               state={"name": "game.name", "seed": "game.seed", "begun": "game.begun"})  # fmt: skip
+    results = await play(page, act.Type("you\n"), MIDDLE, ESCAPE, MIDDLE, ENTER, seed=5)
+    asked, begun, more, refused, again, last = (result.info["state"] for result in results)
+    assert (asked["dialog"]["message"], asked["values"], asked["reward"]) == ("Who are you?", {}, 0)
+    assert begun["values"] == {"name": "you", "seed": 5, "begun": True}
+    assert [state["reward"] for state in (more, refused, again, last)] == [0, 0, 0, 1]
+    assert [("dialog" in state) for state in (more, refused, again, last)] == [True, False, True, False]
+    assert 'confirm "Begin?": answered OK' in results[1].info["note"]
+    assert results[-1].terminated
+
+
+@pytest.mark.slow
+async def test_a_page_that_asks_passes_the_conformance_suite(tmp_path, play):
+    page = lay(tmp_path / "asks", ASKS, reset="game.reset(seed)")
+    async with ManifestPages({page.name: page}) as play.sources.now:
+        await check_env(play.pool.env, make_task(page, page.variants[0], 1, "train"))
+
+
+async def test_an_instruction_is_read_behind_a_question(tmp_path, play):
+    page = lay(tmp_path / "asks", ASKS, reset="reload", instruction={"expression": "'Be ' + game.name"})
+    async with ManifestPages({page.name: page}) as play.sources.now:
+        [task] = await instruct([make_task(page, page.variants[0], 1, "train")], play.pool.env)
+    assert task.instruction == "Be me"
 
 
 # -- all sorts of pages ---
@@ -233,3 +271,14 @@ async def test_worlds_and_pages_stand_in_one_sandbox(tmp_path):
     assert asked["counter"].startswith("Click three times, ")
     assert "counter" in asked
     assert len(asked) > 2
+
+
+async def test_a_page_that_asks_for_a_file_is_given_one_of_the_manifests(play, tmp_path):
+    upload = "<input type=file id=i onchange='i.files[0].text().then((t) => game.clicks = Number(t))'>"
+    files = {"index.html": GAME + upload, "given/three.txt": "3"}
+    manifest = lay(tmp_path / "upload", files, files="given", reset="reload")
+    results = await play(manifest, Click(Point(0.1, 0.1)), act.Type("three.txt\n"))
+    assert "three.txt" in results[1].info["note"]
+    assert results[-1].reward == 1
+    with pytest.raises(BadInput, match="files: there is no folder"):
+        lay(tmp_path / "none", {"index.html": GAME}, files="missing")

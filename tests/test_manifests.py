@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from flywheel.errors import BadInput, DataError, EnvError
 from flywheel.reward.verifiers import score
 from flywheel.sandbox import manifests, reading
+from flywheel.sandbox.identity import Identity
 from flywheel.sandbox.pages import ManifestPages
+from flywheel.sandbox.sessions import origins
 from flywheel.settings import Settings, parse
 from flywheel.store.partitions import from_rows
 from flywheel.synthesis import pages
@@ -49,8 +51,8 @@ def write(folder, file="lamp.yaml", /, **fields):
         ({"reset": 5}, "reset: write reload, a JavaScript expression in quotes, or {parameter: NAME}"),
         ({"reset": {"param": "s"}}, "reset: write reload, a JavaScript expression"),
         ({"instruction": {"expr": "a"}}, "instruction: write a text, or {expression: JAVASCRIPT}"),
-        ({"folder": None}, "give one of url, folder and package"),
-        ({"url": "http://127.0.0.1/"}, "give one of url, folder and package"),
+        ({"folder": None}, "give one of url, folder, package and server"),
+        ({"url": "http://127.0.0.1/"}, "give one of url, folder, package and server"),
         ({"folder": None, "url": "ftp://x"}, "is not an http or https address"),
         ({"folder": None, "url": "http://me@x/"}, "is not an http or https address"),
         ({"folder": None, "package": "miniwob"}, "package: write pypi:NAME==VERSION"),
@@ -69,6 +71,23 @@ def write(folder, file="lamp.yaml", /, **fields):
         ({"max_steps": 0}, "max_steps: input should be greater than or equal to 1"),
         ({"state": {"board": 3}}, "state.board: 3 is not a text"),
         ({"path": "x"}, "no field path"),
+        ({"server": {"command": ["x"]}}, "give one of url, folder, package and server"),
+        (
+            {"reward": {"sqlite": "a.db", "query": "select 1"}},
+            "reward is read outside of the page, which only",
+        ),
+        ({"folder": None, "server": {}}, "server.command is missing"),
+        ({"folder": None, "server": {"command": []}}, "server.command: "),
+        ({"folder": None, "server": {"command": ["x"], "fodler": "y"}}, "server.fodler: it has no part fodler"),
+        ({"folder": None, "server": {"command": ["x"], "folder": "none"}}, "server.folder: there is no folder"),
+        ({"folder": None, "server": {"command": ["x"], "packages": ["x>=1"]}}, "server.packages: 'x>=1' is not of the"),
+        ({"folder": None, "server": {"command": ["x"], "ready": "up"}}, "server.ready: 'up' is not of the form"),
+        ({"folder": None, "server": {"command": ["x"]}, "alias": {"/a": "/b"}}, "alias goes with folder or package"),
+        ({"reward": {"query": "select 1"}}, "reward: write JavaScript in quotes, {command: [WORD, ...]}, {sqlite"),
+        ({"reward": {"sqlite": "a.db"}}, "reward: query is missing"),
+        ({"login": {"run": "x()", "fill": {"a": "b"}, "submit": "c"}}, "login: give run, or fill and submit"),
+        ({"login": {"fill": {"a": "b"}}}, "login: fill and submit go together"),
+        ({"login": {"address": "/login"}}, "login: address goes with run, or with fill and submit"),
     ],
 )
 def test_a_wrong_manifest_is_refused_by_file_and_field_in_one_line(tmp_path, fields, part):
@@ -130,10 +149,13 @@ def test_json_and_yaml_say_the_same(tmp_path):
 
 def test_every_shipped_manifest_is_sound_and_pinned():
     found = manifests.load_all([str(manifests.THIRD_PARTY)], manifests.THIRD_PARTY)
-    assert set(found) >= {"miniwob", "reveal", "click-docs", "jquery-ui"}
+    assert set(found) >= {"miniwob", "reveal", "click-docs", "jquery-ui", "datasette", "jupyterlab", "radicale"}
     for manifest in found.values():
         assert manifest.path.stem == manifest.name
-        assert len(manifest.sha256) == 64, manifest.name
+        if manifest.server:  # its packages are named with their versions
+            assert manifest.server.packages, manifest.name
+        else:
+            assert len(manifest.sha256) == 64, manifest.name
         assert manifests.find(manifest.name) == manifest.path
 
 
@@ -208,7 +230,7 @@ def test_the_seed_goes_where_the_manifest_says(tmp_path):
     session = opened.open(pages.make_task(manifest, "page", 9, "eval"), 9)
     assert session.url == "https://example.org/game?level=2&seed=9#top"
     assert session.allowed == ("https://example.org/",)
-    assert opened.hosts == ("example.org",)
+    assert origins(session.allowed) == {("example.org", 443)}
 
 
 def test_a_task_of_another_page_is_refused(tmp_path, lamp):
@@ -222,12 +244,21 @@ def test_a_task_of_another_page_is_refused(tmp_path, lamp):
 
 
 # -- reading ---
+def reader_of(manifest, variant="page"):
+    return reading.Reader(manifest, Identity(manifest, f"http://127.0.0.1/{manifest.first}", variant, 1))
+
+
+def look(told, page="index.html", **seen):
+    """What a tab sees."""
+    return {"game": told, "url": f"http://127.0.0.1/{page}", **seen}, page
+
+
 def told(prepared=True, faults=None, **values):
     return {"values": {"reward": 0, **values}, "faults": faults or {}, "prepared": prepared}
 
 
 def test_what_is_read_is_what_the_verifier_needs(lamp):
-    state = reading.Reader(lamp).state(told(reward=0.5, **{"state.board": [1, 2]}), "index.html")
+    state = reader_of(lamp, "red").state(*look(told(reward=0.5, **{"state.board": [1, 2]})))
     assert state["values"] == {"board": [1, 2]}
     assert score(pages.make_task(lamp, "red", 1, "eval"), state) == 0.5
 
@@ -263,34 +294,35 @@ def test_a_state_without_reward_is_a_data_error(lamp):
 )
 def test_a_fault_says_how_to_mend_it(lamp, faults, more, part):
     with pytest.raises(EnvError) as caught:
-        reading.Reader(lamp).state({**told(faults=faults), **more}, "index.html")
+        reader_of(lamp, "red").state(*look({**told(faults=faults), **more}))
     assert part in str(caught.value)
     assert str(caught.value).startswith(f"lamp.yaml: {next(iter(faults))}: ")
 
 
 def test_another_document_may_lack_what_the_first_one_told(lamp):
     """A page that is not there tells nothing: what was told last holds, and the first one must tell all."""
-    reader = reading.Reader(lamp)
-    reader.state(told(reward=1), "index.html")
-    lost = reader.state({"values": {}, "faults": {"reward": "ReferenceError: lamp"}, "prepared": False}, "none.html")
+    reader = reader_of(lamp, "red")
+    reader.state(*look(told(reward=1), "index.html"))
+    nothing = {"values": {}, "faults": {"reward": "ReferenceError: lamp"}, "prepared": False}
+    lost = reader.state(*look(nothing, "none.html"))
     assert (lost["reward"], lost["page"]) == (1, "none.html")
     assert lost["unread"] == {"reward": "ReferenceError: lamp"}
     with pytest.raises(EnvError, match="reward"):
-        reader.state(told(faults={"reward": "ReferenceError: lamp"}), "index.html")
+        reader.state(*look(told(faults={"reward": "ReferenceError: lamp"}), "index.html"))
 
 
 def test_a_page_that_was_loaded_anew_rewards_nothing_where_javascript_reset_it(tmp_path):
     """Else another, easier task than the one that was asked could be solved."""
     manifest = manifests.load(write(tmp_path, reset="lamp.start(seed)"))
-    reader = reading.Reader(manifest)
-    reader.state(told(reward=0), "index.html")
-    assert reader.state(told(prepared=False, reward=1), "index.html")["reward"] == 0
-    following = reading.Reader(manifest.model_copy(update={"follow": True}))
-    following.state(told(reward=0), "index.html")
-    assert following.state(told(prepared=False, reward=1), "index.html")["reward"] == 1
+    reader = reader_of(manifest)
+    reader.state(*look(told(reward=0), "index.html"))
+    assert reader.state(*look(told(prepared=False, reward=1), "index.html"))["reward"] == 0
+    following = reader_of(manifest.model_copy(update={"follow": True}))
+    following.state(*look(told(reward=0), "index.html"))
+    assert following.state(*look(told(prepared=False, reward=1), "index.html"))["reward"] == 1
 
 
 def test_a_reset_may_lead_to_another_page(tmp_path):
-    reader = reading.Reader(manifests.load(write(tmp_path, reset="location.href = `?${seed}`")))
-    reader.state(told(prepared=False, reward=0), "index.html?1")
-    assert reader.state(told(prepared=False, reward=1), "index.html?1")["reward"] == 1
+    reader = reader_of(manifests.load(write(tmp_path, reset="location.href = `?${seed}`")))
+    reader.state(*look(told(prepared=False, reward=0), "index.html?1"))
+    assert reader.state(*look(told(prepared=False, reward=1), "index.html?1"))["reward"] == 1

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +16,17 @@ from flywheel.errors import BadInput, ModelError
 from flywheel.training.merge import merge
 
 
-def checkpoint(folder: Path, **tensors: torch.Tensor) -> Path:
+def checkpoint(folder: Path, *shards: dict[str, torch.Tensor], config: dict | None = None, **tensors) -> Path:
+    """A checkpoint of one file, or of the shards given."""
     folder.mkdir(parents=True)
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(folder.name)
+    shards = shards or (tensors,)
+    names = ["model.safetensors"] if len(shards) == 1 else [f"model-{n:05d}.safetensors" for n in range(len(shards))]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, folder / name)
+    if len(shards) > 1:
+        where = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    (folder / "config.json").write_text(json.dumps({"_name_or_path": folder.name, "layers": 2} | (config or {})))
     return folder
 
 
@@ -26,7 +37,7 @@ def test_weighted_mean_is_exact(tmp_path):
     got = load_file(tmp_path / "out" / "model.safetensors")
     assert got["w"].tolist() == [2.5, 4.0]
     assert got["steps"].tolist() == [3]
-    assert (tmp_path / "out" / "config.json").read_text() == "a"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["_name_or_path"] == "a"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "out"]
 
 
@@ -55,6 +66,11 @@ def test_one_checkpoint_merges_to_itself(tmp_path):
         ({"w": torch.zeros(3)}, r"w has shapes \(2,\) and \(3,\)"),
         ({"v": torch.zeros(2)}, "only one of the checkpoints has v"),
         ({"w": torch.zeros(2), "extra": torch.zeros(1)}, "only one of the checkpoints has extra"),
+        ({"w": torch.zeros(2).half()}, "w has types F32 and F16"),
+        ({"w": torch.zeros(2), "config": {"layers": 3}}, "config.json differs from the first checkpoint's in layers"),
+        ({"w": torch.zeros(2), "config": {"text": {"heads": 1}}}, "in text"),
+        ({"w": torch.tensor([0.0, math.nan])}, "w is not finite"),
+        ({"w": torch.tensor([0.0, -math.inf])}, "w is not finite"),
     ],
 )
 def test_other_architecture_is_refused_by_name(tmp_path, other, named):
@@ -64,7 +80,7 @@ def test_other_architecture_is_refused_by_name(tmp_path, other, named):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("weights", [[0.5, 0.6], [1.5, -0.5], [1.0]])
+@pytest.mark.parametrize("weights", [[0.5, 0.6], [1.5, -0.5], [1.0], [math.nan, 1.0], [math.inf, -math.inf]])
 def test_weights_must_be_convex(tmp_path, weights):
     folders = [checkpoint(tmp_path / name, w=torch.zeros(1)) for name in "ab"]
     with pytest.raises(BadInput, match="weights"):
@@ -77,3 +93,52 @@ def test_cut_off_file_is_one_clear_line(tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ModelError, match="cannot read the checkpoint"):
         merge([a, b], [0.5, 0.5], tmp_path / "out")
+
+
+def test_shards_are_merged_whatever_their_layout(tmp_path):
+    """Two shards and one file hold the same tensors; the result has the first one's shards and index."""
+    one = checkpoint(tmp_path / "a", {"w": torch.tensor([1.0])}, {"v": torch.tensor([2.0]), "u": torch.tensor([0.0])})
+    other = checkpoint(tmp_path / "b", w=torch.tensor([3.0]), v=torch.tensor([4.0]), u=torch.tensor([1.0]))
+    merge([one, other], [0.5, 0.5], tmp_path / "out")
+    shards = [load_file(tmp_path / "out" / f"model-0000{n}.safetensors") for n in range(2)]
+    assert [{name: tensor.tolist() for name, tensor in shard.items()} for shard in shards] == [
+        {"w": [2.0]}, {"v": [3.0], "u": [0.5]},
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "model.safetensors.index.json").read_text() == (
+        one / "model.safetensors.index.json"
+    ).read_text()
+    merge([other, one], [0.5, 0.5], tmp_path / "back")
+    assert [path.name for path in sorted((tmp_path / "back").iterdir())] == ["config.json", "model.safetensors"]
+
+
+def test_a_mean_that_the_type_cannot_hold_is_refused(tmp_path):
+    """Each is finite as float32, and so is the mean; the weights' sum, a hair above 1, takes it beyond."""
+    top = torch.tensor([torch.finfo(torch.float32).max])
+    folders = [checkpoint(tmp_path / name, w=top) for name in "ab"]
+    with pytest.raises(ModelError, match=r"the mean of w does not fit into torch\.float32"):
+        merge(folders, [0.5, 0.5 + 9e-7], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    folder = checkpoint(tmp_path / "a", {"w": torch.zeros(1)}, {"v": torch.zeros(1)})
+    (folder / "model-00001.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"the shard model-00001\.safetensors is missing"):
+        merge([folder], [1.0], tmp_path / "out")
+
+
+def test_no_more_than_a_shard_is_in_memory(tmp_path):
+    """Three checkpoints of 8 shards of 8 MB: 192 MB are read, the process grows by less than 64."""
+    for name in "abc":
+        checkpoint(tmp_path / name, *({f"w{n}": torch.full((2_000_000,), float(n))} for n in range(8)))
+    script = (
+        "import resource, sys; from pathlib import Path; from flywheel.training.merge import merge\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "root, before = Path(sys.argv[1]), peak()\n"
+        "merge([root / n for n in 'abc'], [0.25, 0.25, 0.5], root / 'out'); print(peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert int(done.stdout) < 64 * 1024
+    assert load_file(tmp_path / "out" / "model-00007.safetensors")["w7"][0] == 7

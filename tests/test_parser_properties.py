@@ -86,7 +86,7 @@ def test_the_fast_path_reads_what_the_tolerant_one_reads(action, thought, gramma
     text = response_text(thought, serialise(action, grammar))
     quick = parser._plain(text, grammar)
     if quick is not None:
-        assert quick == parser._call(text, grammar)
+        assert quick == parser._tolerant(text, grammar)
     if thought == "I act." and NAMES[type(action)] in plain_form._FORMS:
         assert quick is not None
 
@@ -167,6 +167,25 @@ ADVERSARIAL = {  # name -> what stands before, and what is repeated
     "strings of json": ("<tool_call>[", "'a' 'b' "),
     "keys of json": ("<tool_call>{", "a:'b' "),
     "nests of json": ("<tool_call>{", "a:{}, "),
+    "ends of thinking": ("", "Action: wait() </think>"),
+    "begins of thinking": ("", "<think> "),
+    "ends of thinking in a text": ("Action: type(content='", "</think> 'a', "),
+    "labels without an action": ("", "Action: I look.\n"),
+    "labels and comments": ("", "# Action:\n"),
+    "tags of functions": ("", "<function=click>"),
+    "parameters in tags": ("<function=type><parameter=content>", "</parameter> a"),
+    "answers": ("", "<answer>\n"),
+    "commands": ("", "WAIT\n"),
+    "texts of commands": ("TYPE [", "] a"),
+    "fields": ("action:TYPE\t", "value:a\t"),
+    "lists of calls": ("GESTURE(actions=[", "KEY_DOWN(key='a'), "),
+    "values without names": ("Action: hotkey(", "'a', "),
+    "values that look like parameters": ("Action: type(content='", "' , text = "),
+    "paths": ("Action: type(content='", "C:\\new "),
+    "sleeps": ("", "time.sleep(1)\n"),
+    "imports": ("```python\n", "import pyautogui\n"),
+    "triple quotes": ("Action: type(content=", "'''"),
+    "keys": ("Action: hotkey(key='", "[ctrl, "),
 }
 
 
@@ -207,9 +226,10 @@ def test_the_form_of_stored_rows_does_not_change():
 
 def test_the_benchmark_prints_its_figures(capsys):
     bench.run("parse", ["--outputs", "200", "--rounds", "1", "--fuzz", "300"])  # no figure is asserted here
-    mix, fuzz = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    mix, foreign, fuzz = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     keys = ["bench", "case", "unit", "ours", "peer", "peer_name", "ratio", "goal", "met"]
     assert list(mix)[: len(keys)] == list(fuzz)[: len(keys)] == keys
+    assert (foreign["case"], foreign["read_as_another"], foreign["met"]) == ("foreign_forms", 0, True)
     assert (mix["case"], mix["goal"], mix["n"]) == ("mix", 50_000, 200)
     assert mix["ours_read"] > mix["peer_read"] > 0.8
     assert (fuzz["ours"], fuzz["met"], fuzz["n"]) == (0, True, 300)

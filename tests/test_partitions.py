@@ -101,7 +101,7 @@ def test_a_cut_off_file_is_named_with_what_to_do(ws):
     with pytest.raises(DataError, match="not a whole Parquet file") as raised:
         partitions.read(ws, "general", 1, "synthesize")
     assert raised.value.where == "data/general/iteration=001/stage=synthesize/part-00000.parquet"
-    assert "stage synthesize" in raised.value.fix
+    assert "dvc checkout --force data/general/iteration=001/stage=synthesize" in raised.value.fix
 
 
 def test_a_missing_partition_names_its_stage(ws):

@@ -42,6 +42,9 @@ def one(ratio: float, advantage: float) -> tuple[float, float, PolicyTerms]:
         (0.5, 1.0, -0.5, -0.5),  # a bad ratio of a good action is never clipped
         (0.5, -1.0, 0.8, 0.0),
         (1.5, -1.0, 1.5, 1.5),
+        (3.5, -1.0, 3.0, 0.0),  # dual clip: a bad action that has become likelier counts three times at most
+        (3.5, -2.0, 6.0, 0.0),
+        (3.5, 1.0, -1.28, 0.0),  # and nothing changes where A > 0
     ],
 )
 def test_clipping(ratio, advantage, loss, gradient):
@@ -62,6 +65,7 @@ def test_clipping(ratio, advantage, loss, gradient):
         (2.0, 1.0, -1.0, 2.0, 2.0),
         (5.0, 1.0, -1.0, 3.0, 3.0),  # and to dual_clip
         (0.5, 0.5, -1.0, 0.4, 0.0),
+        (0.5, 4.0, -1.0, 1.5, 0.0),  # dual clip bounds the step's own move, the weight is held apart from it
     ],
 )
 def test_older_weights_weigh_and_the_steps_own_move_is_clipped(weight, ratio, advantage, loss, gradient):
@@ -77,6 +81,19 @@ def test_older_weights_weigh_and_the_steps_own_move_is_clipped(weight, ratio, ad
     assert terms.truncated == (weight > (1.28 if advantage > 0 else 3.0))
     moved = weight * ratio
     assert terms.kl == pytest.approx(moved - 1 - math.log(moved))
+
+
+@settings(deadline=None)
+@given(st.floats(-3, 3), st.floats(-5, 5), st.floats(1.01, 10))
+def test_dual_clip_is_the_formula_of_its_source(log_ratio, advantage, dual_clip):
+    """Ye et al. 2020, equation 5: max(min(r A, clip(r) A), c A) where A < 0."""
+    ratio, clipped = math.exp(log_ratio), min(max(math.exp(log_ratio), 0.8), 1.28)
+    wanted = min(ratio * advantage, clipped * advantage)
+    if advantage < 0:
+        wanted = max(wanted, dual_clip * advantage)
+    new, old, every = torch.tensor([log_ratio]).double(), torch.zeros(1).double(), torch.tensor([True])
+    loss, _ = policy_loss(new, old, torch.tensor([advantage]).double(), every, tokens=1, dual_clip=dual_clip, **EPS)
+    assert float(loss) == pytest.approx(-wanted, rel=1e-6, abs=1e-12)
 
 
 def test_of_the_newest_weights_it_is_plain_ppo_bit_for_bit():

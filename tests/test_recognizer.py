@@ -11,7 +11,8 @@ from flywheel.errors import BadInput
 from flywheel.recording.audio import RATE, read, segments
 from flywheel.recording.measure import edits
 from flywheel.recording.pocketsphinx import PocketSphinx
-from flywheel.recording.recognizer import RecognitionTimeout, Word, open_recognizer
+from flywheel.recording.recognizer import RecognitionTimeout, Word, located, open_recognizer
+from flywheel.recording.speech import speak
 from flywheel.recording.utterances import Utterance, joined, transcribe
 from flywheel.recording.whisper import Whisper
 from flywheel.settings import Recording
@@ -104,6 +105,25 @@ def test_pocketsphinx_hears_what_was_said(speech):
     assert edits(SAID.split(), [word.word for one in utterances for word in one.words]) <= 2
 
 
+def test_other_speech_than_about_these_interfaces_is_heard_as_the_stock_recognizer_hears_it():
+    """One sentence in our wording and one in none: what the language model of interfaces hears must not stand there."""
+    ours, stock = PocketSphinx(), PocketSphinx(adapted=False)
+    foreign = speak("the lighthouse was built more than a century ago", "slt", 1.0)
+    assert ours.recognize(foreign, RATE) == stock.recognize(foreign, RATE)
+    usual = speak("i add it to the cart", "kal16", 1.0)
+    assert ours.recognize(usual, RATE).text == "i add it to the cart" != stock.recognize(usual, RATE).text
+
+
+def test_speech_about_an_interface_is_told_from_other_english_by_its_likelihood():
+    judge = PocketSphinx()._interface
+    gains = [judge.gain(text.split()) for text in (
+        "well i click the green tile", "i drag the purple lighthouse", "i paint the purple lighthouse",
+        "the ferry to the island runs only in the summer",
+    )]  # fmt: skip
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 0 > gains[-1]
+
+
 def test_what_is_no_whisper_checkpoint_is_refused(tmp_path):
     with pytest.raises(BadInput, match="no such Whisper checkpoint"):
         Whisper(tmp_path / "none.pt")
@@ -112,10 +132,20 @@ def test_what_is_no_whisper_checkpoint_is_refused(tmp_path):
         Whisper(tmp_path / "bad.pt")
 
 
+def test_a_checkpoint_is_named_from_the_workspace_wherever_the_process_was_started(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.pt").touch()
+    relative = Recording(recognizer="whisper", whisper_model="models/mine.pt")
+    assert located(relative, tmp_path).whisper_model == str(tmp_path / "models" / "mine.pt")
+    for other in ("base.en", "models", ""):
+        assert located(Recording(whisper_model=other), tmp_path).whisper_model == other
+
+
 class Fake:
     """Hears one word in each second utterance, in the middle of it."""
 
     name = "fake"
+    whole = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, float]] = []
@@ -149,6 +179,11 @@ def test_a_sentence_that_a_pause_has_cut_is_put_together():
     parts = [utterance("i click the", 0, 1), utterance("um purple tile", 1.7, 2.5), utterance("take it", 3.2, 4)]
     assert [one.text for one in joined(parts)] == ["i click the um purple tile", "take it"]
     assert (joined(parts)[0].start_s, joined(parts)[0].end_s) == (0, 2.5)
+
+
+def test_a_hesitation_by_itself_is_no_utterance():
+    parts = [utterance("uh", 0, 0.3), utterance("i press left", 3, 4), utterance("um hmm", 6, 7)]
+    assert joined(parts) == parts[1:2]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ points = st.builds(act.Point, fractions, fractions)
 words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=8)
 actions = st.one_of(
     st.builds(act.Click, points), st.builds(act.LeftDouble, points), st.builds(act.RightSingle, points),
+    st.builds(act.Hover, points),
     st.builds(act.Drag, points, points), st.builds(act.Type, words),
     st.builds(lambda text: act.Type(text + "\n"), words),
     st.builds(act.Hotkey, st.lists(words.map(str.lower), min_size=1, max_size=3).map(tuple)),

@@ -31,14 +31,18 @@ TABLES = {
 
 
 class FixedRecognizer:
-    """Hears `take the tile` in everything: fast, and the same on every machine."""
+    """Hears `take the tile` in everything: fast, and the same on every machine. confidence: of each word."""
 
     name = "fixed"
+    whole = False
+
+    def __init__(self, confidence: float = 0.9) -> None:
+        self.confidence = confidence
 
     def recognize(self, samples, rate, deadline_s=60.0):
         third = len(samples) / rate / 3
         said = enumerate(("take", "the", "tile"))
-        return Transcript(tuple(Word(word, i * third, (i + 1) * third, 0.9) for i, word in said))
+        return Transcript(tuple(Word(word, i * third, (i + 1) * third, self.confidence) for i, word in said))
 
 
 @pytest.fixture(scope="session")
@@ -95,13 +99,28 @@ def test_a_session_becomes_rows_of_every_table(recordings, ws):
         assert partitions.write(ws, table, 3, "ingest", rows).rows == len(rows) > 0
 
 
+def test_what_was_hardly_understood_is_kept_and_marked_and_is_no_thought_to_learn_from(recordings):
+    sure = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 3)
+    unsure = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(0.4), SETTINGS, 3)
+    assert {(row["doubtful"], round(row["confidence"], 3)) for row in sure.thought_rows} == {(False, 0.9)}
+    assert {(row["doubtful"], round(row["confidence"], 3)) for row in unsure.thought_rows} == {(True, 0.4)}
+    # The rules make as fluent a sentence of it; what is trained on has none of it.
+    assert {row["text"] for row in unsure.thought_rows} == {"I take the tile."}
+    assert {(step["thought"], "tile" in step["raw_text"]) for step in unsure.step_rows} == {("", False)}
+    assert [step["action"] for step in unsure.step_rows] == [step["action"] for step in sure.step_rows]
+    assert f"{len(unsure.thought_rows)} utterances were hardly understood" in unsure.review_rows[0]["comment"]
+    trusting = Settings(recording=Recording(least_confidence=0.3))
+    again = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(0.4), trusting, 3)
+    assert again.step_rows == sure.step_rows
+
+
 def _cut(path, keep=0.5):
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
 
 
 DAMAGE = {
     "no audio": lambda f: (f / "speech.opus").unlink(),
-    "audio cannot be read": lambda f: (f / "speech.opus").write_bytes(b"noise"),
+    "neither Opus, FLAC nor WAV": lambda f: (f / "speech.opus").write_bytes(b"noise"),
     "no events": lambda f: (f / "events.jsonl").unlink(),
     "has no events": lambda f: (f / "events.jsonl").write_text(""),
     "not an event": lambda f: (f / "events.jsonl").write_text('{"time_s": 1'),
@@ -191,7 +210,9 @@ def test_duplicates_are_of_earlier_ones_and_the_first_stands(recordings):
 def test_a_recording_without_speech_has_steps_and_no_thoughts(session):
     import soundfile
 
-    soundfile.write(session / "speech.opus", np.zeros(32_000), 16_000, format="OGG", subtype="OPUS")
+    room = np.random.default_rng(0).normal(0, 5e-4, round(14.4 * 16_000))
+    soundfile.write(session / "speech.opus", room, 16_000, format="OGG", subtype="OPUS")
+    _edit(session / "session.json", lambda raw: raw.pop("audio_sha256"))
     one = ingest_session(session, FixedRecognizer(), SETTINGS, 1)
     assert one.trajectory_row["status"] == "completed"
     assert one.thought_rows == ()
@@ -214,6 +235,7 @@ from flywheel.recording import ingest
 
 class Hanging:
     name = "hanging"
+    whole = False
     def recognize(self, samples, rate, deadline_s):
         time.sleep(60)
 

@@ -164,6 +164,12 @@ def test_one_trajectory_has_a_page_of_its_own(ws):
     assert len([ref for ref in told.refers if ref.startswith("data:image/")]) == row["steps"]
 
 
+def test_what_was_hardly_understood_is_shown_so(ws):
+    told = Page(trajectory.view(ws, "r10").read_text())
+    assert "hardly understood, not learned from: “um so i click the uh add button (0.55)”" in told.text
+    assert told.text.count("said: “um so i click the uh add button”") == 2
+
+
 def test_an_unknown_trajectory_is_bad_input(ws):
     with pytest.raises(BadInput, match=r"no trajectory \.\./t-nothing .*such as e2"):
         trajectory.view(ws, "../t-nothing")

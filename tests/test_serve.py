@@ -22,7 +22,7 @@ from flywheel.errors import BadInput, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import digest
 from flywheel.policy.protocol import Completion, Sampling
-from flywheel.policy.serving import app
+from flywheel.policy.serving import app, key
 from flywheel.policy.wire import data_url, write_request
 from flywheel.settings import Policy
 
@@ -41,7 +41,7 @@ def server(folder):
 @pytest.fixture
 def ask(server):
     """POST a completion, the fields given laid over a plain one; (status, body)."""
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=60, headers=server.headers) as client:
 
         def ask(**fields):
             plain = {"model": "small", "messages": [{"role": "user", "content": "Go."}], "max_tokens": 4, "seed": 1}
@@ -59,7 +59,7 @@ def picture(url):
 
 # -- answers ----------------------------------------------------------------------------------------------------------
 def test_the_list_of_models(server, folder):
-    (row,) = httpx.get(f"{server.url}/models").json()["data"]
+    (row,) = httpx.get(f"{server.url}/models", headers=server.headers).json()["data"]
     assert row["id"] == server.model == "small"
     assert (row["owned_by"], row["weight_version"]) == ("flywheel", digest(folder))
     assert server.weight_version == digest(folder)
@@ -110,7 +110,9 @@ def test_a_stream_holds_the_same_answer(server, ask):
     whole = ask(**fields)[1]
     body = {"model": "small", "messages": [{"role": "user", "content": "Go."}], "max_tokens": 4, "seed": 1, **fields}
     body |= {"stream": True, "stream_options": {"include_usage": True}}
-    with httpx.stream("POST", f"{server.url}/chat/completions", json=body, timeout=60) as answer:
+    with httpx.stream(
+        "POST", f"{server.url}/chat/completions", json=body, timeout=60, headers=server.headers
+    ) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
     *chunks, usage = [json.loads(line) for line in lines[:-1]]
@@ -187,7 +189,7 @@ def test_another_model(ask):
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_request(server, content, kind, status):
-    headers = {"Content-Type": kind}
+    headers = {"Content-Type": kind, **server.headers}
     answer = httpx.post(f"{server.url}/chat/completions", content=content, headers=headers, timeout=60)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
@@ -209,7 +211,7 @@ def test_no_such_route(server):
 def test_weights_that_cannot_be_taken(server, folder, ask, body, words):
     if isinstance(body, dict) and body.get("path") == "{folder}":
         body = body | {"path": str(folder)}
-    answer = httpx.post(f"{server.url}/weights", json=body, timeout=60)
+    answer = httpx.post(f"{server.url}/weights", json=body, timeout=60, headers=server.headers)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
     assert words in answer.json()["error"]["message"]
     assert ask()[1]["choices"][0]["weight_version"] == digest(folder)
@@ -240,10 +242,10 @@ async def waits(policy):
 
 
 @asynccontextmanager
-async def routes(folder, then, *, key=""):
+async def routes(folder, then):
     """The routes over a scripted policy, in this event loop: (service, policy, url)."""
     policy = Scripted(Encoder.from_folder(folder), then)
-    service = app.Service(policy, name="small", folder=folder, key=key, settings=Policy(timeout_s=20))
+    service = app.Service(policy, name="small", folder=folder, key=KEY, settings=Policy(timeout_s=20))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app.application(service), log_level="error", lifespan="off"))
@@ -255,6 +257,8 @@ async def routes(folder, then, *, key=""):
         await running
 
 
+KEY = "s3cret"
+BEARER = {"Authorization": f"Bearer {KEY}"}
 BODY = {"model": "small", "messages": [{"role": "user", "content": "Go."}]}
 
 
@@ -272,7 +276,7 @@ async def test_an_error_of_the_policy_has_its_status(folder, error, status, retr
     async def fails(policy):
         raise error
 
-    async with routes(folder, fails) as (_, _, url), httpx.AsyncClient(timeout=60) as client:
+    async with routes(folder, fails) as (_, _, url), httpx.AsyncClient(timeout=60, headers=BEARER) as client:
         answer = await client.post(f"{url}/chat/completions", json=BODY | {"n": 3})
         assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry_after)
         message = answer.json()["error"]["message"]
@@ -283,7 +287,12 @@ async def test_a_caller_who_goes_away_is_no_longer_worked_for(folder):
     async with routes(folder, waits) as (service, policy, url):
         raw = json.dumps(BODY | {"n": 2}).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
-        lines = ["POST /v1/chat/completions HTTP/1.1", "Host: x", "Content-Type: application/json"]
+        lines = [
+            "POST /v1/chat/completions HTTP/1.1",
+            "Host: x",
+            "Content-Type: application/json",
+            f"Authorization: Bearer {KEY}",
+        ]
         writer.write("\r\n".join([*lines, f"Content-Length: {len(raw)}", "", ""]).encode() + raw)
         await policy.begun.wait()
         writer.close()
@@ -294,7 +303,7 @@ async def test_a_caller_who_goes_away_is_no_longer_worked_for(folder):
 
 
 async def test_at_the_end_the_old_ones_are_answered_and_new_ones_refused(folder):
-    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60) as client:
+    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60, headers=BEARER) as client:
         first = asyncio.create_task(client.post(f"{url}/chat/completions", json=BODY))
         await policy.begun.wait()
         drained = asyncio.create_task(service.drain(20))
@@ -311,7 +320,7 @@ async def test_at_the_end_the_old_ones_are_answered_and_new_ones_refused(folder)
 
 
 async def test_who_is_not_answered_within_the_grace_is_told(folder):
-    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60) as client:
+    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60, headers=BEARER) as client:
         first = asyncio.create_task(client.post(f"{url}/chat/completions", json=BODY))
         await policy.begun.wait()
         await service.drain(0)
@@ -321,12 +330,12 @@ async def test_who_is_not_answered_within_the_grace_is_told(folder):
 
 
 async def test_a_key_is_asked_for_everywhere(folder):
-    async with routes(folder, waits, key="s3cret") as (_, policy, url), httpx.AsyncClient(timeout=60) as client:
+    async with routes(folder, waits) as (_, policy, url), httpx.AsyncClient(timeout=60) as client:
         policy.go.set()
         for headers, status in (
             ({}, 401),
             ({"Authorization": "Bearer other"}, 401),
-            ({"Authorization": "Bearer s3cret"}, 200),
+            (BEARER, 200),
         ):
             assert (await client.get(f"{url}/models", headers=headers)).status_code == status
             answer = await client.post(f"{url}/chat/completions", json=BODY, headers=headers)
@@ -336,22 +345,14 @@ async def test_a_key_is_asked_for_everywhere(folder):
         assert (await client.get(url.replace("/v1", "/health"))).status_code == 200
 
 
-async def test_without_a_key_strangers_do_not_change_weights(folder):
-    service = app.Service(
-        Scripted(Encoder.from_folder(folder), waits), name="small", folder=folder, key="", settings=Policy()
-    )
-    for host, status in (("203.0.113.9", 403), ("127.0.0.1", 400), ("::1", 400)):
-        transport = httpx.ASGITransport(app.application(service), client=(host, 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            answer = await client.post("/v1/weights", json={})
-            assert answer.status_code == status
-
-
 # -- the process ------------------------------------------------------------------------------------------------------
 def test_it_ends_once_what_is_under_way_is_answered(folder):
     with serving(folder, "--set", "policy.batch=4") as server, ThreadPoolExecutor(4) as threads:
         body = write_request(context(0), Sampling(max_new_tokens=600, ignore_end=True), "small")
-        asked = [threads.submit(httpx.post, f"{server.url}/chat/completions", json=body, timeout=60) for _ in range(4)]
+        asked = [
+            threads.submit(httpx.post, f"{server.url}/chat/completions", json=body, timeout=60, headers=server.headers)
+            for _ in range(4)
+        ]
         health = server.url.replace("/v1", "/health")
         while httpx.get(health).json()["under_way"] < 4:
             pass
@@ -398,6 +399,28 @@ def test_what_cannot_be_served(folder, tmp_path, arguments, words):
     assert words in line
 
 
+def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monkeypatch):
+    """And it is nobody's any more when the server is gone, in whatever way."""
+    monkeypatch.setenv("OPENAI_API_KEY", "of another server")
+    with serving(folder) as server:
+        port = httpx.URL(server.url).port
+        path = key.file(port)
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert key.of(server.url) == key.of(f"http://localhost:{port}/v1") == server.key
+        assert key.of(f"http://example.org:{port}/v1") == ""
+        ask = {"json": BODY, "timeout": 60}
+        for headers, status in (
+            ({}, 401), (server.headers, 200), (server.headers | {"Host": f"evil.example:{port}"}, 421),
+            (server.headers | {"Origin": "http://evil.example"}, 403),
+        ):  # fmt: skip
+            assert httpx.post(f"{server.url}/chat/completions", headers=headers, **ask).status_code == status
+        server.process.kill()
+        server.process.wait(60)
+        assert path.exists()
+        assert key.of(server.url) == ""
+    path.unlink()
+
+
 def test_ctrl_c_and_the_line_for_people(folder):
     process = subprocess.Popen(
         [*COMMAND, str(folder), "--port", "0", "--name", "mine"], stdout=subprocess.PIPE, text=True
@@ -408,4 +431,4 @@ def test_ctrl_c_and_the_line_for_people(folder):
     assert process.stdout.read() == ""
     process.stdout.close()
     assert line.startswith(f"serving mine (weights {digest(folder)}) at http://127.0.0.1:")
-    assert line.endswith("/v1; Ctrl-C ends it\n")
+    assert line.endswith(".key; Ctrl-C ends it\n")

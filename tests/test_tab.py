@@ -297,24 +297,7 @@ async def test_a_popup_to_elsewhere_is_refused_and_costs_nothing(stage):
         assert (await tab.screenshot()).startswith(b"\x89PNG")
 
 
-# -- dialogs, permissions ---
-async def test_dialogs_are_answered_and_told(stage):
-    tab = await stage.open(
-        "<script>addEventListener('click', () => { alert('A'); window.told = [confirm('B'), prompt('C', 'd')]; })"
-        "</script>"
-    )
-    note = await act(tab, at(50, 50))
-    assert await tab.evaluate("told") == [True, "d"]
-    assert all(part in note for part in ('alert "A"', 'confirm "B"', 'prompt "C"'))
-
-
-async def test_a_page_that_does_not_want_to_be_left_is_left(stage):
-    tab = await stage.open("<script>addEventListener('beforeunload', (e) => e.preventDefault())</script>")
-    await act(tab, at(50, 50))
-    assert "beforeunload" in await act(tab, Navigate("pop"))
-    assert tab.url.endswith("/p/pop")
-
-
+# -- permissions ---
 async def test_devices_are_denied(stage):
     tab = await stage.open("""<script>window.told = (async () => {
         const errors = [];

@@ -14,7 +14,7 @@ from flywheel.errors import BadInput
 from flywheel.reward import verifiers
 from flywheel.settings import Settings, Synthesis, parse
 from flywheel.store.partitions import from_rows
-from flywheel.synthesis.tasks import content, from_row, held_out, is_held_out, make_task, make_tasks, to_row
+from flywheel.synthesis.tasks import content, from_row, held_out, is_held_out, make_task, make_tasks, reserved, to_row
 from flywheel.worlds import catalogue
 
 # Without games, whose levels take a while to find.
@@ -132,7 +132,7 @@ def test_every_slot_of_every_world_makes_a_sound_task():
         ({"domains": {"games": ["nowhere"], "sites": ["shop"], "control": ["control"]}}, "'nowhere'"),
         ({"domains": {"games": ["shop"], "sites": ["shop"], "control": ["control"]}}, "of domain sites"),
         ({"held_out": ["moon/crater"]}, "'moon/crater'.*write world/template"),
-        ({"held_out": ["shop/sing"]}, "'shop/sing'.*world shop has open"),
+        ({"held_out": ["shop/sing"]}, "'shop/sing'.*of world shop.*known are open"),
         ({"held_out": [f"settings/{name}" for name in catalogue.get("settings").templates]}, "to train on"),
     ],
 )
@@ -144,3 +144,26 @@ def test_impossible_settings_are_refused_by_name(raw, part):
 def test_an_unknown_split_is_refused():
     with pytest.raises(BadInput, match="'test'"):
         make_tasks(Settings(), 0, "test")
+
+
+# -- gate tasks ------------------------------------------------------------------------------------------------------
+@hypothesis_settings(max_examples=5, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 200))
+def test_no_iteration_trains_on_what_a_gate_asks(seed, iteration):
+    """By the content's hash: no history is read, and what one iteration's gate asks another never trains on."""
+    settings = Settings(seed=seed, synthesis=FORTY)
+    fresh = make_tasks(settings, iteration, "gate")
+    assert len(fresh) == settings.promotion.tasks
+    assert all(reserved(task) and task.split == "eval" for task in fresh)
+    assert len({content(task) for task in fresh}) == len(fresh)
+    for other in (1, iteration, iteration + 1):
+        assert not any(reserved(task) for task in make_tasks(settings, other, "train"))
+    later = {task.task_id for task in make_tasks(settings, iteration + 1, "gate")}
+    assert not {task.task_id for task in fresh} & later
+
+
+def test_a_gate_asks_every_domain_and_held_out_templates_too():
+    fresh = make_tasks(Settings(), 3, "gate")
+    domains = Counter(task.domain for task in fresh)
+    assert max(domains.values()) - min(domains.values()) <= 1
+    assert 0.1 < sum(is_held_out(Settings(), task) for task in fresh) / len(fresh) < 0.5

@@ -36,12 +36,23 @@ def lines(grammar: Grammar) -> list[str]:
 def test_each_line_that_is_told_is_read_as_its_action(grammar):
     told = []
     for line in lines(grammar):
-        example = re.sub(r"\b[xy]\d?\b", "7", line.split("  #")[0]).replace("down or up or right or left", "up")
+        example = re.sub(r"\b[xy]\d?\b", "0", line.split("  #")[0]).replace("down or up or right or left", "up")
         action = parse(f"Thought: a\nAction: {example}", grammar).action
         assert not isinstance(action, ParseError), (line, action)
         told.append(NAMES[type(action)])
     functions = templates.FUNCTIONS if grammar.functions else ()
     assert tuple(told) == templates.SPACES[grammar.actions] + functions
+
+
+# What the signature's actions are called with.
+_SPOT, _KEYS = ("coordinate",), ("keys",)
+NEEDS = {
+    "left_click": _SPOT, "double_click": _SPOT, "right_click": _SPOT, "click": _SPOT, "mouse_move": _SPOT,
+    "long_press": ("coordinate", "time"), "left_click_drag": ("start_coordinate", "coordinate"),
+    "swipe": ("coordinate", "coordinate2"), "key": _KEYS, "key_down": _KEYS, "key_up": _KEYS, "type": ("text",),
+    "scroll": ("coordinate", "pixels"), "hscroll": ("pixels",), "navigate": ("text",), "open": ("text",),
+    "system_button": ("button",), "wait": ("time",), "answer": ("text",), "terminate": ("status",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("grammar", TOOLS, ids=str)
@@ -53,12 +64,13 @@ def test_each_action_of_a_signature_is_known(grammar):
     assert set(functions) == {screen, *(templates.FUNCTIONS if grammar.functions else ())}
     options = functions[screen]["properties"]
     values = {
-        "coordinate": [1, 2], "start_coordinate": [3, 4], "coordinate2": [5, 6], "keys": ["a"], "text": "x",
+        "coordinate": [0, 1], "start_coordinate": [1, 0], "coordinate2": [1, 1], "keys": ["a"], "text": "x",
         "pixels": 5, "button": "Home", "time": 1, "status": "success",
     }  # fmt: skip
     assert set(options) <= {"action", *values}
     for action in options["action"]["enum"]:
-        arguments = {"action": action} | {name: values[name] for name in options if name != "action"}
+        arguments = {"action": action} | {name: values[name] for name in NEEDS.get(action, ())}
+        assert set(arguments) <= {"action", *options}
         text = json.dumps({"name": screen, "arguments": arguments})
         assert not isinstance(parse(f"<tool_call>\n{text}\n</tool_call>", grammar).action, ParseError), action
 

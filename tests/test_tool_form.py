@@ -28,6 +28,7 @@ def call(arguments: str, name: str = "computer_use") -> str:
     [
         (act.Click(at(935, 406)), COMPUTER, call('{"action": "left_click", "coordinate": [935, 406]}')),
         (act.LeftDouble(at(0, 999)), COMPUTER, call('{"action": "double_click", "coordinate": [0, 999]}')),
+        (act.Hover(at(5, 6)), COMPUTER, call('{"action": "mouse_move", "coordinate": [5, 6]}')),
         (act.RightSingle(at(5, 6)), COMPUTER, call('{"action": "right_click", "coordinate": [5, 6]}')),
         (
             act.Drag(at(1, 2), at(3, 4)),
@@ -150,12 +151,12 @@ def test_an_answer_and_its_end_are_one_step():
         (call('{"action": "left_click", "coordinate": [NaN, 5]}'), "a JSON value was expected", 90),
         (call('{"action": "left_click", "coordinate": [' + "9" * 400 + ", 5]}"), "a huge number lies outside", 12),
         (call('{"action": "left_click", "coordinate": [' + "9" * 9999 + ", 5]}"), "the number is too long", 90),
-        (call('{"action": "middle_click", "coordinate": [1, 2]}'), "unknown action 'middle_click'", 12),
+        (call('{"action": "middle_click", "coordinate": [1, 2]}'), "no such action here: middle_click", 12),
         (call('{"action": "type", "text": [1]}'), "not a text: [1]", 12),
         (call('{"action": "type", "text": "hel').split("}")[0], "the string is not closed", 77),
         (call('{"action": "left_click", "coordinate": [10, 2').split("}")[0], "a JSON value was expected", 95),
         (call('{"action": "scroll", "pixels": 0}'), "not an amount", 12),
-        (call('{"action": "system_button", "button": "Menu"}'), "unknown button 'menu'", 12),
+        (call('{"action": "system_button", "button": "Menu"}'), "no such action here: the button menu", 12),
         (call('{"q": 1}', "find"), "unknown action 'find'", 12),
         (call('{"name": "x", "arguments": [1]}', "call_tool"), "not a text", 12),
         ("<tool_call>\n" + "[" * 100_000, "nested too deeply", 12),

@@ -150,7 +150,8 @@ def test_group_relative_advantages_need_no_value_model(folder, batch):
             of[turn.sample.trajectory_id],
             [of[e.trajectory_id] for e in batch if e.task_id == turn.task_id],
         )
-        expected = (mine - np.mean(all_of_task)) / np.std(all_of_task) if np.std(all_of_task) > 1e-8 else 0.0
+        spread = np.std(all_of_task, ddof=1)
+        expected = (mine - np.mean(all_of_task)) / (spread + 1e-6) if spread > 1e-8 else 0.0
         assert turn.advantages == pytest.approx(np.full(len(turn.sample.response), expected))
     figures = ppo_update(made, cut, rl, 1)
     assert "value_loss" not in figures

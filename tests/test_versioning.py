@@ -7,44 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import least_work
 import pytest
 import yaml
+from least_work import frozen, run_stage
 from ruamel.yaml import YAML
 
 from flywheel.errors import BadInput, DataError
 from flywheel.settings import Settings
 from flywheel.store import manifest, versioning
 from flywheel.store.partitions import write_text
-from flywheel.workspace import Workspace, label
+from flywheel.workspace import Workspace
 
 DVC = Path(sys.executable).with_name("dvc")
-
-
-def outputs(ws: Workspace, stage: str, iteration: int) -> list[Path]:
-    """What dvc.yaml says that the stage writes."""
-    outs = yaml.safe_load(versioning.dvc_yaml())["stages"][stage]["do"]["outs"]
-    names = (next(iter(out)) if isinstance(out, dict) else out for out in outs)
-    return [ws.root / name.replace("${key}", label(iteration)) for name in names]
-
-
-def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None:
-    """A stage of the least work: every output that dvc.yaml names, with a text that tells it apart."""
-    for path in outputs(ws, stage, iteration):
-        if path.suffix == ".json":
-            write_text(path, f'{{"iteration": {iteration}, "sessions": [], "text": "{text}"}}')
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-            write_text(path / "part-00000.parquet", f"{stage} {iteration} {path.parent} {text}")
-
-
-def run_iteration(ws: Workspace, iteration: int) -> None:
-    for stage in versioning.stages():
-        run_stage(ws, stage, iteration)
-        versioning.commit(ws, stage, iteration)
-
-
-def frozen(settings: Settings, **changes) -> Settings:
-    return Settings.model_validate({**settings.model_dump(), **changes})
 
 
 @pytest.fixture
@@ -64,16 +39,7 @@ def ws(tmp_path: Path) -> Workspace:
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A git workspace after iteration 1, to be copied."""
-    root = tmp_path_factory.mktemp("turned")
-    subprocess.run(["git", "init", "-q", root], check=True)
-    write_text(root / ".gitignore", ".flywheel/\n/data/\n/models/iteration=*/\n")
-    ws = Workspace(root)
-    write_text(ws.params, "seed: 7\n")
-    versioning.prepare(ws)
-    manifest.genesis(ws, digest="abc")
-    versioning.add_iteration(ws, 1, frozen(Settings(), recording={"sessions_per_iteration": 0}))
-    run_iteration(ws, 1)
-    return root
+    return least_work.turned(tmp_path_factory.mktemp("turned")).root
 
 
 @pytest.fixture

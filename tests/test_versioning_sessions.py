@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
-from flywheel.store import manifest, sessions
+from flywheel.store import dvc_lock, manifest, partitions, sessions
 from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace
 
@@ -44,3 +45,53 @@ def test_a_missing_folder_is_bad_input_only_where_sessions_are_wanted(ws):
     with pytest.raises(BadInput, match=r"set recording\.folder"):
         sessions.plan(ws, 1, "nowhere", 3)
     assert sessions.plan(ws, 1, "nowhere", 0) == []
+
+
+def taken_in(ws: Workspace, iteration: int, invalid: set[str]) -> None:
+    """The iteration's ingest as it is recorded: a trajectory a session, `invalid` where it was set aside."""
+    rows = [
+        {
+            "trajectory_id": trajectory_id(iteration, "k1", 0, f"human-{session.id}"), "task_id": "k1",
+            "domain": "games", "source": "recording", "author": "human", "sample": 0, "policy_version": "human",
+            "status": "invalid" if session.id in invalid else "completed", "steps": 1,
+        }
+        for session in sessions.listed(ws, iteration)
+    ]  # fmt: skip
+    partitions.write(ws, "trajectories", iteration, "ingest", rows)
+    manifest.write(ws, iteration, window=1, sessions=[session.id for session in sessions.listed(ws, iteration)])
+
+
+def test_a_session_that_was_set_aside_and_is_mended_comes_again(ws):
+    sessions.plan(ws, 1, "recordings", 2)
+    taken_in(ws, 1, invalid={"a"})
+    write_text(ws.root / "recordings" / "a" / "events.jsonl", "mended")
+    write_text(ws.root / "recordings" / "b" / "events.jsonl", "touched, though it was used")
+    assert [s.id for s in sessions.plan(ws, 2, "recordings", 9)] == ["a", "c"]
+    taken_in(ws, 2, invalid=set())
+    write_text(ws.root / "recordings" / "a" / "events.jsonl", "touched again")
+    assert sessions.plan(ws, 3, "recordings", 9) == []
+
+
+def test_a_session_that_was_set_aside_and_is_the_same_does_not_come_again(ws):
+    sessions.plan(ws, 1, "recordings", 2)
+    taken_in(ws, 1, invalid={"a"})
+    assert [s.id for s in sessions.plan(ws, 2, "recordings", 9)] == ["c"]
+
+
+def test_a_session_mended_before_ingest_is_recorded_is_taken_as_it_is_now(ws, monkeypatch):
+    sessions.plan(ws, 1, "recordings", 3)
+    write_text(ws.root / "recordings" / "b" / "events.jsonl", "mended")
+    assert [s.id for s in sessions.plan(ws, 1, "recordings", 3)] == ["a", "b", "c"]
+    sessions.planned(ws, 1)
+    write_text(ws.root / "recordings" / "b" / "events.jsonl", "mended after ingest")
+    dvc_lock.path(ws).write_text("schema: '2.0'\nstages:\n  ingest@001:\n    cmd: x\n")
+    before = sessions.listed(ws, 1)
+    assert sessions.plan(ws, 1, "recordings", 3) == before, "what is recorded stands, and stops nothing"
+
+
+def test_a_session_that_is_gone_is_named_with_the_way_out(ws):
+    sessions.plan(ws, 1, "recordings", 3)
+    (ws.root / "recordings" / "b" / "events.jsonl").unlink()
+    (ws.root / "recordings" / "b").rmdir()
+    with pytest.raises(DataError, match="flywheel discard"):
+        sessions.plan(ws, 1, "recordings", 3)

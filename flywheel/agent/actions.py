@@ -37,6 +37,13 @@ class RightSingle:
 
 
 @dataclass(frozen=True)
+class Hover:
+    """The pointer goes there and stays; nothing is pressed."""
+
+    point: Point
+
+
+@dataclass(frozen=True)
 class Drag:
     start_point: Point
     end_point: Point
@@ -206,7 +213,7 @@ def _not_json(name: str) -> None:
 
 
 Action = (
-    Click | LeftDouble | RightSingle | Drag | Hotkey | Type | Scroll | Wait | Finished | CallUser
+    Click | LeftDouble | RightSingle | Hover | Drag | Hotkey | Type | Scroll | Wait | Finished | CallUser
     | Navigate | NavigateBack | Press | Release
     | LongPress | OpenApp | PressHome | PressBack
     | Terminal | ReadFile | WriteFile | ListFiles | ToolCall
@@ -214,10 +221,10 @@ Action = (
 
 # Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
 NAMES: dict[type, str] = {
-    Click: "click", LeftDouble: "left_double", RightSingle: "right_single", Drag: "drag", Hotkey: "hotkey",
-    Type: "type", Scroll: "scroll", Wait: "wait", Finished: "finished", CallUser: "call_user", Navigate: "navigate",
-    NavigateBack: "navigate_back", Press: "press", Release: "release", LongPress: "long_press", OpenApp: "open_app",
-    PressHome: "press_home", PressBack: "press_back", Terminal: "terminal", ReadFile: "read_file",
+    Click: "click", LeftDouble: "left_double", RightSingle: "right_single", Hover: "hover", Drag: "drag",
+    Hotkey: "hotkey", Type: "type", Scroll: "scroll", Wait: "wait", Finished: "finished", CallUser: "call_user",
+    Navigate: "navigate", NavigateBack: "navigate_back", Press: "press", Release: "release", LongPress: "long_press",
+    OpenApp: "open_app", PressHome: "press_home", PressBack: "press_back", Terminal: "terminal", ReadFile: "read_file",
     WriteFile: "write_file", ListFiles: "list_files", ToolCall: "call_tool",
 }  # fmt: skip
 ALONE = frozenset({"finished", "call_user"})  # these stand alone in a step

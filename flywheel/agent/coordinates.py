@@ -4,6 +4,7 @@
   A point is the middle of its cell.
 - boxes: thousandths 0..1000 of the width and the height (UI-TARS 1.0).
 - pixels: of the image as the model is shown it, after `smart_resize` (UI-TARS 1.5, Qwen2.5-VL).
+- fractions: 0..1 of the width and the height (ShowUI, Aguvis, OpenCUA's first checkpoints).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Literal
 from flywheel.agent.actions import Point
 from flywheel.errors import BadInput
 
-Kind = Literal["points", "boxes", "pixels"]
+Kind = Literal["points", "boxes", "pixels", "fractions"]
 
 MAX_RATIO = 200  # of an image's sides, as Qwen2-VL's processor has it
+_PLACES = 4  # of a fraction that is written
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
@@ -26,14 +28,17 @@ class Axis:
     """size: what the whole width (or height) counts. last: the largest number written. middle: 0.5 for cells."""
 
     size: int
-    last: int
+    last: float
     middle: float
 
     def read(self, number: float) -> float:
         """The fraction that 0 <= number <= size names. The far edge, which models write, is the last place."""
         return min(((self.last if number > self.last else number) + self.middle) / self.size, _BELOW_ONE)
 
-    def write(self, fraction: float) -> int:
+    def write(self, fraction: float) -> float:
+        """A whole number, where the axis counts by such."""
+        if self.size == 1:
+            return min(self.last, max(0.0, round(fraction, _PLACES)))
         return min(self.last, max(0, math.floor(fraction * self.size + (0.5 - self.middle))))
 
 
@@ -66,6 +71,11 @@ def boxes() -> Space:
 def pixels(width: int, height: int) -> Space:
     """width, height: of the resized image. A pixel's number is its distance from the edge, as in UI-TARS's code."""
     return Space("pixels", Axis(width, width - 1, 0.0), Axis(height, height - 1, 0.0))
+
+
+def fractions() -> Space:
+    axis = Axis(1, 1 - 10**-_PLACES, 0.0)
+    return Space("fractions", axis, axis)
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -19,13 +19,15 @@ class Grammar:
     """How a model writes its actions.
 
     form: as `policy.template`; minimal is written as point. space: what its numbers mean. actions: the action space
-    that its prompt tells. functions: whether that holds the SDK functions; any grammar reads every action.
+    that its prompt tells. functions: whether that holds the SDK functions; any grammar reads every action. thinks:
+    the prompt itself opens the thinking, so that a model's text is thought until it says `</think>`.
     """
 
     form: Form
     space: Space
     actions: Literal["computer", "browser", "mobile", "game"] = "browser"
     functions: bool = False
+    thinks: bool = False
 
     @classmethod
     def of(cls, policy: config.Policy, screen: tuple[int, int] | None = None) -> Grammar:
@@ -34,7 +36,7 @@ class Grammar:
         screen: width and height of the screens that the model is shown, in pixels. Only the pixels space depends on
         it; raises BadInput where that space is set and there is none, or one that cannot be resized.
         """
-        return cls(policy.template, _space(policy, screen), policy.actions, policy.functions)
+        return cls(policy.template, _space(policy, screen), policy.actions, policy.functions, policy.thinks)
 
     @classmethod
     def of_settings(cls, settings: config.Settings) -> Grammar:
@@ -47,6 +49,8 @@ def _space(policy: config.Policy, screen: tuple[int, int] | None) -> Space:
         return coordinates.points(policy.coordinates)
     if policy.space == "boxes":
         return coordinates.boxes()
+    if policy.space == "fractions":
+        return coordinates.fractions()
     if screen is None:
         raise BadInput("a point in pixels has no meaning without the size of the screen", where="policy.space")
     resized = coordinates.smart_resize(*screen, policy.resize_factor, policy.min_pixels, policy.max_pixels)
@@ -56,6 +60,11 @@ def _space(policy: config.Policy, screen: tuple[int, int] | None) -> Space:
 def as_grammar(grammar: Grammar | int) -> Grammar:
     """A plain number stands for the point form with that many cells an axis: the embedded model's grammar."""
     return grammar if isinstance(grammar, Grammar) else _cells(grammar)
+
+
+def as_written(grammar: Grammar | int) -> Grammar:
+    """The same for a step that a person did, whose text has no thinking that a prompt opened."""
+    return replace(as_grammar(grammar), thinks=False)
 
 
 @lru_cache(maxsize=64)

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, whole
 from flywheel.agent.coordinates import Space
-from flywheel.agent.strings import unescape
-from flywheel.agent.vocabulary import MAX_KEYS, split_keys
+from flywheel.agent.faults import Fault
+from flywheel.agent.keys import split_keys
+from flywheel.agent.strings import like_path, unescape
+from flywheel.agent.vocabulary import MAX_KEYS
 
-_SPOT = r"'(?:<point>|<\|box_start\|>\(|\()(\d{1,6})[ ,](\d{1,6})(?:</point>|\)<\|box_end\|>|\))'"
+_NUMBER = r"(\d{1,6}|0\.\d{1,4})"  # the second in a space of fractions alone
+_SPOT = rf"'(?:<point>|<\|box_start\|>\(|\(){_NUMBER}[ ,]{_NUMBER}(?:</point>|\)<\|box_end\|>|\))'"
 _TEXT = r"'([^'\\]*(?:\\.[^'\\]*)*)'"
 _LONGEST_NAME = 16
 
@@ -33,7 +36,12 @@ def read(text: str, start: int, space: Space) -> Action | None:
 
 
 def _point(x: str, y: str, space: Space) -> Point | None:
-    column, row = int(x), int(y)
+    if "." in x or "." in y:
+        if space.kind != "fractions":
+            return None
+        column, row = float(x), float(y)
+    else:
+        column, row = int(x), int(y)
     if column > space.x.size or row > space.y.size:
         return None
     return Point(space.x.read(column), space.y.read(row))
@@ -59,7 +67,10 @@ def _scroll(found: re.Match[str], space: Space) -> Action | None:
 
 def _keyed(kind: Callable[[tuple[str, ...]], Action], most: int) -> tuple[re.Pattern[str], _Read]:
     def make(found: re.Match[str], space: Space) -> Action | None:
-        keys = tuple(split_keys(whole(found[1])))
+        try:
+            keys = tuple(split_keys(whole(found[1])))
+        except Fault:
+            return None
         return kind(keys) if 1 <= len(keys) <= most else None
 
     return re.compile(r"\(key='([^'\\]+)'\)\s*\Z"), make
@@ -67,7 +78,8 @@ def _keyed(kind: Callable[[tuple[str, ...]], Action], most: int) -> tuple[re.Pat
 
 def _texts(kind: Callable[..., Action], *names: str) -> tuple[re.Pattern[str], _Read]:
     def make(found: re.Match[str], space: Space) -> Action | None:
-        return kind(*map(unescape, found.groups()))
+        texts = found.groups()
+        return None if any(map(like_path, texts)) else kind(*map(unescape, texts))
 
     arguments = ", ".join(f"{name}={_TEXT}" for name in names)
     return re.compile(rf"\({arguments}\)\s*\Z", re.DOTALL), make
@@ -77,14 +89,16 @@ def _bare(kind: Callable[[], Action]) -> tuple[re.Pattern[str], _Read]:
     return re.compile(r"\(\)\s*\Z"), lambda found, space: kind()
 
 
-def _finished(found: re.Match[str], space: Space) -> Action:
-    return act.Finished(unescape(found[1] or ""))
+def _finished(found: re.Match[str], space: Space) -> Action | None:
+    content = found[1] or ""
+    return None if like_path(content) else act.Finished(unescape(content))
 
 
 _FORMS: dict[str, tuple[re.Pattern[str], _Read]] = {
     "click": _pointed(act.Click),
     "left_double": _pointed(act.LeftDouble),
     "right_single": _pointed(act.RightSingle),
+    "hover": _pointed(act.Hover),
     "long_press": _pointed(act.LongPress),
     "drag": (re.compile(rf"\(start_(?:point|box)={_SPOT}, end_(?:point|box)={_SPOT}\)\s*\Z"), _drag),
     "scroll": (re.compile(rf"\((?:point|start_box)={_SPOT}, direction='(up|down|left|right)'\)\s*\Z"), _scroll),

@@ -25,6 +25,9 @@ GRAMMARS = (
     Grammar("tool_call", coordinates.points(1000), "browser"),
     Grammar("tool_call", _SCREEN, "computer", functions=True),
     Grammar("tool_call", coordinates.points(1000), "mobile", functions=True),
+    Grammar("point", _SCREEN, "computer"),
+    Grammar("point", coordinates.fractions(), "mobile"),
+    Grammar("tool_call", coordinates.fractions(), "browser"),
 )
 
 _TEXTS = (
@@ -50,13 +53,14 @@ def action(rng: random.Random) -> Action:
     return rng.choices(
         (
             act.Click(point()), act.LeftDouble(point()), act.RightSingle(point()), act.LongPress(point()),
+            act.Hover(point()),
             act.Drag(point(), point()), act.Scroll(point(), rng.choice(("up", "down", "left", "right"))),
             act.Hotkey(keys), act.Press(keys[0]), act.Release(keys[0]), act.Type(text), act.Wait(),
             act.Finished(text), act.CallUser(), act.Navigate(text), act.NavigateBack(), act.OpenApp(text),
             act.PressHome(), act.PressBack(), act.Terminal(text), act.ReadFile(text), act.ListFiles(text),
             act.WriteFile(text, rng.choice(_TEXTS)), act.ToolCall.of("search", {"q": text, "top": [1, 2.5, None]}),
         ),
-        (30, 2, 2, 2, 4, 8, 5, 2, 2, 10, 3, 4, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1),
+        (30, 2, 2, 2, 2, 4, 8, 5, 2, 2, 10, 3, 4, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1),
     )[0]  # fmt: skip
 
 

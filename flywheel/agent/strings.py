@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from flywheel.agent.actions import whole
+from flywheel.agent.faults import ambiguous
 
 # Opening quote -> what may close it.
 QUOTES = {"'": "'", '"': '"', "‘": "‘’", "’": "‘’", "“": "“”", "”": "“”", "＇": "＇", "＂": "＂"}
@@ -15,9 +16,16 @@ QUOTES = {"'": "'", '"': '"', "‘": "‘’", "’": "‘’", "“": "“”",
 _QUOTE = re.compile(r"\\.|(?P<quote>['\"‘’“”＇＂])", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "/": "/", "'": "'", '"': '"', "\\": "\\"}
+# The begin of a path in Windows whose backslash nobody escaped: `C:\new`, `%TEMP%\new`, `\\server\new`.
+_ROOT = r"(?:(?<![\w\\])[A-Za-z]:|%\w{1,40}%|(?:^|(?<=['\"]))\\\\[\w.-]{1,80})"
+_PATH = re.compile(_ROOT + r"\\(?![\\'\"/]|u[0-9a-fA-F]{4}|\Z)")
+_LIKE_PATH = re.compile(rf"({_ROOT}\\)([ntrbf])")
+_NO_ESCAPE = re.compile(r"\\(?![ntr/'\"\\]|u[0-9a-fA-F]{4})")
+_LINE_ENDS = {"n": "000a", "t": "0009", "r": "000d", "b": "0008", "f": "000c"}
 _ESCAPED = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
-_TAGS = re.compile(r"</?(?:point|bbox|box)>|<\|(?:box|point)_(?:start|end)\|>")
+_TAGS = re.compile(r"</?(?:point|bbox|box)>|<\|(?:box|point)_(?:start|end)\|>|[{}]")
+_AXIS = re.compile(r"['\"]?\b([xyXY])['\"]?\s*[:=：＝]")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NUMBERS = re.compile(r"[\s,，;()（）\[\]]*(-?\d+(?:\.\d+)?(?:[\s,，;()（）\[\]]+-?\d+(?:\.\d+)?)*)[\s,，;()（）\[\]]*")
 _LONGEST_POINT = 200  # characters; longer text is no point, and is not searched for one
@@ -51,6 +59,14 @@ def closing(text: str, at: int, after: re.Pattern[str], spent: set[str]) -> int:
     return other if 0 <= other < first or first < 0 else first
 
 
+def double_quoted(text: str, at: int, end: int) -> bool:
+    """Whether a quote that nobody escaped stands right behind the one at `at`, or before that at `end`."""
+    inner = text[at + 1 : end]
+    if not inner or (text[at] not in (inner[0], inner[-1])):
+        return False
+    return inner[0] == text[at] or not inner[:-1].endswith("\\")
+
+
 def next_quote(text: str, at: int) -> int:
     """The quote, of whatever kind, that comes first behind the one at `at`; -1 where there is none."""
     return next((quote.start() for quote in _QUOTE.finditer(text, at + 1) if quote.lastgroup), -1)
@@ -58,12 +74,36 @@ def next_quote(text: str, at: int) -> int:
 
 def escape(text: str) -> str:
     """For between single quotes."""
-    return text.translate(_ESCAPED)
+    return unlike_path(text.translate(_ESCAPED))
+
+
+def unlike_path(written: str) -> str:
+    """Escaped text in which no line end stands where it would be taken for the backslash of a path (`A:\\nyes`)."""
+    if ":\\" not in written and "%\\" not in written and "\\\\" not in written:
+        return written
+    return _LIKE_PATH.sub(lambda found: f"{found[1]}u{_LINE_ENDS[found[2]]}", written)
 
 
 def unescape(text: str) -> str:
-    """Escapes that there are not, such as that of a path in Windows, stay as they stand."""
+    """Escapes that there are not stay as they stand."""
     return whole(_ESCAPE.sub(_unescaped, text) if "\\" in text else text)
+
+
+def content_of(text: str, at: int) -> str:
+    """What a string says that begins at `at`: as `unescape`, and of a path in Windows as it was written.
+
+    Raises Fault where a path's `\\n` may as well be a line end: one that escapes nothing shows by an escape that
+    there is not (`\\U`).
+    """
+    if not like_path(text):
+        return unescape(text)
+    if "\\\\" in text[2:] or "\\'" in text or '\\"' in text or text.endswith("\\n") or not _NO_ESCAPE.search(text):
+        raise ambiguous(f"a path or line ends? escape the backslashes of {text[:40]!r}", at)
+    return whole(text)
+
+
+def like_path(text: str) -> bool:
+    return "\\" in text and _PATH.search(text) is not None
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -74,5 +114,11 @@ def numbers_in(text: str) -> list[float]:
     """The numbers of a point or a box in any of its spellings; none where there is anything else."""
     if len(text) > _LONGEST_POINT:
         return []
-    numbers = _NUMBERS.fullmatch(_TAGS.sub(" ", text))
+    text = _TAGS.sub(" ", text)
+    if "y" in text or "Y" in text:  # `x=100, y=200`, in this order alone
+        axes = "".join(_AXIS.findall(text)).lower()
+        if axes not in ("xy", "xyxy"):
+            return []
+        text = _AXIS.sub(" ", text)
+    numbers = _NUMBERS.fullmatch(text)
     return [float(number) for number in _NUMBER.findall(numbers[1])] if numbers else []

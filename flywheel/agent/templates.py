@@ -17,6 +17,7 @@ _LINES = {
     "click": "click({one})",
     "left_double": "left_double({one})",
     "right_single": "right_single({one})",
+    "hover": "hover({one})",
     "long_press": "long_press({one})",
     "drag": "drag({start}, {end})",
     "hotkey": "hotkey(key='ctrl c')  # lower case, keys separated by spaces, three at most",
@@ -41,9 +42,9 @@ _LINES = {
 _POINTER = ("click", "left_double", "right_single", "drag")
 _ENDS = ("wait", "finished", "call_user")
 SPACES: dict[str, tuple[str, ...]] = {
-    "computer": (*_POINTER, "hotkey", "type", "scroll", *_ENDS),
+    "computer": (*_POINTER, "hover", "hotkey", "type", "scroll", *_ENDS),
     "browser": (
-        *_POINTER, "hotkey", "press", "release", "type", "scroll", "navigate", "navigate_back", *_ENDS,
+        *_POINTER, "hover", "hotkey", "press", "release", "type", "scroll", "navigate", "navigate_back", *_ENDS,
     ),
     "mobile": ("click", "long_press", "type", "scroll", "drag", "open_app", "press_home", "press_back", *_ENDS),
     "game": (*_POINTER, "hotkey", "press", "release", "type", "scroll", *_ENDS),
@@ -132,6 +133,8 @@ def _places(grammar: Grammar) -> dict[str, str]:
 
 
 def _numbers(grammar: Grammar) -> str:
+    if grammar.space.kind == "fractions":
+        return "Points are fractions of the screen's width and height, 0 to 1, with four digits."
     if grammar.space.kind == "pixels":
         return "Points are pixels of the screenshot, counted from its upper left corner."
     return f"Points count from 0 to {grammar.space.x.last} over the screen's width and height."
@@ -143,6 +146,7 @@ _ABOUT = {
     "double_click": "double-click at the coordinate",
     "right_click": "click with the right button at the coordinate",
     "left_click_drag": "drag from start_coordinate to coordinate",
+    "mouse_move": "move the pointer to the coordinate, and press nothing",
     "key": "press the keys together and let them go",
     "key_down": "hold the key down",
     "key_up": "let the key go",
@@ -160,15 +164,18 @@ _ABOUT = {
     "answer": "end the task with an answer, the text",
     "terminate": "end the task with its status",
 }
-_MOUSE = ("left_click", "double_click", "right_click", "left_click_drag", "key")
+_MOUSE = ("left_click", "double_click", "right_click", "left_click_drag")
 _CLOSE = ("wait", "answer", "terminate")
 _TOOL_ACTIONS: dict[str, tuple[str, ...]] = {
-    "computer": (*_MOUSE, "type", "scroll", "hscroll", *_CLOSE),
-    "browser": (*_MOUSE, "key_down", "key_up", "type", "scroll", "hscroll", "navigate", "navigate_back", *_CLOSE),
+    "computer": (*_MOUSE, "mouse_move", "key", "type", "scroll", "hscroll", *_CLOSE),
+    "browser": (
+        *_MOUSE, "mouse_move", "key", "key_down", "key_up", "type", "scroll", "hscroll", "navigate", "navigate_back",
+        *_CLOSE,
+    ),
     "mobile": ("click", "long_press", "swipe", "type", "system_button", "open", *_CLOSE),
-    "game": (*_MOUSE, "key_down", "key_up", "type", "scroll", "hscroll", *_CLOSE),
-}
-_PLACE = {"type": "array", "items": {"type": "integer"}, "description": "[x, y] from the upper left corner"}
+    "game": (*_MOUSE, "key", "key_down", "key_up", "type", "scroll", "hscroll", *_CLOSE),
+}  # fmt: skip
+_PLACE = {"type": "array", "items": {"type": "number"}, "description": "[x, y] from the upper left corner"}
 _TEXT = {"type": "string"}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "coordinate": _PLACE,
@@ -197,14 +204,15 @@ _FUNCTION_TOOLS = (
 def _screen_tool(grammar: Grammar) -> tuple[str, str, dict[str, Any], list[str]]:
     mobile = grammar.actions == "mobile"
     actions = _TOOL_ACTIONS[grammar.actions]
-    width, height = grammar.space.size
+    size = "{}x{}".format(*grammar.space.size)
+    scale = _numbers(grammar) if grammar.space.kind == "fractions" else f"The screen's resolution is {size}."
     what = "Touch a phone's screen." if mobile else "Use the mouse and the keyboard."
     about = "\n".join(f"* `{action}`: {_ABOUT[action]}." for action in actions)
     options = {
         name: option for name, option in _OPTIONS.items() if name not in _NEEDED_BY or _NEEDED_BY[name] & set(actions)
     }
     action = {"type": "string", "enum": list(actions), "description": about}
-    told = f"{what} The screen's resolution is {width}x{height}. Point at the middle of an element."
+    told = f"{what} {scale} Point at the middle of an element."
     return "mobile_use" if mobile else "computer_use", told, {"action": action, **options}, ["action"]
 
 

@@ -1,96 +1,122 @@
-"""From the name of an action and its arguments to the action: what all text forms share."""
+"""From the name of an action and its arguments, in the grammar's own words, to the action."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flywheel.agent import actions as act
 from flywheel.agent import loose_json
 from flywheel.agent.actions import Action, Point, ToolCall, canonical, whole
 from flywheel.agent.coordinates import Space
-from flywheel.agent.faults import Fault
+from flywheel.agent.faults import Fault, ambiguous
+from flywheel.agent.keys import MODIFIERS, split_keys
+from flywheel.agent.strings import numbers_in
 
 MAX_KEYS = 3
 DIRECTIONS = ("up", "down", "left", "right")
 
 
-class Arguments(ABC):
-    """The arguments of one call, by the grammar's parameter names.
+class Arguments:
+    """The arguments of one call, by the grammar's parameter names: texts, numbers, lists and mappings.
 
-    at: where the call begins. Each text form says how its values are read: `point_of`, `text_of`, `said`, `place`.
+    at: where the call begins. places: where in the text its values stand, where that is known.
     """
 
-    def __init__(self, name: str, values: dict[str, Any], at: int, space: Space) -> None:
-        self.name, self.values, self.at, self.space = name, values, at, space
+    def __init__(
+        self, name: str, values: dict[str, Any], at: int, space: Space, places: Mapping[str, int] | None = None
+    ) -> None:
+        self.name, self.values, self.at, self.space, self.places = name, values, at, space, places or {}
 
-    @abstractmethod
-    def point_of(self, value: Any) -> Point: ...
+    def place(self, name: str) -> int:
+        return self.places.get(name, self.at)
 
-    @abstractmethod
-    def text_of(self, value: Any) -> str: ...
-
-    @abstractmethod
-    def said(self, value: Any) -> str:
-        """A value as an error names it."""
-
-    def place(self, value: Any) -> int:
-        """Where a value stands in the text."""
-        return self.at
-
-    def need(self, *names: str) -> Any:
+    def need(self, *names: str) -> str:
+        """The first of the names that is given."""
         for name in names:
             if name in self.values:
-                return self.values[name]
+                return name
         raise Fault(f"{self.name} needs {names[0]}", self.at)
 
-    def point(self, *names: str) -> Point:
-        return self.point_of(self.need(*names))
-
     def text(self, *names: str) -> str:
-        return whole(self.text_of(self.need(*names)))
+        name = self.need(*names)
+        return whole(text_of(self.values[name], self.place(name)))
 
     def keys(self) -> tuple[str, ...]:
-        value = self.need("key")
+        value, place = self.values[self.need("key")], self.place("key")
         words = value if isinstance(value, list) else [value]
-        keys = tuple(key for word in words for key in split_keys(whole(self.text_of(word))))
+        keys: list[str] = []
+        for word in words:
+            pressed = split_keys(whole(text_of(word, place)), place)
+            if len(words) > 1 and len(pressed) > 1 and pressed[-1] not in MODIFIERS:
+                raise ambiguous(f"keys together, or one after the other? {said(value)[:40]}", place)
+            if not pressed and len(words) > 1:
+                raise Fault("a key has no name", place)
+            keys += pressed
         if not keys:
-            raise Fault("no key is named", self.place(value))
+            raise Fault("no key is named", place)
         if len(keys) > MAX_KEYS:
-            raise Fault(f"{len(keys)} keys; {MAX_KEYS} at most", self.place(value))
-        return keys
+            raise Fault(f"{len(keys)} keys; {MAX_KEYS} at most", place)
+        return tuple(keys)
 
-    def point_at(self, numbers: list[float], value: Any) -> Point:
-        """The point that two numbers name, or the middle of the box that four do. value: where they come from."""
+    def point(self, *names: str) -> Point:
+        """The point that two numbers name, or the middle of the box that four do."""
+        name = self.need(*names)
+        value, place = self.values[name], self.place(name)
+        numbers = numbers_of(value)
         if len(numbers) not in (2, 4):
-            raise Fault(f"not a point: {self.said(value)[:40]!r}", self.place(value))
+            raise Fault(f"not a point: {said(value)[:40]!r}", place)
         axes = (self.space.x, self.space.y)
         for index, number in enumerate(numbers):
+            axis = axes[index % 2]
             # An integer of a thousand digits is no float, so it is compared before anything is computed.
-            if not 0 <= number <= axes[index % 2].size:
+            if not 0 <= number <= axis.size:
                 written = f"{number:g}" if isinstance(number, float) or abs(number) < 1e15 else "a huge number"
-                raise Fault(f"{written} lies outside 0..{axes[index % 2].last}", self.place(value))
+                raise Fault(f"{written} lies outside 0..{axis.last}", place)
+        if self.space.kind != "fractions" and any(0 < number < 1 for number in numbers):
+            raise ambiguous(f"{said(value)[:40]} is a fraction of the screen, and policy.space is not", place)
         if len(numbers) == 4:
             numbers = [(numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2]
         return Point(axes[0].read(numbers[0]), axes[1].read(numbers[1]))
 
 
-def split_keys(text: str) -> list[str]:
-    """`Ctrl+Shift t` -> ctrl, shift, t. A plus that separates nothing is the key itself."""
-    words, keys = text.lower().split(), []
-    for index, word in enumerate(words):
-        if word == "+":
-            keys += ["+"] if index in (0, len(words) - 1) else []
-            continue
-        keys += ["+" if part == "plus" else part for part in word.split("+") if part]
-        keys += ["+"] if word.endswith("++") else []
-    return keys if words or not text else ["space"]
+def numbers_of(value: Any) -> list[float]:
+    """The numbers of a point or a box: `[1, 2]`, `[[1, 2]]`, `[[1, 2], [3, 4]]`, `{"x": 1, "y": 2}`, or a text."""
+    if isinstance(value, str):
+        return numbers_in(value)
+    if type(value) is list and len(value) == 2 and type(value[0]) is type(value[1]) is int:
+        return value
+    if isinstance(value, Mapping):
+        value = [value.get("x"), value.get("y")]
+    if isinstance(value, list) and value and all(isinstance(one, list) for one in value[:3]):
+        value = [number for one in value[:3] for number in one]
+    if not isinstance(value, list):
+        return []
+    if len(value) in (2, 4) and all(isinstance(one, str) for one in value):
+        return numbers_in(", ".join(value))
+    return value if all(type(number) in (int, float) for number in value) else []
 
 
-def spell_keys(keys: tuple[str, ...]) -> list[str]:
-    """Each key as one word: the sign that separates keys has a name."""
-    return ["plus" if key == "+" else key for key in keys]
+def text_of(value: Any, at: int) -> str:
+    if isinstance(value, str):
+        return value
+    if type(value) in (int, float):
+        return said(value)
+    if isinstance(value, dict):  # the arguments of a tool
+        try:
+            return canonical(value)
+        except (ValueError, RecursionError):
+            pass
+    raise Fault(f"not a text: {said(value)[:40]}", at)
+
+
+def said(value: Any) -> str:
+    """A value as an error or a text names it: never raises."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value)[:200]
+    except (ValueError, RecursionError):  # an integer of thousands of digits; a deep nest
+        return type(value).__name__
 
 
 def build(arguments: Arguments) -> Action:
@@ -105,10 +131,9 @@ def _scroll(arguments: Arguments) -> Action:
     # Mobile models write a swipe as a scroll with two points.
     if "end_point" in arguments.values and "direction" not in arguments.values:
         return _drag(arguments)
-    value = arguments.need("direction")
-    direction = arguments.text_of(value).strip().lower()
+    direction = arguments.text("direction").strip().lower()
     if direction not in DIRECTIONS:
-        raise Fault(f"unknown direction {arguments.text_of(value)[:20]!r}", arguments.place(value))
+        raise Fault(f"unknown direction {direction[:20]!r}", arguments.place("direction"))
     given = {"point", "start_point"} & set(arguments.values)
     where = arguments.point("point", "start_point") if given else Point(0.5, 0.5)
     return act.Scroll(where, direction)  # type: ignore[arg-type]
@@ -122,7 +147,7 @@ def _one_key(kind: Callable[[str], Action]) -> Callable[[Arguments], Action]:
     def make(arguments: Arguments) -> Action:
         keys = arguments.keys()
         if len(keys) != 1:
-            raise Fault(f"{arguments.name} takes one key", arguments.place(arguments.values["key"]))
+            raise Fault(f"{arguments.name} takes one key", arguments.place("key"))
         return kind(keys[0])
 
     return make
@@ -140,8 +165,7 @@ def _tool(arguments: Arguments) -> Action:
         reason = fault.error.reason
     except (ValueError, RecursionError) as error:
         reason = str(error)[:80]
-    place = arguments.place(arguments.values["arguments"])
-    raise Fault(f"the arguments of a tool are not a JSON object: {reason}", place)
+    raise Fault(f"the arguments of a tool are not a JSON object: {reason}", arguments.place("arguments"))
 
 
 def _pointed(kind: Callable[[Point], Action]) -> Callable[[Arguments], Action]:
@@ -150,12 +174,12 @@ def _pointed(kind: Callable[[Point], Action]) -> Callable[[Arguments], Action]:
 
 _BUILDERS: dict[str, Callable[[Arguments], Action]] = {
     "click": _pointed(act.Click),
-    "left_single": _pointed(act.Click),
     "left_double": _pointed(act.LeftDouble),
     "right_single": _pointed(act.RightSingle),
+    "hover": _pointed(act.Hover),
+    "mouse_move": _pointed(act.Hover),
     "long_press": _pointed(act.LongPress),
     "drag": _drag,
-    "select": _drag,
     "scroll": _scroll,
     "hotkey": lambda arguments: act.Hotkey(arguments.keys()),
     "press": _one_key(act.Press),

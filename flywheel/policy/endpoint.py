@@ -15,6 +15,7 @@ import httpx
 
 from flywheel import settings as config
 from flywheel.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.policy.serving import key as serving_key
 
 PAUSE_S = 0.25  # the first pause between two tries is up to this long, each further one up to twice as long
 LONGEST_PAUSE_S = 8.0
@@ -46,7 +47,9 @@ class _Passing(Exception):
 
 
 class Endpoint:
-    """A server's address and key. Raises BadInput for an endpoint that is not an address.
+    """A server's address and key: of a `flywheel serve` of this user, where one is there, else of policy.key_variable.
+
+    Raises BadInput for an endpoint that is not an address.
 
     Tries are repeated where the fault may pass (no connection, a connection that breaks, 429, 502, 503, 504), after a
     pause drawn from 0 to a bound that doubles (full jitter), no shorter than the server's Retry-After. The draws come
@@ -70,7 +73,7 @@ class Endpoint:
 
     def client(self) -> httpx.AsyncClient:
         """Connections to this server, to be closed. They belong to the event loop that they are used in."""
-        key = os.environ.get(self._policy.key_variable, "")
+        key = serving_key.of(self.url) or os.environ.get(self._policy.key_variable, "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._policy.batch)
         # Without limits of its own on time: `call` has a deadline over everything.

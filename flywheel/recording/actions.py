@@ -11,9 +11,10 @@ from flywheel.errors import BadInput
 
 # What the recorder writes as `kind`. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
 KINDS = (
-    "click", "double", "right", "drag", "drop", "key", "down", "up", "type", "scroll", "navigate", "back", "stop",
+    "click", "double", "right", "hover", "drag", "drop", "key", "down", "up", "type", "scroll", "navigate", "back",
+    "stop",
 )  # fmt: skip
-_POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle}
+_POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle, "hover": act.Hover}
 _DIRECTIONS = ("up", "down", "left", "right")
 
 
@@ -76,7 +77,7 @@ def _submits(event: Event, previous: Recorded | None) -> bool:
 
 def _action(event: Event, index: int) -> Action:
     match event.kind:
-        case "click" | "double" | "right":
+        case "click" | "double" | "right" | "hover":
             return _POINTED[event.kind](_point(event, index))
         case "drag":
             point = _point(event, index)
@@ -131,6 +132,8 @@ def to_events(action: Action, time_s: float, screen: int, label: str = "", *, se
             return [first("double", point, text=label)]
         case act.RightSingle(point):
             return [first("right", point, text=label)]
+        case act.Hover(point):
+            return [first("hover", point, text=label)]
         case act.Drag(start, end):
             return [first("drag", start, text=label), Event(later, "drop", end.x, end.y)]
         case act.Hotkey(keys):

@@ -1,37 +1,87 @@
-"""Speech as samples: reading a file, resampling, and cutting it into utterances by its energy."""
+"""Speech as samples: reading a file, resampling, and cutting it into utterances by its energy.
+
+A recording may last for hours: it is read in blocks, and what is longer than one lies in a file that is mapped, not in
+memory.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
 from flywheel.errors import DataError
+from flywheel.recording import container
 
 RATE = 16_000  # samples a second that every recognizer gets
+LEAST_RATE = 8_000  # of a file: below it, half of what tells consonants apart is lost
 
 _FRAME_S = 0.02
 _PAD_S = 0.15  # kept on both sides of an utterance: the first consonant is quieter than the threshold
+_BLOCK_S = 60  # read, resampled and measured at a time
+_MARGIN_S = 1  # resampled with each block on both sides: at its very ends, a block's resampling is not exact
 
 
 def read(path: Path) -> np.ndarray:
     """A sound file (FLAC, Opus, WAV) as float32 mono at `RATE`, in [-1, 1].
 
-    Raises DataError for a file that is missing, is not sound, is cut off, or is empty.
+    Raises DataError for a file that is missing, is not sound, is damaged or cut off (`container.check`), or is empty.
     """
-    fix = "copy the recording again from the annotator's machine"
-    if not path.is_file():
-        raise DataError("the recording has no audio", where=path, fix=fix)
+    container.check(path)
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        with soundfile.SoundFile(path) as sound:
+            if sound.samplerate < LEAST_RATE:
+                raise DataError(
+                    f"the audio has {sound.samplerate:,} samples a second", where=path,
+                    fix=f"record with {RATE:,} or more; {LEAST_RATE:,} is the least",
+                )  # fmt: skip
+            samples = _gathered(_resampled(sound, path))
     except (soundfile.SoundFileError, RuntimeError) as error:
-        raise DataError(f"the audio cannot be read: {error}", where=path, fix=fix) from None
+        raise DataError(f"the audio cannot be read: {error}", where=path, fix=container.COPY) from None
     if not len(samples):
-        raise DataError("the audio is empty", where=path, fix=fix)
-    if not np.isfinite(samples).all():
-        raise DataError("the audio holds values that are not numbers", where=path, fix=fix)
-    return resample(samples.mean(axis=1), rate)
+        raise DataError("the audio is empty", where=path, fix=container.COPY)
+    return samples
+
+
+def _resampled(sound: soundfile.SoundFile, path: Path) -> Iterator[np.ndarray]:
+    """The sound as mono at `RATE`, `_BLOCK_S` seconds at a time; the blocks meet at whole seconds."""
+    rate, begin, done = sound.samplerate, 0, 0  # begin: of `held`, done: of what was given out, in seconds
+    held, ended = np.zeros(0, np.float32), False
+    while not ended:
+        wanted = (done + _BLOCK_S + _MARGIN_S - begin) * rate - len(held)
+        new = sound.read(wanted, dtype="float32", always_2d=True)
+        if not np.isfinite(new).all():
+            raise DataError("the audio holds values that are not numbers", where=path, fix=container.COPY)
+        held, ended = np.concatenate([held, new.mean(axis=1)]), len(new) < wanted
+        first = (done - begin) * RATE
+        yield resample(held, rate)[first : None if ended else first + _BLOCK_S * RATE]
+        done += _BLOCK_S
+        held, begin = held[(done - _MARGIN_S - begin) * rate :], done - _MARGIN_S
+
+
+def _gathered(blocks: Iterator[np.ndarray]) -> np.ndarray:
+    """One block as it is; more of them in a file of no name, which the system takes back with the array."""
+    first = next(blocks)
+    second = next(blocks, None)
+    if second is None:
+        return first
+    with tempfile.TemporaryFile() as file:
+        for block in (first, second):
+            block.tofile(file)
+        for block in blocks:
+            block.tofile(file)
+        file.flush()
+        return np.memmap(file, np.float32, "r")
+
+
+def blocks(samples: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """`samples` a minute at a time, each block but the last a multiple of `size` samples."""
+    step = max(_BLOCK_S * RATE // size, 1) * size
+    for at in range(0, len(samples), step):
+        yield samples[at : at + step]
 
 
 def resample(samples: np.ndarray, rate: int, to: int = RATE) -> np.ndarray:
@@ -60,8 +110,7 @@ def segments(
     count = len(samples) // size
     if not count:
         return []
-    frames = samples[: count * size].astype(np.float64).reshape(count, size)
-    level = 10 * np.log10((frames**2).mean(axis=1) + 1e-10)
+    level = levels(samples[: count * size], size)
     floor, loud = np.percentile(level, 10), np.percentile(level, 95)
     # A recording without contrast is all speech or all silence: then the absolute level decides.
     threshold = max(floor + 9, loud - 35, -55.0) if loud - floor > 12 else -35.0
@@ -70,6 +119,12 @@ def segments(
     runs = [run for run in runs if (run[1] - run[0]) * _FRAME_S >= shortest_s]
     pieces = [piece for run in runs for piece in _cut(run, level, round(longest_s / _FRAME_S))]
     return _padded([(a * _FRAME_S, b * _FRAME_S) for a, b in pieces], len(samples) / rate)
+
+
+def levels(samples: np.ndarray, size: int) -> np.ndarray:
+    """Level in dB (0: full scale) of each frame of `size` samples."""
+    powers = [(block.astype(np.float64).reshape(-1, size) ** 2).mean(axis=1) for block in blocks(samples, size)]
+    return 10 * np.log10(np.concatenate(powers) + 1e-10)
 
 
 def _runs(speech: np.ndarray) -> list[tuple[int, int]]:

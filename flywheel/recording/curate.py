@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from flywheel.agent.actions import ParseError
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import Grammar, as_written
 from flywheel.agent.parser import parse
 from flywheel.errors import EnvError
 from flywheel.sandbox.env import Env, Task
@@ -61,7 +61,7 @@ def executable(steps: Sequence[Row], images: Sequence[str], grammar: Grammar | i
     """Why the steps cannot be carried out or learned from; empty where they can."""
     if not steps:
         return ["no actions"]
-    faults, known = [], set(images)
+    faults, known, grammar = [], set(images), as_written(grammar)
     for number, step in enumerate(steps):
         if step["step"] != number:
             faults.append(f"step {number} is missing")
@@ -93,6 +93,7 @@ async def replay(env: Env, task: Task, steps: Sequence[Row], grammar: Grammar | 
     The worlds are deterministic, so each screen must be the recorded one, byte for byte, and so must the end.
     """
     try:
+        grammar = as_written(grammar)
         result = await env.reset(task, task.seed)
         for number, step in enumerate(steps):
             if result.terminated or result.truncated:

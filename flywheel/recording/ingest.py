@@ -114,7 +114,7 @@ class _Watched:
     """A recognizer that ends the process where it hangs: in native code no exception can be raised."""
 
     def __init__(self, recognizer: Recognizer) -> None:
-        self.name, self._recognizer = recognizer.name, recognizer
+        self.name, self.whole, self._recognizer = recognizer.name, recognizer.whole, recognizer
 
     def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
         faulthandler.dump_traceback_later(max(deadline_s, 0.0) + _GRACE_S, exit=True)

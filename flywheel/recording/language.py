@@ -1,8 +1,8 @@
 """A trigram model of how people speak about a screen, in the ARPA format: it leads a recognizer to likely words.
 
-A general model of English hears `i opened the card` where an interface has a cart. This one has two parts: n-grams of
-generated sentences about interfaces (verbs, colours, shapes, things, buttons, settings; fillers and corrections),
-and, below them, single words of general English, so that other speech is still heard.
+A general model of English hears `i opened the card` where an interface has a cart. This one has n-grams of generated
+sentences about interfaces (verbs, colours, shapes, things, buttons, settings; fillers and corrections); all other
+speech is left to the general one (`pocketsphinx.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from flywheel.synthesis.words import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, S
 
 SENTENCES = 6000
 DISCOUNT = 0.7  # taken from each n-gram's count for those never seen
-GENERAL = 0.15  # share of single-word probability that goes to general English
 
 Sentence = Sequence[str]
-_START, _END = "<s>", "</s>"
+START, END = "<s>", "</s>"
 
 _FILLERS = ("um", "uh", "okay", "so", "well", "let me see", "um okay", "hmm", "and", "now", "then", "first", "next")
 _TURNS = ("no wait", "sorry", "no sorry", "i mean", "no", "wait")
@@ -89,48 +88,55 @@ def _sentence(rng: random.Random) -> list[str]:
     return words
 
 
-def arpa(corpus: Sequence[Sentence], general: Mapping[str, float]) -> str:
-    """An ARPA trigram model of `corpus`; `general`: word -> probability in general English, in any scale.
+class Trigrams:
+    """A trigram model of `corpus`.
 
     Interpolated absolute discounting: with c(h) the count of history h and n(h) the number of words seen after it,
     p(w | h) = max(c(h w) - D, 0) / c(h) + D n(h) / c(h) p(w | h'), where h' is h without its first word. Single words:
-    (1 - GENERAL) of their share of the corpus and GENERAL of their share of general English.
+    their share of the corpus.
     """
-    counts = [_counts(corpus, order) for order in (1, 2, 3)]
-    words = _unigrams(counts[0], general)
-    following = [_following(counts[order]) for order in (1, 2)]  # after histories of one and of two words
 
-    def probability(gram: tuple[str, ...]) -> float:
+    def __init__(self, corpus: Sequence[Sentence]) -> None:
+        self._counts = [_counts(corpus, order) for order in (1, 2, 3)]
+        total = sum(self._counts[0].values())
+        self._words = {word: count / total for (word,), count in self._counts[0].items()}
+        self._following = [_following(self._counts[order]) for order in (1, 2)]  # after one word, after two
+
+    def probability(self, gram: tuple[str, ...]) -> float:
+        """Of the last word after those before it, up to two; 0 for a word that is not in the corpus."""
         if len(gram) == 1:
-            return words[gram[0]]
-        total, kinds = following[len(gram) - 2].get(gram[:-1], (0, 0))
-        lower = probability(gram[1:])
+            return self._words.get(gram[0], 0.0)
+        total, kinds = self._following[len(gram) - 2].get(gram[:-1], (0, 0))
+        lower = self.probability(gram[1:])
         if not total:
             return lower
-        seen = counts[len(gram) - 1].get(gram, 0)
+        seen = self._counts[len(gram) - 1].get(gram, 0)
         return max(seen - DISCOUNT, 0) / total + DISCOUNT * kinds / total * lower
 
-    def backoff(gram: tuple[str, ...]) -> float:
-        total, kinds = following[len(gram) - 1].get(gram, (0, 0))
+    def _backoff(self, gram: tuple[str, ...]) -> float:
+        total, kinds = self._following[len(gram) - 1].get(gram, (0, 0))
         return math.log10(DISCOUNT * kinds / total) if total else 0.0
 
-    grams = [sorted((word,) for word in (_START, *words)), sorted(counts[1]), sorted(counts[2])]
-    lines = ["\\data\\", *(f"ngram {order}={len(g)}" for order, g in enumerate(grams, 1))]
-    for order, listed in enumerate(grams, 1):
-        lines += ["", f"\\{order}-grams:"]
-        for gram in listed:
-            value = -99.0 if gram == (_START,) else math.log10(probability(gram))
-            lines.append(f"{value:.4f} {' '.join(gram)}" + (f" {backoff(gram):.4f}" if order < 3 else ""))
-    return "\n".join([*lines, "", "\\end\\", ""])
+    def arpa(self) -> str:
+        grams = [
+            sorted((word,) for word in (START, *self._words)), sorted(self._counts[1]), sorted(self._counts[2]),
+        ]  # fmt: skip
+        lines = ["\\data\\", *(f"ngram {order}={len(g)}" for order, g in enumerate(grams, 1))]
+        for order, listed in enumerate(grams, 1):
+            lines += ["", f"\\{order}-grams:"]
+            for gram in listed:
+                value = -99.0 if gram == (START,) else math.log10(self.probability(gram))
+                lines.append(f"{value:.4f} {' '.join(gram)}" + (f" {self._backoff(gram):.4f}" if order < 3 else ""))
+        return "\n".join([*lines, "", "\\end\\", ""])
 
 
 def _counts(corpus: Sequence[Sentence], order: int) -> Counter[tuple[str, ...]]:
     counts: Counter[tuple[str, ...]] = Counter()
     for sentence in corpus:
-        padded = [_START, *sentence, _END]
+        padded = [START, *sentence, END]
         counts.update(tuple(padded[at : at + order]) for at in range(len(padded) - order + 1))
     if order == 1:
-        del counts[(_START,)]  # never follows anything
+        del counts[(START,)]  # never follows anything
     return counts
 
 
@@ -141,12 +147,3 @@ def _following(counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], t
         totals[gram[:-1]][0] += count
         totals[gram[:-1]][1] += 1
     return {history: (total, kinds) for history, (total, kinds) in totals.items()}
-
-
-def _unigrams(counts: Mapping[tuple[str, ...], int], general: Mapping[str, float]) -> dict[str, float]:
-    total, mass = sum(counts.values()), sum(general.values())
-    share = GENERAL if mass else 0.0
-    words = {word: (1 - share) * count / total for (word,), count in counts.items()}
-    for word, weight in general.items():
-        words[word] = words.get(word, 0.0) + share * weight / mass
-    return words

@@ -17,7 +17,7 @@ from typing import Any
 
 from flywheel.recording.audio import RATE
 from flywheel.recording.ingest import align_session, heard, new_sessions
-from flywheel.recording.recognizer import open_recognizer
+from flywheel.recording.recognizer import Recognizer, open_recognizer
 from flywheel.recording.refine import Heard, open_refiner
 from flywheel.recording.session import load_session
 from flywheel.recording.utterances import joined, transcribe
@@ -36,10 +36,13 @@ def edits(reference: Sequence[str], heard: Sequence[str]) -> int:
     return row[-1]
 
 
-def measure(folder: Path, settings: Settings) -> dict[str, Any]:
-    """Over all sessions of `folder`: word error rates, share of utterances on the right step, error of the offset."""
+def measure(folder: Path, settings: Settings, recognizer: Recognizer | None = None) -> dict[str, Any]:
+    """Over all sessions of `folder`: word error rates, share of utterances on the right step, error of the offset.
+
+    recognizer: default the one that the settings name.
+    """
     truth = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
-    recognizer, refiner = open_recognizer(settings.recording), open_refiner(settings)
+    recognizer, refiner = recognizer or open_recognizer(settings.recording), open_refiner(settings)
     asr, thoughts, aligned, offsets, wrong = [0, 0], [0, 0], [0, 0], [], []
     speech, begun = 0.0, time.process_time()
     for path in new_sessions(folder, set(), len(truth)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -38,17 +39,27 @@ class Transcript:
 
 
 class Recognizer(Protocol):
-    """name: as it is written into the table `thoughts`."""
+    """name: as it is written into the table `thoughts`. whole: it wants a recording as a whole, not by utterances."""
 
     name: str
+    whole: bool
 
     def recognize(self, samples: np.ndarray, rate: int, deadline_s: float = 60.0) -> Transcript:
-        """The words of one utterance.
+        """The words of one utterance, or of a whole recording.
 
         samples: float32 mono (n,), in [-1, 1], at `rate` = 16,000 a second; BadInput for anything else.
         Words are lower case without punctuation; times are within the audio and do not decrease.
         Raises RecognitionTimeout where `deadline_s` seconds have passed.
         """
+
+
+def located(settings: Recording, folder: Path) -> Recording:
+    """The same settings with the full path of a checkpoint that lies at a path relative to `folder`.
+
+    Without this it would depend on the directory that a process was started in. A published model's name stays.
+    """
+    path = folder / Path(settings.whisper_model).expanduser()
+    return settings.model_copy(update={"whisper_model": str(path)}) if path.is_file() else settings
 
 
 def open_recognizer(settings: Recording) -> Recognizer:

@@ -57,7 +57,11 @@ def session_rows(
 ) -> IngestedSession:
     identity = _identity(session.task.task_id, session.meta.session, iteration)
     grammar = Grammar.of_settings(settings)
-    steps = _steps(session, identity, _thoughts_of(session, texts, alignment), grammar)
+    # What was hardly understood is kept and marked, but is no thought to learn from: refined, it reads as well as any.
+    least = settings.recording.least_confidence
+    doubtful = [bool(text) and one.confidence < least for one, text in zip(utterances, texts, strict=True)]
+    trusted = ["" if doubt else text for text, doubt in zip(texts, doubtful, strict=True)]
+    steps = _steps(session, identity, _thoughts_of(session, trusted, alignment), grammar)
     outcome = session.meta.outcome
     trajectory = _trajectory(session.task.task_id, session.meta.session, iteration) | {
         "domain": session.task.domain, "world": session.task.world, "level": session.task.level,
@@ -68,6 +72,9 @@ def session_rows(
     }  # fmt: skip
     images = {s.sha256: s for s in session.screens.values()}
     found = curate(trajectory, steps, list(images), grammar, session.task.max_steps)
+    if any(doubtful):
+        remark = f"{sum(doubtful)} of {len(texts)} utterances were hardly understood"
+        found = replace(found, remarks=(*found.remarks, remark))
     if not found.accepted:
         trajectory |= {"status": "invalid", "error": "; ".join(found.faults)}
     task = to_row(session.task)
@@ -76,7 +83,7 @@ def session_rows(
         trajectory_row=trajectory,
         task_row=task,
         step_rows=tuple(steps),
-        thought_rows=tuple(_thoughts(identity, utterances, texts, alignment, recognizer, refined_by)),
+        thought_rows=tuple(_thoughts(identity, utterances, texts, alignment, recognizer, refined_by, doubtful)),
         event_rows=tuple(_events(session, identity)),
         image_rows=tuple(
             {name: value for name, value in vars(screen).items() if name not in ("time_s", "url")}
@@ -167,6 +174,7 @@ def _thoughts(
     alignment: Alignment,
     recognizer: str,
     refined_by: str,
+    doubtful: Sequence[bool],
 ) -> Iterable[dict[str, Any]]:
     """Rows of `thoughts`, their times on the screen's clock."""
     offset = alignment.offset_s
@@ -177,6 +185,7 @@ def _thoughts(
             "end_s": utterance.end_s + offset, "asr_text": utterance.text, "text": text,
             "words": [asdict(word) for word in words], "step": alignment.steps[number],
             "alignment_score": alignment.scores[number], "recognizer": recognizer, "refined_by": refined_by,
+            "confidence": utterance.confidence, "doubtful": doubtful[number],
         }  # fmt: skip
 
 

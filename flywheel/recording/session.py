@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flywheel.errors import BadInput, DataError
-from flywheel.recording import audio
+from flywheel.recording import audio, soundness
 from flywheel.recording.actions import Event, Recorded, to_actions
 from flywheel.sandbox.env import Task
 from flywheel.synthesis.tasks import from_row
@@ -49,8 +49,9 @@ class Outcome(BaseModel):
 class Meta(BaseModel):
     """`session.json`.
 
-    audio: file name. sync_s: the screen's clock minus the audio's, as both told it at the start (wrong by up to a
-    second); null where they were not read. started_at: the zero of the screen's clock.
+    audio: file name. audio_sha256: of that file; empty where a recorder does not write it. sync_s: the screen's clock
+    minus the audio's, as both told it at the start (wrong by up to a second); null where they were not read.
+    started_at: the zero of the screen's clock. seconds: until both were stopped, on the screen's clock.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,6 +64,7 @@ class Meta(BaseModel):
     width: int = Field(ge=1)
     height: int = Field(ge=1)
     audio: str
+    audio_sha256: str = ""
     sync_s: float | None
     started_at: datetime
     seconds: float = Field(gt=0)
@@ -110,8 +112,28 @@ def load_session(folder: Path) -> Session:
                 f"the screen before event {recorded.events[0]} is missing (screen {recorded.screen})",
                 where=folder / "screens.parquet", fix=_COPY,
             )  # fmt: skip
-    samples = audio.read(folder / meta.audio)
+    samples = _samples(folder / meta.audio, meta, events)
     return Session(folder, meta, task, tuple(events), tuple(actions), screens, samples)
+
+
+def _samples(path: Path, meta: Meta, events: list[Event]) -> np.ndarray:
+    """The speech. Raises DataError where it cannot be trusted: a thought at a wrong time goes to a wrong step."""
+    samples = audio.read(path)
+    if meta.audio_sha256 and _sha256(path) != meta.audio_sha256:
+        raise DataError("the audio is damaged: its sha256 is not that of session.json", where=path, fix=_COPY)
+    if events[-1].time_s > meta.seconds:
+        raise DataError(
+            f"session.json does not hold: seconds is {meta.seconds}, the last event is at {events[-1].time_s}",
+            where=path.parent / "session.json", fix="mend that field",
+        )  # fmt: skip
+    soundness.check_clock(len(samples) / audio.RATE, meta.seconds, meta.sync_s, path)
+    soundness.check_sound(samples, path)
+    return samples
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_meta(folder: Path) -> tuple[Meta, Task]:
@@ -195,4 +217,5 @@ def write_session(
     soundfile.write(
         folder / meta.audio, samples, rate, format="OGG" if opus else None, subtype="OPUS" if opus else None
     )
+    meta = meta.model_copy(update={"audio_sha256": _sha256(folder / meta.audio)})
     (folder / "session.json").write_text(meta.model_dump_json(indent=1) + "\n", encoding="utf-8")

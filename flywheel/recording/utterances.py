@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,8 @@ from flywheel.recording.recognizer import Recognizer, Word
 from flywheel.recording.wording import FILLERS, LEADS, OPENERS, UNFINISHED, VERBS
 
 LONGEST_PAUSE_S = 1.5  # inside a sentence
+_HESITATIONS = {phrase[0] for phrase in FILLERS if len(phrase) == 1}
+NEAR_S = 0.3  # from a span of speech: so exact are the times of words
 
 
 @dataclass(frozen=True)
@@ -27,27 +29,60 @@ class Utterance:
     def text(self) -> str:
         return " ".join(word.word for word in self.words)
 
+    @property
+    def confidence(self) -> float:
+        """Mean confidence of its words, 0 to 1; 0 where there are none."""
+        return sum(word.confidence for word in self.words) / len(self.words) if self.words else 0.0
+
 
 def transcribe(recognizer: Recognizer, samples: np.ndarray, rate: int, timeout_s: float) -> list[Utterance]:
-    """Cut the audio into utterances and recognize each; those in which no word was found are left out.
+    """What was heard in each stretch of speech; those in which no word was found are left out.
 
     Raises RecognitionTimeout where the whole takes longer than `timeout_s`.
     """
+    spans = segments(samples, rate)
+    heard = (_placed if recognizer.whole else _one_by_one)(recognizer, samples, rate, spans, timeout_s)
+    return [Utterance(start, end, tuple(words)) for (start, end), words in zip(spans, heard, strict=True) if words]
+
+
+Span = tuple[float, float]
+
+
+def _one_by_one(
+    recognizer: Recognizer, samples: np.ndarray, rate: int, spans: Sequence[Span], timeout_s: float
+) -> list[list[Word]]:
+    """Each span recognized by itself."""
     deadline = time.monotonic() + timeout_s
-    utterances = []
-    for start, end in segments(samples, rate):
+    heard = []
+    for start, end in spans:
         piece = samples[round(start * rate) : round(end * rate)]
         words = recognizer.recognize(piece, rate, deadline - time.monotonic()).words
-        if words:
-            shifted = tuple(replace(w, start_s=w.start_s + start, end_s=w.end_s + start) for w in words)
-            utterances.append(Utterance(start, end, shifted))
-    return utterances
+        heard.append([replace(w, start_s=w.start_s + start, end_s=w.end_s + start) for w in words])
+    return heard
+
+
+def _placed(
+    recognizer: Recognizer, samples: np.ndarray, rate: int, spans: Sequence[Span], timeout_s: float
+) -> list[list[Word]]:
+    """The whole recognized at once; each word goes to the span that its middle lies in, or nearly.
+
+    Words in no span are left out: such recognizers hear words in silence.
+    """
+    heard: list[list[Word]] = [[] for _ in spans]
+    for word in recognizer.recognize(samples, rate, timeout_s).words if spans else ():
+        middle = (word.start_s + word.end_s) / 2
+        away = [max(start - middle, middle - end, 0.0) for start, end in spans]
+        nearest = min(range(len(spans)), key=away.__getitem__)
+        if away[nearest] <= NEAR_S:
+            heard[nearest].append(word)
+    return heard
 
 
 def joined(utterances: Iterable[Utterance]) -> list[Utterance]:
     """Put together again what a pause has cut: `I click the` and, a second later, `purple tile`.
 
-    An utterance goes on where it ends in a word that wants another and the next does not begin a sentence.
+    An utterance goes on where it ends in a word that wants another and the next does not begin a sentence. An `uh` by
+    itself is left out: it is about no step, and would take the place of a thought at one.
     """
     whole: list[Utterance] = []
     for one in utterances:
@@ -56,7 +91,7 @@ def joined(utterances: Iterable[Utterance]) -> list[Utterance]:
             whole[-1] = Utterance(before.start_s, one.end_s, (*before.words, *one.words))
         else:
             whole.append(one)
-    return whole
+    return [one for one in whole if not _HESITATIONS.issuperset(word.word for word in one.words)]
 
 
 def _goes_on(before: Utterance, after: Utterance) -> bool:

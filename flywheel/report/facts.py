@@ -156,7 +156,7 @@ def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | N
         connection,
         """SELECT iteration, count(DISTINCT trajectory_id) AS recordings, count(*) AS utterances,
             string_agg(DISTINCT recognizer, ', ') AS recognizer, string_agg(DISTINCT refined_by, ', ') AS refined_by,
-            avg(alignment_score) AS score, count(step) / count(*) AS aligned
+            avg(alignment_score) AS score, count(*) FILTER (doubtful) AS doubtful, count(step) / count(*) AS aligned
         FROM thoughts GROUP BY iteration ORDER BY iteration""",
     )
     figures = {
@@ -172,7 +172,7 @@ def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | N
         """SELECT h.*, t.instruction
         FROM thoughts h JOIN steps s ON s.trajectory_id = h.trajectory_id AND s.step = h.step
             JOIN trajectories t ON t.trajectory_id = h.trajectory_id
-        WHERE h.asr_text <> '' AND h.text <> ''
+        WHERE h.asr_text <> '' AND h.text <> '' AND NOT coalesce(h.doubtful, false)
         ORDER BY h.iteration DESC, (h.asr_text <> h.text) DESC, h.alignment_score DESC, h.trajectory_id LIMIT 1""",
     )
     if not example:

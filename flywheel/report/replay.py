@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -17,7 +18,10 @@ _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 
 @dataclass(frozen=True)
 class Frame:
-    """screen: data URI or empty. overlay: an SVG that lies on the screen. action: in short; raw: as the model wrote."""
+    """screen: data URI or empty. overlay: an SVG that lies on the screen. action: in short; raw: as the model wrote.
+
+    said, unsure: what was heard of people, and what of it was hardly understood, with its confidence.
+    """
 
     number: int
     screen: str
@@ -29,6 +33,7 @@ class Frame:
     raw: str
     thought: str
     said: str
+    unsure: str
     reward: float
     error: str
 
@@ -52,17 +57,21 @@ def load(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit: int |
         return None
     steps = catalog.rows(connection, "FROM replay($id)", {"id": trajectory_id})
     spoken = catalog.rows(
-        connection, "SELECT step, asr_text FROM thoughts WHERE trajectory_id = $id", {"id": trajectory_id}
+        connection,
+        "SELECT step, asr_text, confidence, doubtful FROM thoughts WHERE trajectory_id = $id ORDER BY utterance",
+        {"id": trajectory_id},
     )
-    said = {row["step"]: row["asr_text"] for row in spoken}
+    said: dict[int, list[dict[str, Any]]] = {}
+    for row in spoken:
+        said.setdefault(row["step"], []).append(row)
     shown = steps if limit is None else steps[:limit]
     return Replay(
-        trajectory_id, found[0], tuple(frame(row, said.get(row["step"], "")) for row in shown), len(steps) - len(shown)
+        trajectory_id, found[0], tuple(frame(row, said.get(row["step"], [])) for row in shown), len(steps) - len(shown)
     )
 
 
-def frame(row: dict[str, Any], said: str = "") -> Frame:
-    """One row of the macro `replay` as a picture."""
+def frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> Frame:
+    """One row of the macro `replay` as a picture; said: the rows of `thoughts` about it."""
     width, height = row.get("width") or 224, row.get("height") or 224
     screen = ""
     if row.get("screen"):
@@ -77,7 +86,8 @@ def frame(row: dict[str, Any], said: str = "") -> Frame:
         action=in_short(row),
         raw=row["raw_text"] or row["action"] or "",
         thought=row["thought"] or "",
-        said=said or "",
+        said=" … ".join(one["asr_text"] for one in said if one["asr_text"] and not one["doubtful"]),
+        unsure=" … ".join(f"{one['asr_text']} ({one['confidence']:.2f})" for one in said if one["doubtful"]),
         reward=row["reward"] or 0.0,
         error=row["parse_error"] or "",
     )
@@ -115,8 +125,8 @@ def overlay(row: dict[str, Any], width: int, height: int) -> str:
             drawn = _arrow(x - 9 * dx * unit, y - 9 * dy * unit, x + 9 * dx * unit, y + 9 * dy * unit, unit)
         else:
             drawn = _target(x, y, unit, rings=2 if kind == "left_double" else 1)
-            if kind == "right_single":
-                drawn += _badge("right", x, y - 9 * unit, width, unit)
+            if kind in ("right_single", "hover"):
+                drawn += _badge(kind.removesuffix("_single"), x, y - 9 * unit, width, unit)
     elif kind:
         drawn = _badge(in_short(row), width / 2, height - 7 * unit, width, unit)
     elif row["parse_error"]:

@@ -34,6 +34,7 @@ class BrowserEnv:
     def __init__(self, tab: Tab, source: PageSource, settings: Sandbox) -> None:
         self.tab, self._source, self._settings = tab, source, settings
         self._session: PageSession | None = None
+        self._backend: Any = None  # the server of the session alone, where it has one
         self._task: Task | None = None
         self._seed = 0
         self._actions: list[Action] = []
@@ -48,11 +49,17 @@ class BrowserEnv:
             self._forget()
             self._task, self._seed, self._actions, self._over = task, seed, [], False
             session = self._session = self._source.open(task, seed)
+            self._backend = getattr(session, "backend", None)
+        if self._backend is not None:
+            async with self._deadline("start of its server", task, self._backend.limit_s):
+                await self._backend.start()
+        async with self._deadline("reset", task):
             seen = await self.tab.open(
                 session.url, seed=seed, allowed=session.allowed, prepare=session.prepare,
-                read=session.state_expression, viewport=session.viewport,
+                read=session.state_expression, viewport=session.viewport, files=session.files,
+                entry=getattr(session, "entry", None),
             )  # fmt: skip
-            self._read(seen)
+            await self._read(seen)
             return await self._result()
 
     async def step(self, action: Action) -> StepResult:
@@ -61,11 +68,18 @@ class BrowserEnv:
             raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
         async with self._deadline("step", task):
             self._actions.append(action)
-            note = await self.tab.do(action)
-            ms = self._session.step_ms
-            self._read(await self.tab.observe(self._settings.step_ms if ms is None else ms))
+            own, before = self._session.step_ms, self.tab.time
+            ms = self._settings.step_ms if own is None else own
+            note = await self.tab.do(action, ms)
+            left = max(ms - (self.tab.time - before), 0)  # a drag has taken some of it
+            await self._read(await self.tab.observe(left))
             await self.tab.settle_downloads()
-            return await self._result(note, self._said_done())
+            last = None
+            if self.tab.dialogs.open and (isinstance(action, Finished | CallUser) or self._spent):
+                # Seen open, and read closed: what the script of a dialog has still to do belongs to the episode.
+                last = await self.tab.screenshot()
+                await self._read(await self.tab.close_dialogs())
+            return await self._result(note, self._said_done(), last)
 
     async def checkpoint(self) -> bytes:
         """What `restore` needs: the actions since the reset, and the state of page and server where both offer it."""
@@ -116,7 +130,7 @@ class BrowserEnv:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-        self._state, self._task, self._last = {}, None, None
+        self._state, self._task, self._last, self._backend = {}, None, None, None
 
     async def _set_back(self, task: Task, kept: Mapping[str, Any]) -> StepResult | None:
         await self.reset(task, kept["seed"])
@@ -127,7 +141,7 @@ class BrowserEnv:
             if not await self.tab.load(kept["page"]):
                 return None
             self._actions = unpack(kept["actions"])
-            self._read(await self.tab.observe(0))
+            await self._read(await self.tab.observe(0))
             self.tab.take_notes()
             result = await self._result(kept["note"], self._said_done())
         return result if _digest(result) == kept["screen"] else None
@@ -138,23 +152,35 @@ class BrowserEnv:
             self._state["answer"] = last.content
         return isinstance(last, Finished | CallUser)
 
-    def _read(self, seen: Mapping[str, Any]) -> None:
-        """The verifier's state, of what the page and its server tell."""
+    async def _read(self, seen: Mapping[str, Any]) -> None:
+        """The verifier's state, of what the page and its server tell. Under a dialog, what the page told last holds."""
+        if self._backend is not None and "dialog" not in seen:
+            seen = {**seen, "served": await self._backend.read()}
         state = self._session.state(seen) or dict(self._state)
-        if not state:
+        if note := state.pop("note", ""):
+            self.tab.note(note)
+        if "dialog" in seen:
+            state = self._state | state
+        if not (state or "dialog" in seen):
             raise EnvError("the page published no state", where=self._where())
         state.setdefault("terminated", False)
         state["elements"] = seen["elements"]
-        if seen.get("beyond"):
-            state["beyond"] = seen["beyond"]
+        for part in ("beyond", "dialog"):
+            state.pop(part, None)
+            if seen.get(part):
+                state[part] = seen[part]
         self._state = state
 
-    async def _result(self, note: str = "", said_done: bool = False) -> StepResult:
+    @property
+    def _spent(self) -> bool:
+        return len(self._actions) >= self._task.max_steps
+
+    async def _result(self, note: str = "", said_done: bool = False, screenshot: bytes | None = None) -> StepResult:
         task, tab = self._task, self.tab
         score = verifiers.score(task, self._state)
-        screenshot = await tab.screenshot()
+        screenshot = screenshot or await tab.screenshot()
         terminated = bool(said_done or score >= task.threshold or self._state["terminated"])
-        truncated = not terminated and len(self._actions) >= task.max_steps
+        truncated = not terminated and self._spent
         self._over = terminated or truncated
         note = "; ".join(filter(None, [note, *tab.take_notes()]))
         observation = Observation(screenshot, tab.width, tab.height, f"{task.world}/{self._path()}")
@@ -163,17 +189,18 @@ class BrowserEnv:
         return self._last
 
     @asynccontextmanager
-    async def _deadline(self, what: str, task: Task | None) -> AsyncIterator[None]:
+    async def _deadline(self, what: str, task: Task | None, limit_s: float = 0.0) -> AsyncIterator[None]:
         """The contract's errors: whatever goes wrong inside breaks this env, by a named error."""
+        limit_s = limit_s or self._settings.timeout_s
         if self.broken:
             raise EnvError("the page is broken", where=self._where(), fix="lease another environment")
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(limit_s):
                 yield
         except TimeoutError:
             self.broken = True
             raise EnvTimeout(
-                f"the page did not answer a {what} within {self._settings.timeout_s:g} s", where=self._where(task)
+                f"the page did not answer a {what} within {limit_s:g} s", where=self._where(task)
             ) from None
         except (PageGone, CommandError) as error:
             self.broken = True
@@ -181,7 +208,8 @@ class BrowserEnv:
             raise EnvError(f"the page {how} in a {what}: {error.what}", where=self._where(task)) from error
         except EnvError as error:
             self.broken = True
-            raise type(error)(error.what, where=self._where(task), fix=error.fix) from error
+            fault = self._backend.fault if self._backend is not None else ""
+            raise type(error)(fault or error.what, where=self._where(task), fix=error.fix) from error
         except BaseException:
             self.broken = True
             raise

@@ -15,7 +15,7 @@ OUTSIDE = (
     Click(Point(1.5, 0.5)), Click(Point(1.0, 0.5)), Click(Point(0.5, 1.0)), Click(Point(-0.01, 0.5)),
     Click(Point(0.5, -1e300)), Click(Point(math.nan, 0.5)), Click(Point(0.5, math.inf)),
     act.LeftDouble(Point(0.5, 2)), act.RightSingle(Point(2, 0.5)), Drag(MIDDLE, Point(0.5, 1.0)),
-    Drag(Point(-1, 0), MIDDLE), act.Scroll(Point(7, 7), "down"),
+    act.Hover(Point(1.0, 0.5)), Drag(Point(-1, 0), MIDDLE), act.Scroll(Point(7, 7), "down"),
 )  # fmt: skip
 # Nothing that an environment with a screen, a mouse and a keyboard could do.
 IMPOSSIBLE = (
@@ -30,7 +30,8 @@ ELSEWHERE = (
     act.ReadFile("a.txt"), act.WriteFile("a.txt", "a"), act.ListFiles("."), act.ToolCall.of("tool", {"a": 1}),
 )  # fmt: skip
 ORDINARY = (
-    Click(MIDDLE), act.LeftDouble(MIDDLE), act.RightSingle(MIDDLE), Drag(Point(0.2, 0.2), Point(0.8, 0.8)),
+    Click(MIDDLE), act.LeftDouble(MIDDLE), act.RightSingle(MIDDLE), act.Hover(MIDDLE),
+    Drag(Point(0.2, 0.2), Point(0.8, 0.8)),
     act.Scroll(MIDDLE, "down"), act.Scroll(MIDDLE, "up"), act.Scroll(MIDDLE, "left"), act.Scroll(MIDDLE, "right"),
     Hotkey(("ctrl", "a")), Hotkey(("esc",)), act.Press("shift"), act.Press("a"), act.Release("a"),
     act.Release("shift"), Wait(), act.NavigateBack(),

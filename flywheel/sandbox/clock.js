@@ -1,5 +1,6 @@
-// Runs in every document before its own scripts: time that stands still until it is advanced, seeded chance, answers
-// to dialogs, and what an observer needs to know. `CONFIG` is replaced for each page: { seed, start, patience }.
+// Runs in every document before its own scripts: time that stands still until it is advanced, seeded chance, bounds
+// to dialogs, and what an observer needs to know. `CONFIG` is replaced for each page: { seed, start, patience,
+// policy }.
 //
 // Frames of one origin share the clock of their parent; frames of other origins have their own, advanced by message.
 // A page may replace any built-in function afterwards, so all that is needed later is taken at the start.
@@ -15,7 +16,8 @@
   const define = Object.defineProperty, same = Object.is, text = String, number = Number, indirect = eval;
   const then = uncurried(P.prototype.then);
   const realTimeout = window.setTimeout.bind(window), realClear = window.clearTimeout.bind(window);
-  const realNow = performance.now.bind(performance);
+  const sinceLoad = performance.now.bind(performance);
+  const realNow = () => sinceLoad() - core.away;
   const style = window.getComputedStyle.bind(window), report = window.reportError.bind(window);
   const listen = uncurried(EventTarget.prototype.addEventListener);
   const find = uncurried(Document.prototype.querySelectorAll), box = uncurried(E.prototype.getBoundingClientRect);
@@ -26,7 +28,9 @@
   const frameSend = window.postMessage;
   const seen = uncurried(WeakMap.prototype.get), remember = uncurried(WeakMap.prototype.set);
   const has = uncurried(WeakSet.prototype.has), mark = uncurried(WeakSet.prototype.add);
+  const root = property(Document.prototype, "documentElement");
   const ready = property(Document.prototype, "readyState"), active = property(Document.prototype, "activeElement");
+  const pathTo = uncurried(Event.prototype.composedPath);
   const prevented = property(Event.prototype, "defaultPrevented"), targetOf = property(Event.prototype, "target");
   const postTask = window.scheduler && uncurried(Scheduler.prototype.postTask);
   const theScheduler = window.scheduler;
@@ -35,8 +39,10 @@
   const FRAME = 1000 / 60;
   const NESTED = 5, CLAMP = 4; // timers set by timers, five deep, wait 4 ms at least, as in every browser
   const PATIENCE = 1500; // real milliseconds that a load may hold time up
+  const CALM = 2; // looks in a row at which nothing is under way any more: what came in may ask for more
   const GESTURE = 5000; // page milliseconds in which a press of the user allows one popup
   const NOTES = 20; // of one look
+  const DIALOGS = 10; // of one look; what asks further is not heard
   const HURRY = 1000, CROWD = 16; // page milliseconds still to pass, above which so many callbacks share a task
 
   // -- what is handed on -----------------------------------------------------------------------------------------
@@ -57,7 +63,12 @@
   const makeCore = () => ({
     start: before.start, now: 0, nextId: 1, nextFrame: FRAME, depth: 0, timers: plain(null), frames: plain(null),
     waiting: 0, realms: [], leaving: false, traversing: false, pending: plain(null), submits: [], moves: [],
-    notes: before.notes, gesture: -Infinity, posted: false, clipboard: before.copied ?? "", copied: before.copied,
+    notes: before.notes, gesture: -Infinity, posted: false, unheard: false, drag: null, chooser: null,
+    clipboard: before.copied ?? "", copied: before.copied,
+    menus: [], saves: [], // what asks for a menu, and for a file to be kept
+    key: null, // the last one that was pressed
+    away: 0, dialogs: 0, quiet: 0, // real ms for which dialogs were open; how many; whether none may open
+    drawn: 0, // numbers that the page took from its seeded chance
   });
   let core = null;
   try {
@@ -65,6 +76,10 @@
   } catch { /* a frame of another origin, or a parent without a clock */ }
   core = core || makeCore();
   core.realms[core.realms.length] = window;
+  /** The document of a frame; null where it is gone, or has gone to another origin. */
+  const reached = (realm) => {
+    try { return realm.closed ? null : realm.document; } catch { return null; }
+  };
   const push = (list, value) => { list[list.length] = value; };
   const note = (kind, what) => {
     if (core.notes.length < NOTES) push(core.notes, [kind, slice(text(what), 0, 200)]);
@@ -152,6 +167,7 @@
   const generator = (seed) => {
     const state = { value: seed >>> 0 };
     const next = () => {
+      core.drawn += 1;
       state.value = (state.value + 0x6d2b79f5) >>> 0;
       let t = imul(state.value ^ (state.value >>> 15), state.value | 1);
       t = (t + imul(t ^ (t >>> 7), t | 61)) ^ t;
@@ -185,32 +201,24 @@
       return uuid;
     });
 
-  // -- what would block a page, or leave it: answered, or refused by name -----------------------------------------
-  window.alert = function alert(what = "") { note("note", `alert "${what}": closed`); };
-  window.confirm = function confirm(what = "") { return note("note", `confirm "${what}": answered OK`), true; };
-  window.prompt = function prompt(what = "", value = "") {
-    note("note", `prompt "${what}": answered "${value}"`);
-    return text(value);
+  // -- dialogs: the browser asks, and page time stands still (dialogs.py) -------------------------------------------
+  // A dialog that the task's own script raises, by reading or resetting the page, is nobody's to answer. A page that
+  // asks again and again is heard no more for a while, as in any browser.
+  const asking = (name, agreed, refused) => {
+    const real = window[name];
+    replace(window, name, { [name](...args) {
+      const tell = (how) => note("note", `${name} "${args.length ? args[0] : ""}": ${how}`);
+      if (core.quiet) return tell("answered OK, as the task's own script raised it"), agreed(args);
+      if (++core.dialogs > DIALOGS) return tell("not shown, since there were too many"), refused;
+      const begin = sinceLoad();
+      try { return apply(real, window, args); } finally { core.away += sinceLoad() - begin; }
+    } }[name]);
   };
-  window.print = function print() { note("note", "print: nothing was printed"); };
-  const refuse = (object, name, what) => {
-    if (object && object[name])
-      replace(object, name, function () {
-        note("note", `${what}: denied`);
-        return P.reject(new DOMException("Permission denied", "NotAllowedError"));
-      });
-  };
-  refuse(window.MediaDevices?.prototype, "getUserMedia", "camera or microphone");
-  refuse(window.MediaDevices?.prototype, "getDisplayMedia", "the screen's picture");
-  refuse(E.prototype, "requestPointerLock", "holding the mouse");
-  refuse(E.prototype, "requestFullscreen", "full screen");
-  refuse(window.ServiceWorkerContainer?.prototype, "register", "a service worker");
-  if (window.SharedWorker)
-    window.SharedWorker = function SharedWorker() {
-      note("note", "a shared worker: denied");
-      throw new DOMException("shared workers have no clock here", "NotSupportedError");
-    };
+  asking("alert", () => undefined, undefined);
+  asking("confirm", () => true, false);
+  asking("prompt", (args) => (args[1] === undefined ? "" : text(args[1])), null);
 
+  // -- popups -----------------------------------------------------------------------------------------------------
   const frameNames = window.frames;
   const here = (target) =>
     target === "_self" || target === "_parent" || target === "_top" || frameNames[target] !== undefined;
@@ -226,13 +234,47 @@
     return (target !== "" && here(target)) || mayOpen() ? apply(realOpen, window, args) : null;
   };
 
+  // -- a drag of HTML: the observer carries it on where the page lets it begin -------------------------------------
+  const onDragStart = (event) => { if (event.isTrusted) core.drag = event; };
+  const effectOf = property(DataTransfer.prototype, "dropEffect");
+  const dragged = property(DragEvent.prototype, "dataTransfer");
+  const onDragEnd = (event) => {
+    if (!event.isTrusted) return;
+    core.drag = null;
+    if (effectOf(dragged(event)) === "none") note("note", "nothing took what was dragged");
+  };
+  const dragging = () => Boolean(core.drag) && !prevented(core.drag);
+
+  // -- a file is asked for: the observer shows the session's files ----------------------------------------------------
+  const choosing = () => {
+    const asked = core.chooser;
+    core.chooser = null;
+    return Boolean(asked) && !(asked instanceof Event && prevented(asked));
+  };
+  const isFile = (node) => node instanceof HTMLInputElement && node.type === "file" && !node.disabled;
+  const onChoose = (event) => { if (isFile(pathTo(event)[0])) core.chooser = event; };
+  for (const [object, name] of [[HTMLElement.prototype, "click"], [HTMLInputElement.prototype, "showPicker"]]) {
+    const method = object[name];
+    replace(object, name, { [name](...args) {
+      if (isFile(this) && !(name === "click" && this.isConnected)) core.chooser = true;
+      return apply(method, this, args);
+    } }[name]);
+  }
+
   // -- what is under way: a navigation stops the clock until the next document is there ---------------------------
   const stays = (form, button) => {
     const target = (button && attribute(button, "formtarget")) || attribute(form, "target");
     const method = (button && attribute(button, "formmethod")) || attribute(form, "method") || "get";
     return method.toLowerCase() === "dialog" || (target && !(target === "_self" || here(target)));
   };
-  const onGesture = (event) => { if (event.isTrusted) core.gesture = core.now; };
+  const onGesture = (event) => { if (event.isTrusted) core.gesture = core.now, complaint = null; };
+  const onMenu = (event) => push(core.menus, event);
+  // A key by which the choice in a picker is made is one that no page hears of.
+  const onKey = (event) => {
+    if (!event.isTrusted) return;
+    if (core.unheard) stop(event);
+    else if (event.type === "keydown") core.key = event;
+  };
   const onSubmit = (event) => push(core.submits, event);
   const onClick = (event) => {
     const link = targetOf(event) instanceof E && closest(targetOf(event), "a[href],area[href]");
@@ -248,7 +290,8 @@
   if (window.navigation) {
     listen(navigation, "navigate", (event) => {
       core.traversing = false;
-      if (!event.destination.sameDocument && event.downloadRequest === null) push(core.moves, event);
+      if (event.downloadRequest !== null) push(core.saves, event);
+      else if (!event.destination.sameDocument) push(core.moves, event);
     });
     listen(navigation, "navigateerror", () => { core.leaving = false; });
     const intercept = uncurried(NavigateEvent.prototype.intercept);
@@ -305,13 +348,6 @@
     listen(this, "loadend", begun(), { once: true });
     return apply(send, this, args);
   } }.send);
-  const ask = Worker.prototype.postMessage;
-  replace(Worker.prototype, "postMessage", { postMessage(...args) {
-    const over = begun();
-    listen(this, "message", over, { once: true });
-    listen(this, "error", over, { once: true });
-    return apply(ask, this, args);
-  } }.postMessage);
 
   // A message, or a task of the scheduler, comes before the next callback.
   const trackPosts = (object, name) => {
@@ -360,6 +396,7 @@
     return false;
   };
 
+  // LOADS
   // -- letting things happen --------------------------------------------------------------------------------------
   const turns = new Channel(), turning = plain(null);
   let asked = 0, answered = 0;
@@ -377,17 +414,24 @@
   const idle = () => {
     if (!postTask) return macrotask();
     return new P((resolve) => {
-      const limit = realTimeout(resolve, 250);
+      let away = core.away;
+      const late = () => { // it was none of the page's time where a dialog was open meanwhile
+        if (core.away === away) return resolve();
+        away = core.away;
+        limit = realTimeout(late, 250);
+      };
+      let limit = realTimeout(late, 250);
       const done = () => (realClear(limit), resolve());
       then(postTask(theScheduler, done, { priority: "background" }), undefined, done);
     });
   };
   const settle = async () => {
     await idle();
-    const begin = realNow();
-    while (!leaving() && realNow() - begin < PATIENCE && (core.traversing || pending() || unloaded())) {
+    const begin = realNow(), busy = () => core.traversing || pending() || unloaded();
+    for (let calm = busy() ? 0 : CALM; calm < CALM && !leaving() && realNow() - begin < PATIENCE;) {
       if (core.traversing && realNow() - begin > 500) core.traversing = false; // there was nowhere to go
-      await sleep(2);
+      calm = busy() ? 0 : calm + 1;
+      if (!calm) await sleep(2);
       await idle();
     }
     if (!core.leaving && (pending() || unloaded())) { // a stream, or a server that does not answer: it is waited for no more
@@ -396,14 +440,21 @@
     }
   };
 
+  // A document's style and layout ask for pictures and fonts too.
+  const rested = async () => {
+    if (root(document)) box(root(document));
+    await settle();
+  };
+
   const lives = new WeakMap(); // animation -> { time, seen }: its own time, and the page time when it was last moved
   const driveAnimations = () => {
     for (let r = core.realms.length - 1; r >= 0; r--) {
-      const realm = core.realms[r];
-      if (realm.closed) continue;
-      const animations = animationsOf(realm.document);
+      const shown = reached(core.realms[r]);
+      if (!shown) continue;
+      const animations = animationsOf(shown);
       for (let i = 0; i < animations.length; i++) {
         const animation = animations[i], effect = animation.effect;
+        if (animation.timeline && !(animation.timeline instanceof DocumentTimeline)) continue; // it follows a scroll
         let life = seen(lives, animation);
         if (!life) {
           if (animation.playState !== "running") continue;
@@ -421,8 +472,10 @@
     }
   };
 
+  let strange = 0; // what frames of other origins tell of their controls
   /** Frames of other origins have clocks of their own. */
   const advanceStrangers = async (ms) => {
+    strange = 0;
     for (let i = 0; i < frameNames.length; i++) {
       const frame = frameNames[i];
       let own = false;
@@ -430,8 +483,8 @@
       if (own) continue;
       const answer = new Channel();
       await new P((resolve) => {
-        answer.port1.onmessage = resolve;
-        realTimeout(resolve, 1000);
+        answer.port1.onmessage = (event) => resolve(strange = max(strange, number(event.data) || 0));
+        realTimeout(() => realTimeout(resolve, 50), 1000); // an answer that a dialog held up comes before the second
         apply(frameSend, frame, [{ __flywheel__: "advance", ms }, "*", [answer.port2]]);
       });
       closePort(answer.port1);
@@ -441,7 +494,7 @@
     if (parent === window || event.source !== parent || event.data?.__flywheel__ !== "advance") return;
     event.stopImmediatePropagation();
     const port = event.ports[0];
-    then(advance(event.data.ms), () => post(port, 0));
+    then(advance(event.data.ms), () => post(port, picking()));
   };
 
   /** Run the next callback that is due by `end`; false where none is. */
@@ -536,29 +589,137 @@
     }
     return { elements: found, beyond };
   };
-  const gameState = () => (window.__env__ ? window.__env__.getState() : null);
+  /** What `ask` gives, while no dialog may open. */
+  const quietly = (ask) => {
+    core.quiet += 1;
+    try { return ask(); } finally { core.quiet -= 1; }
+  };
+  const gameState = () => (window.__env__ ? quietly(() => window.__env__.getState()) : null);
+
+  let patience = config.patience; // real milliseconds that are left for the load event, which may never come
+  // -- native controls ----------------------------------------------------------------------------------------------
+  // A picker of the browser's is a window of its own, which nobody draws here: the observer, told of one, closes it and
+  // shows another (`pickers.py`). `:open` tells; a shadow tree is asked where the focus is in it.
+  const OPEN = "select:open, input:open", LISTED = "input[list]:not(:disabled, :read-only)";
+  const HOSTS = "article, aside, blockquote, div, footer, h1, h2, h3, h4, h5, h6, header, main, nav, p, section, span";
+  const focusIn = property(ShadowRoot.prototype, "activeElement"), treeOf = property(E.prototype, "shadowRoot");
+  const tagOf = property(E.prototype, "localName"), includes = uncurried(String.prototype.includes);
+  const trees = new WeakMap(), attach = E.prototype.attachShadow; // host -> its tree, closed ones too
+  replace(E.prototype, "attachShadow", { attachShadow(...args) {
+    const tree = apply(attach, this, args);
+    remember(trees, this, tree);
+    return tree;
+  } }.attachShadow);
+  let wanted = null; // asked for its picker, by script: it may be anywhere
+  for (const prototype of [HTMLInputElement.prototype, HTMLSelectElement.prototype]) {
+    const show = prototype.showPicker;
+    if (show) replace(prototype, "showPicker", { showPicker(...args) {
+      apply(show, this, args);
+      wanted = this;
+    } }.showPicker);
+  }
+  // What a field lacks, a browser tells in a bubble that fades in by the display's own time: it is told otherwise too.
+  // The bubble belongs to the first field that the page leaves to the browser; one that is only asked has none.
+  let complaint = null, checking = 0;
+  const focus = uncurried(HTMLElement.prototype.focus);
+  const onInvalid = (event) => {
+    const node = targetOf(event);
+    if (!event.isTrusted || checking) return;
+    listen(node, "invalid", (last) => {
+      if (last !== event || prevented(event)) return;
+      cancel(event);
+      if (complaint) return;
+      focus(node);
+      if (matches(node, ":focus")) complaint = node;
+    }, { once: true });
+  };
+  for (const kind of [HTMLFormElement, HTMLInputElement, HTMLSelectElement, HTMLTextAreaElement, HTMLButtonElement]) {
+    const check = kind.prototype.checkValidity;
+    replace(kind.prototype, "checkValidity", { checkValidity() {
+      checking += 1;
+      try { return apply(check, this, []); } finally { checking -= 1; }
+    } }.checkValidity);
+  }
+  const drawn = (node) => // by the page itself
+    style(node).appearance === "base-select" && style(node, "::picker(select)").appearance === "base-select";
+  const opened = (node) => matches(node, OPEN) && (tagOf(node) === "input" || !drawn(node));
+  const focused = (root) => {
+    let node = active(root), tree = null;
+    while (node && (tree = seen(trees, node) || treeOf(node)) && focusIn(tree)) node = focusIn(tree);
+    return node;
+  };
+  // An element that takes no focus itself has it in a tree that its document was sent with, closed to all scripts.
+  const veiled = (node) => (includes(tagOf(node), "-") || matches(node, HOSTS)) && !(seen(trees, node) || treeOf(node))
+    && attribute(node, "tabindex") === null && attribute(node, "contenteditable") === null;
+  /** 3: a picker is open, 2: the field that has the focus lacks something, 1: it suggests what to enter, 0: nothing. */
+  const picking = () => {
+    let found = strange;
+    if (wanted && opened(wanted)) return 3;
+    for (let r = 0; r < core.realms.length; r++) {
+      const shown = reached(core.realms[r]);
+      if (!shown) continue;
+      const nodes = find(shown, OPEN), node = focused(shown);
+      for (let i = 0; i < nodes.length; i++) if (opened(nodes[i])) return 3;
+      if (node && (opened(node) || veiled(node))) return 3;
+      if (node && matches(node, LISTED)) found = max(found, 1);
+    }
+    return complaint && matches(complaint, ":focus:invalid") ? max(found, 2) : found;
+  };
 
   /** Let what was begun finish, pass `ms`, and tell what there is. `left`: of `ms`, where the page is being left.
    *  time: of the session, which a document that was handed none catches up with. until: the session's time at the
-   *  end, in place of `ms`, where nobody knows how much of a step the last document has passed. */
-  const observe = async (ms, reading = gameState, time = 0, until = null) => {
+   *  end, in place of `ms`, where nobody knows how much of a step the last document has passed. late: the load has
+   *  been waited for long enough. */
+  const observe = async (ms, reading = gameState, time = 0, until = null, late = false) => {
     core.start += max(0, time - core.start - core.now);
     if (until !== null) ms = max(0, round((until - core.start - core.now) * 1e6) / 1e6);
-    for (const begin = realNow(); ready(document) !== "complete" && !leaving() && realNow() - begin < config.patience;) {
+    if (late) patience = 0;
+    const begin = realNow(), most = patience;
+    while (ready(document) !== "complete" && !leaving() && realNow() - begin < most) {
       await sleep(3);
       await idle();
+      patience = max(most - (realNow() - begin), 0);
     }
-    await settle();
+    await rested();
     const left = await advance(ms);
-    if (!core.leaving) await idle();
-    const told = { leaving: leaving(), left, time: core.start + core.now, notes: core.notes, copied: core.copied };
+    if (!core.leaving) await rested();
+    if (unprevented(core.menus)) note("note", "no menu opens here: what it offers is done by keys");
+    const told = {
+      leaving: leaving(), left, time: core.start + core.now,
+      notes: core.notes, copied: core.copied, files: unprevented(core.saves), drawn: core.drawn,
+    };
     core.notes = [];
     core.copied = null;
     core.leaving = false; // a navigation that comes to nothing is not waited for twice
+    core.dialogs = 0;
+    core.key = null;
     if (told.leaving) return told;
     const { elements: found, beyond } = elements();
-    return { ...told, url: location.href, elements: found, beyond, game: reading() ?? null };
+    const asked = { dragging: dragging(), choosing: choosing() }, game = reading() ?? null;
+    return { ...told, ...asked, url: location.href, elements: found, beyond, game, picking: picking(), date: date() };
   };
+
+  /** How many of these events the page left to the browser; they are forgotten. */
+  const unprevented = (events) => {
+    let left = 0;
+    for (let i = 0; i < events.length; i++) if (!prevented(events[i])) left += 1;
+    events.length = 0;
+    return left;
+  };
+
+  const realFind = window.find?.bind(window), visible = property(HTMLElement.prototype, "innerText");
+  /** Select the next place of a text (go: 1), the one before (-1), or the one at hand (0); how many there are. */
+  const look = (what, go) => {
+    const chosen = selection();
+    if (what === "") return chosen.removeAllRanges(), 0;
+    if (go === 0 && chosen.rangeCount) chosen.collapseToStart();
+    realFind(what, false, go < 0, true, false, true, false);
+    const all = document.body ? visible(document.body) : "";
+    return all.toLowerCase().split(what.toLowerCase()).length - 1;
+  };
+
+  /** Whether the page took the last key, so that the browser does nothing with it. */
+  const keyTaken = () => core.key !== null && prevented(core.key);
 
   /** Run what prepares a page for its episode; page time passes while it waits for that. */
   const prepare = async (begin) => {
@@ -634,7 +795,7 @@
   // The browser's own is one for all sessions. Each has one instead, `core.clipboard`, which its tab hands on.
   const toText = uncurried(DataTransfer.prototype.getData), command = uncurried(Document.prototype.execCommand);
   const dispatch = uncurried(EventTarget.prototype.dispatchEvent), Data = DataTransfer, Pasted = ClipboardEvent;
-  const clipOf = property(ClipboardEvent.prototype, "clipboardData"), pathTo = uncurried(Event.prototype.composedPath);
+  const clipOf = property(ClipboardEvent.prototype, "clipboardData");
   const fillWith = uncurried(DataTransfer.prototype.setData), stop = uncurried(Event.prototype.stopImmediatePropagation);
   const cancel = uncurried(Event.prototype.preventDefault), selection = window.getSelection.bind(window);
   const keepCopied = (what) => { core.clipboard = core.copied = what; };
@@ -663,9 +824,12 @@
   still.replaceSync(":root { caret-animation: manual; }");
   const settleIn = () => {
     const early = { capture: true };
+    for (const kind of ["keydown", "keypress", "keyup"]) listen(window, kind, onKey, early);
     listen(window, "mousedown", onGesture, early);
     listen(window, "keydown", onGesture, early);
+    listen(window, "invalid", onInvalid, early);
     listen(window, "submit", onSubmit);
+    listen(window, "contextmenu", onMenu, early);
     listen(window, "click", onClick);
     listen(window, "popstate", onTravelled);
     listen(window, "pagehide", onHide);
@@ -673,6 +837,10 @@
     listen(window, "unhandledrejection", onRejected);
     listen(window, "message", onMessage, early);
     listen(window, "load", onLoad);
+    listen(window, "securitypolicyviolation", onReport, early);
+    listen(window, "click", onChoose, early);
+    listen(window, "dragstart", onDragStart, early);
+    listen(window, "dragend", onDragEnd, early);
     listen(window, "copy", onCopy);
     listen(window, "cut", onCopy);
     listen(window, "paste", onPaste, early);
@@ -689,5 +857,6 @@
     } }[name]);
   }
 
-  define(window, "__flywheel__", { value: Object.freeze({ core, observe, prepare, save, load, settleIn }) });
+  const offered = { core, observe, prepare, save, load, settleIn, features, keyTaken, find: look, note, track };
+  define(window, "__flywheel__", { value: Object.freeze(offered) });
 })();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +11,8 @@ from typing import Any
 
 _MAX_NAME = 120  # characters
 _MAX_FILES = 100  # of one session
+_BEGIN_S = 0.5  # that a step waits for a file to begin, where one was asked for
+_DOWNLOAD_S = 2.0  # and for it to be there
 
 
 class Downloads:
@@ -17,17 +21,18 @@ class Downloads:
     def __init__(self, folder: Path, limit: int, cancel: Callable[[str], None], note: Callable[[str], None]) -> None:
         self.folder, self._limit, self._cancel, self._note = folder, limit, cancel, note
         self._names: dict[str, str] = {}  # of the ones under way
-        self._waited: set[str] = set()
-        self._count = 0
+        self._waited: set[str] = set()  # of those, the ones that were waited for
+        self._count = self._asked = 0  # that began, and that should
 
-    @property
-    def fresh(self) -> bool:
-        """There is one under way that nobody waited for yet."""
-        return not self._waited.issuperset(self._names)
+    def expect(self, files: int) -> None:
+        """Some may begin, or may just have."""
+        self._asked += files
 
-    def give_time(self) -> None:
-        """What has not come yet may come when it will."""
-        self._waited = set(self._names)
+    async def settle(self) -> None:
+        """Wait a moment for those that were asked for to begin, and for those under way to be there."""
+        await _until(lambda: self._asked <= self._count, _BEGIN_S)
+        await _until(lambda: self._waited.issuperset(self._names), _DOWNLOAD_S)
+        self._asked, self._waited = self._count, set(self._names)  # what has not come yet may come when it will
 
     def begins(self, params: Mapping[str, Any]) -> None:
         guid, name = params["guid"], safe_name(params["suggestedFilename"])
@@ -74,3 +79,11 @@ def _free(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.stem} ({number}){path.suffix}")
     return free
+
+
+async def _until(holds: Callable[[], bool], seconds: float) -> None:
+    """Wait until something holds, and no longer than so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not holds():  # noqa: ASYNC110 (the browser tells nobody else)
+                await asyncio.sleep(0.005)

@@ -28,6 +28,9 @@ _LATER_MS = 0.009  # of each try's frame: one at the time of the last is never d
 class Frames(Protocol):
     on_command: bool  # nothing is drawn but by `draw` and `shot`
 
+    def drawing(self, session: str) -> bool:
+        """A frame of that page is under way."""
+
     async def shot(self, session: str, ticks: float) -> bytes:
         """PNG of a page's viewport as it is now. ticks: the page's frame time in ms, never less than the last."""
 
@@ -38,8 +41,10 @@ class Frames(Protocol):
 class BeginFrames:
     """One frame at a time in the whole browser: two at once end it ("overlapping IssueExternalBeginFrame").
 
-    A page that hangs within its frame would stop all others: after half of `timeout_s` its script is stopped, and
-    where that does not help, the browser is.
+    A page that hangs within its frame would stop all others: after half of `timeout_s` its script is stopped; where
+    that does not help, the page is ended, and only a browser that holds on even then is ended whole. A frame also waits
+    for ever where the browser has opened a window of its own over the page, which nobody draws: `pickers.py` closes
+    those that it knows, and of any other it is the page that ends.
     """
 
     on_command = True
@@ -49,6 +54,10 @@ class BeginFrames:
         self._turn = asyncio.Lock()
         self._under_way: asyncio.Future[dict[str, Any]] | None = None
         self._whose = ""
+        self._ended: set[str] = set()  # pages that hung
+
+    def drawing(self, session: str) -> bool:
+        return session == self._whose and self._under_way is not None and not self._under_way.done()
 
     async def shot(self, session: str, ticks: float) -> bytes:
         for attempt in range(_TRIES):
@@ -64,27 +73,38 @@ class BeginFrames:
     async def _frame(self, session: str, ticks: float, what: Mapping[str, Any]) -> dict[str, Any]:
         async with self._turn:
             await self._previous()
+            self._sound(session)
             params = {"frameTimeTicks": ticks, "interval": _INTERVAL, **what}
             self._whose = session
             self._under_way = answer = self._connection.send("HeadlessExperimental.beginFrame", params, session)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
             # Waited for, not awaited: who is cancelled meanwhile leaves the frame under way for the next to wait for.
             await self._previous()
+            self._sound(session)
             return answer.result()
+
+    def _sound(self, session: str) -> None:
+        if session in self._ended:
+            raise EnvTimeout("the page hung in its frame, and was ended", where="HeadlessExperimental.beginFrame")
 
     async def _previous(self) -> None:
         """The frame under way is over."""
         answer = self._under_way
         if answer is None or answer.done():
             return
-        done, _ = await asyncio.wait([answer], timeout=self._patience)
-        if not done:
-            log.warning("a page hangs in its frame; its script is stopped")
-            self._connection.post("Runtime.terminateExecution", session=self._whose)
-            done, _ = await asyncio.wait([answer], timeout=_MERCY_S)
-        if not done:
-            self._kill()
-            raise EnvTimeout("a page hung in its frame, and its browser was ended", where="browser")
+        whose, patience = self._whose, self._patience
+        for stopping in ("Runtime.terminateExecution", "Page.crash", ""):
+            done, _ = await asyncio.wait([answer], timeout=patience)
+            if done:
+                return
+            if stopping:
+                log.warning("a page hangs in its frame; it is sent %s", stopping)
+                self._connection.post(stopping, session=whose)
+            if stopping == "Page.crash":
+                self._ended.add(whose)
+            patience = _MERCY_S
+        self._kill()
+        raise EnvTimeout("a page hung in its frame, and its browser was ended", where="browser")
 
 
 class Screenshots:
@@ -94,11 +114,21 @@ class Screenshots:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._under_way: set[str] = set()
+
+    def drawing(self, session: str) -> bool:
+        return session in self._under_way
 
     async def shot(self, session: str, ticks: float) -> bytes:
-        answer = await self._connection.send("Page.captureScreenshot", _PNG, session)
-        return base64.b64decode(answer["data"])
+        return base64.b64decode((await self._capture(session, _PNG))["data"])
 
     async def draw(self, session: str, ticks: float) -> None:
         """The browser draws by itself: a picture of one pixel is there once it has done so."""
-        await self._connection.send("Page.captureScreenshot", {"format": "png", "clip": _CORNER}, session)
+        await self._capture(session, {"format": "png", "clip": _CORNER})
+
+    async def _capture(self, session: str, what: Mapping[str, Any]) -> dict[str, Any]:
+        self._under_way.add(session)
+        try:
+            return await self._connection.send("Page.captureScreenshot", what, session)
+        finally:
+            self._under_way.discard(session)

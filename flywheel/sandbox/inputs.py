@@ -10,9 +10,9 @@ from urllib.parse import urljoin
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
-from flywheel.sandbox import keyboard
+from flywheel.sandbox import drags, keyboard
 from flywheel.sandbox.keyboard import SHIFT, Key
-from flywheel.sandbox.page import Page
+from flywheel.sandbox.page import Page, unheard
 from flywheel.sandbox.sessions import within
 
 _SCROLL = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
@@ -38,8 +38,19 @@ class Hands:
         """Names of the keys that are held down, in the order in which they were pressed."""
         return [key.key if key.key != " " else "Space" for key in self._held.values()]
 
-    async def do(self, action: Action, page: Page, allowed: tuple[str, ...], base: str) -> str:
-        """Carry out one action; "" or why it did nothing. base: what a relative address is relative to."""
+    @property
+    def modifiers(self) -> int:
+        """Bits of the modifiers that are held down."""
+        return self._modifiers()
+
+    async def do(
+        self, action: Action, page: Page, allowed: tuple[str, ...], base: str, ms: float = 0,
+        rest: drags.Rest | None = None,
+    ) -> str:  # fmt: skip
+        """Carry out one action; "" or why it did nothing. base: what a relative address is relative to.
+
+        ms: page time that it may take, which `rest` passes (or else the page alone).
+        """
         points = [value for value in vars(action).values() if isinstance(value, Point)]
         if not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points):
             return "the point is outside the viewport"
@@ -50,8 +61,10 @@ class Hands:
                 await self._double(page, self._pixel(point))
             case act.RightSingle(point):
                 await self._click(page, self._pixel(point), "right")
+            case act.Hover(point):
+                await self._hover(page, self._pixel(point))
             case act.Drag(start, end):
-                await self._drag(page, self._pixel(start), self._pixel(end))
+                await self._drag(page, self._pixel(start), self._pixel(end), ms, rest or page.observe)
             case act.Scroll(point, direction):
                 await self._scroll(page, self._pixel(point), _SCROLL[direction])
             case act.Hotkey(keys):
@@ -74,7 +87,7 @@ class Hands:
     def move(self, page: Page, at: tuple[float, float], button: str = "none") -> None:
         """Not waited for: a page hears of it with what comes next, or in its next frame."""
         self.at = at
-        self._mouse(page, "mouseMoved", at, button, 0).add_done_callback(_unheard)
+        self._mouse(page, "mouseMoved", at, button, 0).add_done_callback(unheard)
 
     def _mouse(self, page: Page, kind: str, at: tuple[float, float], button: str, clicks: int) -> asyncio.Future:
         held = _BUTTONS[button] if kind != "mouseReleased" else 0
@@ -97,13 +110,23 @@ class Hands:
         await page.draw()  # a document that is not drawn yet takes no clicks
         await self._click(page, at, clicks=2)
 
-    async def _drag(self, page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
-        self.move(page, start)
-        sent = [self._mouse(page, "mousePressed", start, "left", 1)]
-        self.move(page, ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2), "left")
-        self.move(page, end, "left")
-        sent.append(self._mouse(page, "mouseReleased", end, "left", 1))
-        await asyncio.gather(*sent)
+    async def _hover(self, page: Page, at: tuple[float, float]) -> None:
+        self.at = at
+        await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
+
+    async def _drag(
+        self, page: Page, start: tuple[float, float], end: tuple[float, float], ms: float, rest: drags.Rest
+    ) -> None:
+        pressed = False
+
+        def mouse(kind: str, at: tuple[float, float]) -> asyncio.Future:
+            nonlocal pressed
+            self.at, moves = at, kind == "mouseMoved"
+            pressed |= kind == "mousePressed"
+            return self._mouse(page, kind, at, "left" if pressed else "none", 0 if moves else 1)
+
+        await drags.drag(page, mouse, start, end, ms, rest)
+        self.at = end
 
     async def _scroll(self, page: Page, at: tuple[float, float], way: tuple[int, int]) -> None:
         self.move(page, at)
@@ -111,7 +134,7 @@ class Hands:
             "type": "mouseWheel", "x": at[0], "y": at[1], "modifiers": self._modifiers(),
             "deltaX": way[0] * self._width * _SCROLL_SHARE, "deltaY": way[1] * self._height * _SCROLL_SHARE,
         })  # fmt: skip
-        turned.add_done_callback(_unheard)
+        turned.add_done_callback(unheard)
         while not turned.done():
             await page.draw()
         await turned
@@ -226,11 +249,6 @@ def _with_shift(key: Key) -> Key:
         if other.shifted and other.code == key.code:
             return other
     return key
-
-
-def _unheard(answer: asyncio.Future) -> None:
-    if not answer.cancelled():
-        answer.exception()
 
 
 def pack(actions: list[Action]) -> str:

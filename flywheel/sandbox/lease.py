@@ -37,7 +37,8 @@ class Lease:
     """The contract of `flywheel.sandbox.env.Env`, over one page. Made by `BrowserPool.env` alone.
 
     session: its name in events and status. timeout_s: of one call of the environment; twice that ends a call which
-    the environment itself does not end. camera: None where nothing is recorded.
+    the environment itself does not end. camera: None where nothing is recorded. start_s: what a reset may take beside,
+    for a server of the session's own.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Lease:
         clock: Callable[[], float],
         timeout_s: float,
         camera: Camera | None,
+        start_s: float = 0.0,
     ) -> None:
         self.session, self.page = session, page
         self._owner, self._clock, self._limit_s, self._camera = owner, clock, 2 * timeout_s, camera
+        self._reset_s = self._limit_s + start_s
         self._scope: asyncio.Timeout | None = None
         self._over: EnvError | None = None
         self.task: Task | None = None
@@ -65,7 +68,7 @@ class Lease:
         began = self._clock()
         self.episodes += 1
         self.page.host.episodes += 1
-        result = await self._call("reset", lambda: self.env.reset(task, seed), self._limit_s)
+        result = await self._call("reset", lambda: self.env.reset(task, seed), self._reset_s)
         if self._camera:
             self._camera.begin(task, seed, result)
         self._tell(result, began)

@@ -1,92 +1,77 @@
 """Third-party pages by manifest alone: what a manifest says, checked before anything is opened.
 
 A manifest is a YAML or JSON file that makes a web page which nobody here wrote a task: where the page comes from (an
-address, a folder, packages of a registry), how it is reset with a seed, where its instruction, its reward and its end
-are read. It holds JavaScript expressions, but no code of ours. `seed` and `variant` are known in all of them.
+address, a folder, packages of a registry, a server that is started for each session), how it is reset with a seed,
+where its instruction, its reward and its end are read. It holds JavaScript expressions and commands, but no code of
+ours. `seed` and `variant` are known in all of them.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from flywheel.errors import BadInput
+from flywheel.sandbox import manifest_text
+from flywheel.sandbox.manifest_parts import (
+    Expression,
+    Instruction,
+    Login,
+    Outside,
+    Parameter,
+    Part,
+    Read,
+    Reading,
+    Server,
+    Split,
+)  # fmt: skip
 from flywheel.worlds import catalogue
 
 THIRD_PARTY = Path(__file__).parent / "third_party"  # the manifests that ship with the project
 SUFFIXES = (".yaml", ".yml", ".json")
 VERIFIER = "page:reward"  # flywheel.reward.verifiers
 
-Expression = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 _PACKAGE = r"^(pypi:[A-Za-z0-9._-]+==|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@|deb:[a-z0-9.+-]+=)[A-Za-z0-9.+~:-]+$"
 PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE)]
-# What to write where a field is missing.
-_EXAMPLES = {
-    "name": "name: my-page", "title": "title: My page", "instruction": "instruction: Clear the board.",
-    "reward": "reward: game.score", "success": "success: 1", "max_steps": "max_steps: 20",
-}  # fmt: skip
-# What to write in a field that may be of several forms.
-_FORMS = {
-    "reset": "reload, a JavaScript expression in quotes, or {parameter: NAME}",
-    "instruction": "a text, or {expression: JAVASCRIPT}",
-    "success": "a number, or a JavaScript expression in quotes",
-    "viewport": "[WIDTH, HEIGHT], 64 to 4096 pixels each",
-    "package": "pypi:NAME==VERSION, npm:NAME@VERSION or deb:NAME=VERSION, or a list of them",
-    "variants": "a list of names of lower-case letters, digits, '.', '_' and '-'",
-}
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Parameter(_Part):
-    """The page takes its seed from its address: `?<parameter>=<seed>`."""
-
-    parameter: str = Field(min_length=1, pattern=r"^[^&=#?\s]+$")
-
-
-class Read(_Part):
-    """A JavaScript expression, evaluated in the page."""
-
-    expression: Expression
-
-
-class Manifest(_Part):
+class Manifest(Part):
     """One page and its tasks. What is left out has the default beside it."""
 
     name: Name  # the tasks' `world`
     title: str = Field(min_length=1)
     domain: Literal["games", "sites"] = "sites"
-    # Where the page comes from: one of url, folder and package (with `folder` a folder inside of the packages).
+    # Where the page comes from: one of url, folder, package (with `folder` a folder inside of the packages) and server.
     url: str = ""  # a page that is served elsewhere; it must be reachable when tasks are played
     folder: str = ""  # served on 127.0.0.1; relative to the manifest's own folder
     package: tuple[PackageName, ...] = ()  # unpacked one over another into one tree, which is served
     sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$")  # of the packages' tree: `flywheel page fetch` tells it
-    start: str = "index.html"  # the first page, relative to what is served; a query and a #fragment may follow
-    alias: dict[str, str] = {}  # path asked for -> path that is served, for what the page expects elsewhere
+    server: Server | None = None  # one for each session
+    login: Login | None = None  # before the first page
+    # The first page, relative to what is served; a query and a #fragment may follow. A server's own: the root.
+    start: str = "index.html"
+    alias: dict[str, str] = Field({})  # path asked for -> path that is served, for what the page expects elsewhere
+    files: str = ""  # a folder, relative to the manifest's own: what the page may be given where it asks for a file
     variants: tuple[Name, ...] = Field(("page",), min_length=1)  # several tasks of one manifest: {variant} in start
     # From a seed to a task.
     ready: Expression | None = None  # true when reset may run; for pages that go on loading after their load event
     reset: Literal["reload"] | Parameter | Expression = "reload"  # JavaScript may be statements, or give a promise
     seeded: bool = True  # another seed gives another task
-    splits: tuple[Literal["train", "eval"], ...] = Field(("train", "eval"), min_length=1)
-    instruction: str | Read  # a text, in which {variant} may stand, or an expression read after the reset
-    # What the verifier reads: score = (reward - floor) / (success - floor), between 0 and 1.
-    reward: Expression  # a number
+    splits: tuple[Split, ...] = Field(("train", "eval"), min_length=1)
+    instruction: Instruction  # a text, in which {variant} may stand, or what is read after the reset
+    # What the verifier reads: score = (reward - floor) / (success - floor), between 0 and 1. An expression is read in
+    # the page; what a server did is better read outside of it, where no script of the page can reach.
+    reward: Reading  # a number
     success: float | Expression  # the reward at which the task is solved
     floor: float = 0.0  # the reward that scores 0
-    end: Expression | None = None  # true when the page's own game or task is over; none: it never ends by itself
-    state: dict[Name, Expression] = {}  # what else is recorded at each step: JSON values
+    end: Reading | None = None  # true when the page's own game or task is over; none: it never ends by itself
+    state: dict[Name, Reading] = Field({})  # what else is recorded at each step: JSON values
     follow: bool | None = None  # read on pages that the first one leads to, too; none: unless reset is JavaScript
     # How it is played.
     origins: tuple[str, ...] = ()  # more origins that navigation may not leave, such as https://example.org
@@ -94,6 +79,7 @@ class Manifest(_Part):
     max_steps: int = Field(ge=1, le=10_000)
     level: int = Field(1, ge=1)
     step_ms: int | None = Field(None, ge=0, le=60_000)  # page time that passes in a step; none: the settings' own
+    exact: bool = True  # false: what its server does in its own time may show, so that a replay may differ
     settle_ms: int = Field(100, ge=0, le=4_000)  # page time that passes after the reset, before the first screen
     path: Path  # of the manifest file; not written in it
 
@@ -106,7 +92,7 @@ class Manifest(_Part):
     @classmethod
     def _seen(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
         if value is not None and not all(64 <= side <= 4096 for side in value):
-            raise ValueError(f"write {_FORMS['viewport']}")
+            raise ValueError(f"write {manifest_text.FORMS['viewport']}")
         return value
 
     @field_validator("origins")
@@ -126,8 +112,13 @@ class Manifest(_Part):
 
     @model_validator(mode="after")
     def _together(self) -> Manifest:
-        if bool(self.url) + bool(self.folder and not self.package) + bool(self.package) != 1:
-            raise ValueError("give one of url, folder and package")
+        from_folder = bool(self.folder and not self.package)
+        if bool(self.url) + from_folder + bool(self.package) + (self.server is not None) != 1:
+            raise ValueError("give one of url, folder, package and server")
+        if self.server is None and self.readings:
+            raise ValueError(f"{next(iter(self.readings))} is read outside of the page, which only goes with server")
+        if self.server is not None and self.alias:
+            raise ValueError("alias goes with folder or package")
         if self.url and _origin(self.url) is None:
             raise ValueError(f"url: {self.url!r} is not an http or https address")
         if self.url and (self.alias or "start" in self.model_fields_set):
@@ -149,15 +140,23 @@ class Manifest(_Part):
 
     @property
     def expressions(self) -> dict[str, str]:
-        """Every expression that is read at each step, by the name of its field."""
-        found = {"reward": self.reward}
-        if self.end is not None:
-            found["end"] = self.end
+        """Every expression that is read in the page at each step, by the name of its field."""
+        return {field: what for field, what in self._read.items() if isinstance(what, str)}
+
+    @property
+    def readings(self) -> dict[str, Outside]:
+        """What is read outside of the page at each step, by the name of its field."""
+        return {field: what for field, what in self._read.items() if isinstance(what, get_args(Outside))}
+
+    @property
+    def _read(self) -> dict[str, str | Outside]:
+        found: dict[str, Any] = {"reward": self.reward, "end": self.end}
         if isinstance(self.success, str):
             found["success"] = self.success
-        if isinstance(self.instruction, Read):
-            found["instruction"] = self.instruction.expression
-        return found | {f"state.{name}": text for name, text in self.state.items()}
+        if not isinstance(self.instruction, str):
+            told = self.instruction
+            found["instruction"] = told.expression if isinstance(told, Read) else told
+        return found | {f"state.{name}": what for name, what in self.state.items()}
 
     @property
     def follows(self) -> bool:
@@ -170,27 +169,57 @@ class Manifest(_Part):
         """Origin of the address; None for what is served here."""
         return _origin(self.url) if self.url else None
 
+    @property
+    def file_folder(self) -> Path | None:
+        """The folder of the session's files; None where there is none."""
+        return (self.path.parent / self.files).resolve() if self.files else None
+
+    @property
+    def source(self) -> str:
+        """Where the page comes from, in words."""
+        own = " ".join(self.server.packages or self.server.command) if self.server else ""
+        return self.url or " ".join(self.package) or own or self.folder
+
+    @property
+    def first(self) -> str:
+        """The first page, relative to what is served."""
+        return "" if self.server is not None and "start" not in self.model_fields_set else self.start.lstrip("/")
+
+    @property
+    def template(self) -> Path | None:
+        """The folder that each session of a server gets a copy of."""
+        return self.path.parent / self.server.folder if self.server and self.server.folder else None
+
     def instruct(self, variant: str) -> str:
-        """The instruction where it is a text; "" where the page tells it."""
-        return "" if isinstance(self.instruction, Read) else self.instruction.replace("{variant}", variant)
+        """The instruction where it is a text; "" where it is read after the reset."""
+        return self.instruction.replace("{variant}", variant) if isinstance(self.instruction, str) else ""
 
 
 def load(path: Path) -> Manifest:
     """Read and check one manifest. Raises BadInput that names file, field and what to write."""
-    raw = _parse(path)
+    raw = manifest_text.parse(path)
     if "path" in raw:
         raise BadInput("the manifest has no field path", where=path, fix="take it out")
     try:
         manifest = Manifest.model_validate({**raw, "path": path.resolve()})
     except ValidationError as error:
-        faults = list(dict.fromkeys(_told(fault) for fault in error.errors()))
+        known = [name for name in Manifest.model_fields if name != "path"]
+        faults = list(dict.fromkeys(manifest_text.told(fault, known) for fault in error.errors()))
         more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
         raise BadInput("the manifest is wrong: " + "; ".join(faults[:3]) + more, where=path) from None
+    if manifest.files and not manifest.file_folder.is_dir():
+        raise BadInput(
+            f"files: there is no folder {manifest.file_folder}", where=path, fix="it is relative to the manifest"
+        )
     if manifest.folder and not manifest.package:
         folder = manifest.path.parent / manifest.folder
         if not folder.is_dir():
             raise BadInput(f"folder: there is no folder {folder}", where=path, fix="it is relative to the manifest")
         check_start(manifest, folder)
+    if manifest.template is not None and not manifest.template.is_dir():
+        raise BadInput(
+            f"server.folder: there is no folder {manifest.template}", where=path, fix="it is relative to the manifest"
+        )
     return manifest
 
 
@@ -236,6 +265,11 @@ def check_start(manifest: Manifest, served: Path) -> None:
             raise BadInput(f"start: there is no {start} in {served}", where=manifest.path, fix=there)
 
 
+def called(manifest: Manifest) -> str:
+    """How a command names a manifest."""
+    return manifest.path.stem if manifest.path.parent == THIRD_PARTY else str(manifest.path)
+
+
 def _files(entry: str, root: Path) -> Iterator[Path]:
     place = root / entry
     if place.is_dir():
@@ -247,62 +281,6 @@ def _files(entry: str, root: Path) -> Iterator[Path]:
         yield place
     else:
         yield find(entry)
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        raw = json.loads(text, object_pairs_hook=_once) if path.suffix == ".json" else yaml.load(text, _Loader)
-    except FileNotFoundError:
-        raise BadInput("no such manifest", where=path, fix="check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the manifest cannot be read: {error}", where=path, fix="it is a UTF-8 text file") from None
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        form = "JSON" if path.suffix == ".json" else "YAML"
-        fix = "put expressions with ': ' or ' #' in quotes" if form == "YAML" else "mend that place"
-        raise BadInput(f"the manifest is not {form}: {error}", where=path, fix=fix) from None
-    if not isinstance(raw, dict):
-        raise BadInput("the manifest is not a mapping of fields", where=path, fix="begin with `name: my-page`")
-    return raw
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise ValueError(f"{sorted(twice)[0]} stands twice")
-    return dict(pairs)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which no field may stand twice: the second would silently win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        _once([(str(key), None) for key in keys])
-        return super().construct_mapping(node, deep)
-
-
-def _told(fault: dict[str, Any]) -> str:
-    """One fault of a manifest, as `field: what; what to write`."""
-    field, kind, given = str(fault["loc"][0]) if fault["loc"] else "", fault["type"], fault["input"]
-    if field == "state" and len(fault["loc"]) > 1:
-        field = f"state.{fault['loc'][1]}"
-    if kind == "missing" and len(fault["loc"]) == 1:
-        return f"{field} is missing: add `{_EXAMPLES[field]}`"
-    if kind == "extra_forbidden" and len(fault["loc"]) == 1:
-        near = difflib.get_close_matches(field, [name for name in Manifest.model_fields if name != "path"], 1)
-        return f"there is no field {field}" + (f": did you mean {near[0]}?" if near else ": take it out")
-    if given is None:
-        return f"{field} is empty: write its value, or take it out"
-    if field in _FORMS and kind != "value_error":
-        return f"{field}: write {_FORMS[field]}"
-    if kind == "string_type" and isinstance(given, bool | int | float):
-        return f"{field}: {json.dumps(given)} is not a text: put it in quotes"
-    if kind == "string_pattern_mismatch":
-        need = "64 hexadecimal digits" if field == "sha256" else "lower-case letters, digits, '.', '_' and '-'"
-        return f"{field}: {given!r} is not of the form: {need}"
-    message = fault["msg"].removeprefix("Value error, ")
-    return f"{field}: {message[0].lower()}{message[1:]}" if field else message
 
 
 def _origin(url: str) -> str | None:

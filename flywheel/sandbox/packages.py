@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from flywheel.errors import BadInput, EnvError
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import Manifest, called
 
 FETCH_S = 300.0  # deadline of one package
 _MARK = "sha256"  # file beside a fetched tree: the checksum of what is served of it
@@ -46,7 +46,7 @@ def served(manifest: Manifest) -> Path:
     if not (place / _MARK).is_file():
         raise BadInput(
             f"its package is not fetched: {' '.join(manifest.package)}", where=manifest.path,
-            fix=f"type `flywheel page fetch {_called(manifest)}`",
+            fix=f"type `flywheel page fetch {called(manifest)}`",
         )  # fmt: skip
     if not folder.is_dir():
         raise BadInput(f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_holds(place))
@@ -57,7 +57,7 @@ def served(manifest: Manifest) -> Path:
 def ready(manifest: Manifest) -> bool:
     """Whether the files of its page are here (True where they are not ours to serve)."""
     try:
-        return bool(manifest.url) or served(manifest).is_dir()
+        return bool(manifest.url or manifest.server) or served(manifest).is_dir()
     except BadInput:
         return False
 
@@ -125,11 +125,6 @@ def _installed(manifest: Manifest) -> Path | None:
 def _place(manifest: Manifest) -> Path:
     names = "\n".join((*manifest.package, manifest.folder))
     return cache() / f"{manifest.name}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
-
-
-def _called(manifest: Manifest) -> str:
-    """How a command names the manifest."""
-    return manifest.name if manifest.path.parent == Path(__file__).parent / "third_party" else str(manifest.path)
 
 
 def _same(manifest: Manifest, found: str, folder: Path) -> None:

@@ -7,21 +7,38 @@ document (`clock.js`). The date goes on over documents; `performance.now` begins
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from flywheel.errors import EnvError
 from flywheel.sandbox.cdp import CommandError, Connection
 from flywheel.sandbox.frames import Frames
+from flywheel.sandbox.loads import PATTERNS, POLICY
 from flywheel.settings import Sandbox
 
-_CLOCK = (Path(__file__).parent / "clock.js").read_text(encoding="utf-8")
+_CLOCK, _LOADS, _REFUSALS, _WORKER = (
+    (Path(__file__).parent / name).read_text(encoding="utf-8")
+    for name in ("clock.js", "loads.js", "refusals.js", "worker_clock.js")
+)
+_FIRST = _CLOCK.replace("  // LOADS\n", _LOADS) + _REFUSALS
 # What a navigation does to a call that was under way in the page it left.
 _LEFT = ("context was destroyed", "Cannot find", "navigated or closed", "frame was detached", "Promise was collected")
+WENT_NOWHERE = "flywheel.wentNowhere"  # told like an event of the browser: `url`, where a frame was to go
 _ASKED_S = 0.5  # for a navigation that was asked for to begin
 _FRAME_MS = 1.0  # between two frames at one page time: one that is not later than the last is never drawn
+# Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
+_WORKERS = {
+    "autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True,
+    "filter": [{"type": "iframe", "exclude": True}, {}],
+}  # fmt: skip
+_PATIENCE = 1 / 3  # of the deadline, for a document that goes on loading; spent once
 _TRAVEL_S = 2.0  # for a step in the history to begin
 
 
@@ -41,13 +58,22 @@ class Page:
         self.time = 0.0
         self.gone = ""  # why it is
         self.url = ""  # of the document last observed
+        self.posted = False  # a form's content went with the last request for a document
+        self.drawn = 0  # numbers that the document last observed had taken from its seeded chance
         self._hear = hear
         self._asked: set[str] = set()  # frames whose script wants another document
         self._expected = False  # the address that a popup was opened for
+        self._late = False  # the document has been waited for long enough
+        self.stillborn = False  # a popup that never came to its address
         self._loading: set[str] = set()  # frames that are on their way to one
+        self._toward: dict[str, str] = {}  # the addresses that frames were told to go to
+        self._size = (0, 0)  # of its screens
+        self._stays = False  # the user was asked, and did not want to leave it
+        self._held = False  # a dialog waits for an answer, and the page with it
         self._changed = asyncio.Event()
-        self._arrivals = self._starts = self._known = 0  # documents that came, loads that began, and the last look's
-        self._ticks = 1000.0
+        self.arrivals = self._starts = self._known = 0  # documents that came, loads that began, and the last look's
+        self._ticks, self._seed, self._workers = 1000.0, 0, 0
+        self.dragged: Mapping[str, Any] | None = None  # what the browser says is being dragged (`drags.py`)
         connection.listen(session, self._event)
 
     def send(self, method: str, params: Mapping[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
@@ -58,23 +84,34 @@ class Page:
 
     def set_up(self, width: int, height: int) -> list[asyncio.Future[dict[str, Any]]]:
         """What a new target is told first."""
+        self._size = (width, height)
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
         return [
             self.send("Page.enable"), self.send("Inspector.enable"),
+            self.send("Input.setInterceptDrags", {"enabled": True}),
+            self.send("Page.setInterceptFileChooserDialog", {"enabled": True}),
+            self.send("Target.setAutoAttach", _WORKERS),
             self.send("Emulation.setDeviceMetricsOverride", metrics),
             self.send("Emulation.setFocusEmulationEnabled", {"enabled": True}),
             self.send("Emulation.setEmulatedMedia", {"features": media}),
             # Each document is asked for at our hands: where it may go, and which time it is.
-            self.send("Fetch.enable", {"patterns": [{"urlPattern": "*", "resourceType": "Document"}]}),
+            self.send("Fetch.enable", {"patterns": PATTERNS}),
         ]  # fmt: skip
 
     def begin(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
         """Clock and chance of all documents to come. time: of the session, in ms."""
-        self.time = time
-        config = {"seed": int(seed), "start": time, "patience": self.settings.timeout_s * 500}
-        source = _CLOCK.replace("= CONFIG;", f"= {json.dumps(config)};")
+        self.time, self._seed = time, int(seed)
+        patience = self.settings.timeout_s * 1000 * _PATIENCE
+        config = {"seed": int(seed), "start": time, "patience": patience, "policy": POLICY}
+        source = _FIRST.replace("= CONFIG;", f"= {json.dumps(config)};")
         return self.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+
+    def send_headers(self, headers: Mapping[str, str]) -> list[asyncio.Future[dict[str, Any]]]:
+        """Send these with every request from now on."""
+        if not headers:
+            return []
+        return [self.send("Network.enable"), self.send("Network.setExtraHTTPHeaders", {"headers": dict(headers)})]
 
     async def evaluate(self, expression: str) -> Any:
         """Value of a JavaScript expression, awaited where it is a promise. Raises EnvError for what it throws."""
@@ -91,18 +128,21 @@ class Page:
     async def observe(self, ms: float, read: str = "") -> dict[str, Any]:
         """Let what was begun finish, pass `ms` of page time, and tell what there is.
 
-        read: JavaScript whose value is `game`. Gives `url`, `elements`, `beyond`, `game`, `notes` and `copied`
-        (text that went to the clipboard, or None).
+        read: JavaScript whose value is `game`. Gives `url`, `elements`, `beyond`, `game`, `notes`, `copied`
+        (text that went to the clipboard, or None), `files` (how many the page asked to be kept), `drawn` and `posted`.
         """
-        left, notes, copied, until = ms, [], None, "null"
+        left, notes, copied, files, until = ms, [], None, 0, "null"
         reading = "()=>null" if read else "undefined"
         while True:
-            call = f"window.__flywheel__&&__flywheel__.observe({left!r},{reading},{self.time!r},{until})"
+            late = "true" if self._late else "false"
+            call = f"window.__flywheel__&&__flywheel__.observe({left!r},{reading},{self.time!r},{until},{late})"
             there, seen = await self._ask(call)
             if there and not seen:  # not a document of the kind that scripts run in
-                return {"url": await self.address(), "elements": [], "game": None, "notes": notes, "copied": copied}
+                seen = {"url": await self.address(), "elements": [], "game": None}
+                return seen | {"notes": notes, "copied": copied, "files": files}
             if there:
                 notes += seen["notes"]
+                files += seen["files"]
                 copied = copied if seen["copied"] is None else seen["copied"]
                 self._ticks += max(seen["time"] - self.time, 0.0)
                 self.time, left, until = seen["time"], seen["left"], "null"
@@ -110,14 +150,20 @@ class Page:
                     # By itself, since a page's policy on eval binds what comes after a wait.
                     there, game = await self._ask(read) if read else (True, seen["game"])
                     if there:
-                        self.url, self._known = seen["url"], self._starts
-                        return seen | {"game": game, "notes": notes, "copied": copied}
+                        self.url, self.drawn, self._known = seen["url"], seen["drawn"], self._starts
+                        told = {"notes": notes, "copied": copied, "files": files, "posted": self.posted}
+                        return seen | told | {"game": game}
                 # The page's word may come before its act, and after the end of an act that led nowhere (a download).
                 self._expected |= seen["leaving"] and self._known == self._starts
                 self._known = self._starts
             else:
                 until = repr(self.time + left)
             await self._settled()
+
+    async def leaves_key(self) -> bool:
+        """The page let the last key pass, and is still there: the browser may act on it."""
+        there, taken = await self._ask("window.__flywheel__&&__flywheel__.keyTaken()")
+        return there and not taken
 
     async def _ask(self, expression: str) -> tuple[bool, Any]:
         """Value of an expression; (False, None) where its document was left meanwhile."""
@@ -133,12 +179,33 @@ class Page:
             raise EnvError(f"the page could not be observed: {error.what}", where=self.url) from None
 
     async def shot(self) -> bytes:
+        await self._free()
         self._ticks += _FRAME_MS
-        return await self.frames.shot(self.session, self._ticks)
+        return _cut(await self.frames.shot(self.session, self._ticks), self._size)
 
     async def draw(self) -> None:
+        await self._free()
         self._ticks += _FRAME_MS
         await self.frames.draw(self.session, self._ticks)
+
+    async def deliver(self, sent: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+        """The answer to an input that a page hears of in its next frame, such as a move of the mouse."""
+        sent.add_done_callback(unheard)
+        while not sent.done():
+            await self.draw()
+        return sent.result()
+
+    async def until(self, there: Callable[[], bool], seconds: float) -> None:
+        """Wait for what an event brings. Raises TimeoutError after so many seconds."""
+        if not await self._wait(lambda: not there(), seconds):
+            raise TimeoutError
+
+    async def zoom(self, zoom: float) -> None:
+        """Show it larger or smaller, as browsers do: it gets fewer or more pixels of its own to lay itself out in."""
+        width, height = (math.ceil(side / zoom) for side in self._size)
+        more = {"scale": zoom, "dontSetVisibleSize": True} if zoom != 1 else {}
+        metrics = {"width": width, "height": height, "deviceScaleFactor": zoom, "mobile": False}
+        await self.send("Emulation.setDeviceMetricsOverride", metrics | more)
 
     async def address(self) -> str:
         history = await self.send("Page.getNavigationHistory")
@@ -156,46 +223,90 @@ class Page:
         await self._settled()
         return answer.get("errorText", "")
 
-    async def back(self) -> bool:
-        """One step back in the history; False where there is none."""
+    async def reload(self) -> None:
+        """The same document anew."""
+        await self._arrive("Page.reload", {})
+
+    async def close(self) -> None:
+        """Close it, unless the user is asked and stays."""
+        with contextlib.suppress(PageGone):
+            await self._arrive("Page.close", {})
+
+    async def travel(self, steps: int) -> bool:
+        """Back (-1) or forward (1) in the history; False where there is nothing."""
         history = await self.send("Page.getNavigationHistory")
-        at = history["currentIndex"]
-        if at < 1:
+        to = history["currentIndex"] + steps
+        if not 0 <= to < len(history["entries"]):
             return False
-        before = self._arrivals
-        await self.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][at - 1]["id"]})
-        try:
-            async with asyncio.timeout(_TRAVEL_S):
-                while self._arrivals == before:
-                    await self._change()
-        except TimeoutError:
-            pass  # refused: it stays where it is
-        await self._settled()
+        await self._arrive("Page.navigateToHistoryEntry", {"entryId": history["entries"][to]["id"]})
         return True
+
+    async def _arrive(self, method: str, params: Mapping[str, Any]) -> None:
+        """Go where a command leads; where that is refused, it stays where it is."""
+        before, self._stays = self.arrivals, False
+        await self.send(method, params)
+        await self._wait(lambda: self.arrivals == before and not self._stays, _TRAVEL_S)
+        await self._settled()
+
+    def stay(self) -> None:
+        """The user was asked whether to leave, and stays."""
+        self._stays = True
+        self._asked.clear()
+        self._toward.clear()
+        self._expected = False
+        self._changed.set()
 
     async def _settled(self) -> None:
         """Nothing is on its way to another document. A frame that loads for ever is waited for in part."""
-        if self._asked or self._expected:  # some addresses a browser refuses without a word
-            try:
-                async with asyncio.timeout(_TRAVEL_S if self._expected else _ASKED_S):
-                    while (self._asked or self._expected) and not self.gone:
-                        await self._change()
-            except TimeoutError:
-                self._asked.clear()
-                self._expected = False
-        if self._loading:
-            try:
-                async with asyncio.timeout(self.settings.timeout_s / 2):
-                    while self._loading and not self.gone:
-                        await self._change()
-            except TimeoutError:
-                self._loading.clear()
+        # Some addresses a browser refuses without a word.
+        if not await self._wait(lambda: self._asked or self._expected, _TRAVEL_S if self._expected else _ASKED_S):
+            self._asked.clear()
+            self.stillborn = self._expected and not self.arrivals
+            self._expected = False
+        if not await self._wait(lambda: self._loading, self.settings.timeout_s * _PATIENCE):
+            self._loading.clear()
+            self._late = True
+
+    async def _wait(self, while_: Callable[[], Any], seconds: float) -> bool:
+        """Wait while something holds; False after so many seconds, without those in which a dialog was open."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                while while_() and not self.gone:
+                    limit.reschedule(None if self._held else limit.when() or loop.time() + seconds)
+                    await self._change()
+        except TimeoutError:
+            return False
+        return True
+
+    def hold(self, held: bool) -> None:
+        """A dialog opened that the page waits for, or the last one closed."""
+        self._held = held
+        self._changed.set()
+
+    async def _free(self) -> None:
+        while self._held and not self.gone:
+            await self._change()
 
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
         if self.gone:
             raise PageGone(self.gone, where=self.url)
+
+    def wake(self) -> None:
+        """Who waits in `until` looks again."""
+        self._changed.set()
+
+    def _equip(self, worker: str) -> None:
+        """A worker begins: it gets a clock and chance of its own, ahead of its script."""
+        self._workers += 1
+        config = json.dumps({"seed": self._seed + self._workers * 0x9E3779B1 & 0xFFFFFFFF, "start": self.time})
+        source = _WORKER.replace("= CONFIG", f"= {config}")
+        # Awaited: of two commands that come at once, the worker may take the one that starts it first.
+        equipped = self.connection.send("Runtime.evaluate", {"expression": source}, worker)
+        equipped.add_done_callback(unheard)
+        equipped.add_done_callback(lambda _: self.connection.post("Runtime.runIfWaitingForDebugger", session=worker))
 
     def lose(self, why: str) -> None:
         """The page is gone: every call to it ends."""
@@ -209,6 +320,7 @@ class Page:
             case "Page.frameScheduledNavigation" | "Page.frameRequestedNavigation":
                 if params.get("disposition", "currentTab") == "currentTab":
                     self._asked.add(params["frameId"])
+                    self._toward[params["frameId"]] = params["url"]
             case "Page.frameStartedLoading":
                 self._asked.discard(params["frameId"])
                 self._loading.add(params["frameId"])
@@ -216,15 +328,48 @@ class Page:
                 self._starts += 1
             case "Page.frameClearedScheduledNavigation":
                 self._asked.discard(params["frameId"])
+                if params["frameId"] not in self._loading:
+                    self._comes_to_nothing(params["frameId"])
             case "Page.frameStoppedLoading" | "Page.frameDetached":
                 self._asked.discard(params["frameId"])
                 self._loading.discard(params["frameId"])
+                self._comes_to_nothing(params["frameId"])
             case "Page.frameNavigated":
+                self._toward.pop(params["frame"]["id"], None)
                 if "parentId" not in params["frame"]:
-                    self._arrivals += 1
+                    self.arrivals += 1
+                    self._late = False
             case "Page.navigatedWithinDocument":
-                self._arrivals += params["frameId"] == self.target
+                self._toward.pop(params["frameId"], None)
+                self.arrivals += params["frameId"] == self.target
+            case "Target.attachedToTarget":
+                if params["targetInfo"]["type"] == "worker":
+                    self._equip(params["sessionId"])
+                else:
+                    self.connection.post("Runtime.runIfWaitingForDebugger", session=params["sessionId"])
+            case "Input.dragIntercepted":
+                self.dragged = params["data"]
             case _:
                 self._hear(self, method, params)
                 return
         self._changed.set()
+
+    def _comes_to_nothing(self, frame: str) -> None:
+        """A frame was told to go somewhere, and no document came: nothing is there, or a file, or nobody may go."""
+        address = self._toward.pop(frame, "")
+        if address:
+            self._hear(self, WENT_NOWHERE, {"url": address})
+
+
+def unheard(answer: asyncio.Future) -> None:
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _cut(screen: bytes, size: tuple[int, int]) -> bytes:
+    """A zoomed page may end in the middle of a pixel, which some builds then draw beyond the viewport."""
+    if tuple(int.from_bytes(screen[at : at + 4]) for at in (16, 20)) == size:
+        return screen
+    cut = io.BytesIO()
+    Image.open(io.BytesIO(screen)).crop((0, 0, *size)).save(cut, "png")
+    return cut.getvalue()

@@ -1,17 +1,25 @@
-"""Sessions of third-party pages: a manifest's page, served where it is ours to serve, reset with the task's seed."""
+"""Sessions of third-party pages: a manifest's page, served where it is ours to serve or by a server of the session's
+own, reset with the task's seed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from flywheel.errors import BadInput
 from flywheel.sandbox import packages, reading
+from flywheel.sandbox.backend import Backend
+from flywheel.sandbox.entry import Entry, entry_of
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.files import FileServer, Folder
-from flywheel.sandbox.manifests import Manifest, Parameter, check_start
+from flywheel.sandbox.identity import Identity
+from flywheel.sandbox.manifest_parts import Parameter
+from flywheel.sandbox.manifests import Manifest, check_start
+from flywheel.sandbox.programs import Programs
 
 
 @dataclass(frozen=True)
@@ -26,14 +34,19 @@ class ManifestSession:
     step_ms: int | None
     prepare: str
     state_expression: str
+    backend: Backend | None = None
+    entry: Entry | None = None
     restorable: bool = False
+    files: Path | None = None
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         """What the verifier reads. Raises EnvError naming the manifest's field that could not be read."""
         page = str(seen.get("url", self.url))
         for prefix in self.allowed:
             page = page.removeprefix(prefix)
-        return self.reader.state(seen.get("game"), page)
+        if "dialog" in seen:
+            return self.reader.untold(page)
+        return self.reader.state(seen, page)
 
     def keep(self) -> bytes:
         return b""
@@ -42,21 +55,26 @@ class ManifestSession:
         pass
 
     def close(self) -> None:
-        pass
+        if self.backend is not None:
+            self.backend.stop()
 
 
 class ManifestPages:
     """The pages of some manifests: `async with ManifestPages(manifests) as pages:`, a PageSource.
 
-    Raises BadInput where a package is not fetched or a first page is not there.
+    Raises BadInput where a package is not fetched, a first page or a server's program is not there.
     """
 
     def __init__(self, manifests: Mapping[str, Manifest]) -> None:
         self._manifests = dict(manifests)
         self._served: dict[str, Folder] = {}
+        self._programs: dict[str, Programs] = {}
+        self._backends: list[Backend] = []
         folders: dict[str, Folder] = {}  # manifests of one folder share its port
         for name, manifest in self._manifests.items():
-            if not manifest.url:
+            if manifest.server is not None:
+                self._programs[name] = Programs(manifest)
+            elif not manifest.url:
                 root = packages.served(manifest)
                 check_start(manifest, root)
                 folder = Folder(root, manifest.alias)
@@ -68,13 +86,13 @@ class ManifestPages:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        await asyncio.gather(*(backend.gone() for backend in self._backends))
         await self._server.__aexit__(*error)
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts besides our own that these pages may reach."""
-        urls = [url for one in self._manifests.values() for url in (one.url, *one.origins) if url]
-        return tuple(sorted({urlsplit(url).hostname or "" for url in urls} - {"127.0.0.1"}))
+    def start_s(self) -> float:
+        """The longest that the start of a session's server may take."""
+        return max((1.5 * one.server.start_s for one in self._manifests.values() if one.server), default=0.0)
 
     def knows(self, task: Task) -> bool:
         return task.world in self._manifests
@@ -93,13 +111,25 @@ class ManifestPages:
                 f"the manifest has no variant {task.template!r}", where=f"{manifest.path.name}, task {task.task_id}",
                 fix=f"it has {', '.join(manifest.variants)}",
             )  # fmt: skip
-        origin = manifest.origin or self._server.url(self._served[manifest.name])
-        address = manifest.url or f"{origin}/{manifest.start.lstrip('/')}"
+        backend = self._backend(manifest, task.template, seed)
+        origin = backend.origin if backend else manifest.origin or self._server.url(self._served[manifest.name])
+        address = manifest.url or f"{origin}/{manifest.first}"
+        address = _seeded(address.replace("{variant}", task.template), manifest, seed)
         return ManifestSession(
-            reading.Reader(manifest), _seeded(address.replace("{variant}", task.template), manifest, seed),
+            reading.Reader(manifest, Identity(manifest, address, task.template, seed)), address,
             tuple(f"{one}/" for one in (origin, *manifest.origins)), manifest.viewport, manifest.step_ms,
-            reading.prepare(manifest, seed, task.template), reading.expression(manifest, seed, task.template),
+            reading.prepare(manifest, seed, task.template), reading.expression(manifest, seed, task.template), backend,
+            entry_of(manifest, origin, {"seed": str(seed), "variant": task.template}),
+            files=manifest.file_folder,
         )  # fmt: skip
+
+    def _backend(self, manifest: Manifest, variant: str, seed: int) -> Backend | None:
+        if manifest.server is None:
+            return None
+        self._backends = [one for one in self._backends if not one.over]
+        backend = Backend(manifest, variant, seed, self._programs[manifest.name])
+        self._backends.append(backend)
+        return backend
 
 
 def _seeded(address: str, manifest: Manifest, seed: int) -> str:

@@ -57,8 +57,8 @@ class BrowserPool:
     ) -> None:
         self.settings, self.source, self.clock = settings, source, clock
         self.events, self.waiting = Events(), 0
-        hosts = getattr(source, "hosts", ())
-        launch = launch or partial(Chromium.start, chromium.find(settings), settings, hosts)
+        self.start_s = getattr(source, "start_s", 0.0)  # the longest that a session's own server may take to start
+        launch = launch or partial(Chromium.start, chromium.find(settings), settings)
         make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings))
         self.fleet = Fleet(settings, self.events, clock, launch, make_env, self._died)
         self.watchdog = Watchdog(self, settings)
@@ -136,7 +136,7 @@ class BrowserPool:
         self._count += 1
         session = f"{self._name}-{self._count}"  # of this lease alone, among all pools
         page.lease = lease = Lease(
-            session, page, self, self.clock, self.settings.timeout_s, self._camera(session, record)
+            session, page, self, self.clock, self.settings.timeout_s, self._camera(session, record), self.start_s
         )
         self.events.tell(Leased(**_of(lease), waited=lease.began - began))
         return lease

@@ -1,4 +1,4 @@
-"""A browser's private folder: made for one process, gone with it.
+"""A private folder, of a browser or of a page's server: made for one process, gone with it.
 
 Each folder is held by a lock that the kernel lets go when the process that made it ends, in whatever way. So a
 folder left by a `kill -9` can be told from one in use, on a machine where process numbers come round again, and
@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-_PREFIX = "flywheel-chromium-"
+_PREFIX = "flywheel-{kind}-"
+_KINDS = ("chromium", "server")
 _LOCK = "owner.lock"
 _YOUNG_S = 60.0  # a folder without its lock yet may be one that is just being made
 
@@ -22,8 +23,8 @@ _YOUNG_S = 60.0  # a folder without its lock yet may be one that is just being m
 class Profile:
     """One folder, at `path`, until `remove` or the end of this process."""
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    def __init__(self, kind: str = "chromium") -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX.format(kind=kind)))
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -46,7 +47,9 @@ def sweep() -> list[Path]:
 
 def abandoned() -> list[Path]:
     """The folders that `sweep` would remove."""
-    return [folder for folder in sorted(Path(tempfile.gettempdir()).glob(_PREFIX + "*")) if _abandoned(folder)]
+    here = Path(tempfile.gettempdir())
+    found = [folder for kind in _KINDS for folder in here.glob(_PREFIX.format(kind=kind) + "*")]
+    return [folder for folder in sorted(found) if _abandoned(folder)]
 
 
 def _abandoned(folder: Path) -> bool:

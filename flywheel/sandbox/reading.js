@@ -23,19 +23,34 @@ const compiled = ({ fields, ready, reset }) => {
 
 const pass = (ms) => new Promise((resolve) => setTimeout(resolve, ms)); // page time
 
+/** What `ask` gives. Dialogs that it raises are answered OK and noted: they are not the policy's to answer. */
+const quietly = (ask) => {
+  const { core } = __flywheel__, over = () => { core.quiet -= 1; };
+  core.quiet += 1;
+  try {
+    const value = ask();
+    if (!(value instanceof Promise)) return over(), value;
+    value.then(over, over);
+    return value;
+  } catch (error) {
+    over();
+    throw error;
+  }
+};
+
 /** Once, after the load: wait until the page is ready, reset it, let its first frames pass. Never throws. */
 const prepare = async (seed, variant, asked, { readyMs, settleMs }) => {
   const made = compiled(asked), { faults } = made;
   made.prepared = true;
   if (Object.keys(faults).length) return;
   try {
-    for (let passed = 0; made.ready && !made.ready(seed, variant); passed += 50) {
+    for (let passed = 0; made.ready && !quietly(() => made.ready(seed, variant)); passed += 50) {
       if (passed >= readyMs) throw new Error(`it is still not true after ${readyMs / 1000} s of page time`);
       await pass(50);
     }
   } catch (error) { faults.ready = tell(error); return; }
   try {
-    if (made.reset) await made.reset(seed, variant);
+    if (made.reset) await quietly(() => made.reset(seed, variant));
   } catch (error) { faults.reset = tell(error); return; }
   if (settleMs) await pass(settleMs);
 };
@@ -61,7 +76,7 @@ const read = (seed, variant, asked) => {
   for (const [field, { kind }] of Object.entries(asked.fields)) {
     if (faults[field]) continue;
     try {
-      const value = made.get[field](seed, variant);
+      const value = quietly(() => made.get[field](seed, variant));
       const text = kind ? "" : JSON.stringify(value);
       if (kind ? !kinds[kind](value) : text === undefined || value instanceof Node)
         faults[field] = `it gives ${name(value)}; ${kind || "a JSON value"} is needed`;

@@ -21,9 +21,9 @@ class Sources:
         self.worlds, self.pages = worlds, pages
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts besides 127.0.0.1 that pages may reach."""
-        return self.pages.hosts if self.pages else ()
+    def start_s(self) -> float:
+        """The longest that the start of a session's own server may take."""
+        return self.pages.start_s if self.pages else 0.0
 
     def open(self, task: Task, seed: int) -> PageSession:
         return self.pages.open(task, seed) if self.pages and self.pages.knows(task) else self.worlds.open(task, seed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from flywheel import frozen
 from flywheel.errors import BadInput
-from flywheel.settings import load
 from flywheel.stages.base import Context, Stage, StageResult, clear_staging, do_shard, finish, run_stage
 from flywheel.workspace import Workspace
 
@@ -17,7 +17,7 @@ _AFTER_RL = ("merge", "evaluate", "promote")
 
 def order(ws: Workspace, iteration: int) -> tuple[str, ...]:
     """The stages of one turn in the order they run; `rl-<domain>` once a domain."""
-    domains = load(ws.frozen_params(iteration)).synthesis.domains
+    domains = frozen.load(ws, iteration).synthesis.domains
     return (*_BEFORE_RL, *(f"rl-{domain}" for domain in domains), *_AFTER_RL)
 
 

@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flywheel import progress
-from flywheel.errors import BadInput
+from flywheel import frozen, progress
 from flywheel.settings import Settings
-from flywheel.settings import load as load_settings
 from flywheel.store.partitions import Manifest, disk_full_is_named, write, write_json
-from flywheel.workspace import Workspace, label
+from flywheel.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,7 @@ class Context:
     @classmethod
     def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> Context:
         """Raises BadInput where the iteration has not been begun."""
-        params = ws.frozen_params(iteration)
-        if not params.is_file():
-            raise BadInput(f"iteration {label(iteration)} has not been begun", where=params, fix="`flywheel run` does")
-        return cls(ws, load_settings(params), iteration, stage, run_id)
+        return cls(ws, frozen.load(ws, iteration), iteration, stage, run_id)
 
     def report(self, line: str) -> None:
         """Say how far it is, in a short line."""

@@ -1,94 +1,160 @@
-"""evaluate: the merged model and its predecessor on the same held-out tasks, by the same rollout (section 3).
+"""evaluate: the merged model on held-out tasks, and against the models that it would have to replace (section 3).
 
-Tasks of templates that training never draws (`synthesis.held_out`) are told apart from the others. The episodes are
-kept so that they can be replayed; they are never routed to a training store.
+Two questions, two sets of tasks. How good is it: the same held-out tasks in every iteration, so that a curve can be
+drawn; what the predecessor did on them is known from its own evaluation, and played only where it is not. Is it to be
+promoted: fresh tasks, which no choice of a model has ever looked at, played by the merged model, its predecessor and
+the best model so far until the gate knows (`evaluation.gate`). Tasks of templates that training never draws
+(`synthesis.held_out`) are told apart from the others. The episodes are kept so that they can be replayed; they are
+never routed to a training store.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel.evaluation import gate
-from flywheel.evaluation.evaluate import evaluate
-from flywheel.policy import open_policy
+from flywheel.evaluation import gate, rivals, verdicts
+from flywheel.policy import checkpoint
 from flywheel.policy.model import digest
 from flywheel.rollout.pool import Tally
+from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.stages import data, staged
+from flywheel.stages import competition, data, episodes, staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
 from flywheel.synthesis.tasks import is_held_out
 
+_BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
+_GATE = "gate"
 
-def _model(ctx: Context, shard: str) -> Path:
-    if shard == "before":
-        return data.newest_folder(ctx)
-    return ctx.ws.model(ctx.iteration, "merged")
+
+def _plan(ctx: Context) -> Sequence[str]:
+    newest = data.newest_model(ctx)["digest"]
+    known = newest in _known(ctx) or newest == digest(_merged(ctx))
+    return (*(() if known else (_BEFORE,)), _CANDIDATE, *(() if ctx.settings.promotion.rule == "always" else (_GATE,)))
 
 
 def _inputs(ctx: Context) -> dict:
     s = ctx.settings
     return {
         "tasks": data.digests(ctx, [("tasks", "synthesize")]),
-        "models": [digest(_model(ctx, shard)) for shard in ("before", "after")],
+        "models": [digest(_merged(ctx)), *(rival["digest"] for rival in _rivals(ctx).values())],
         "settings": [s.seed, *data.policy_settings(s), s.sandbox.model_dump(), s.evaluation.model_dump()],
-        "held_out": s.synthesis.held_out,
+        "synthesis": s.synthesis.model_dump(),
+        "promotion": s.promotion.model_dump(),
+        "known": _known(ctx),
     }  # fmt: skip
+
+
+def _merged(ctx: Context) -> Path:
+    return ctx.ws.model(ctx.iteration, "merged")
+
+
+def _held_out(ctx: Context) -> dict[str, Task]:
+    return data.tasks(ctx, "synthesize", "eval")
+
+
+def _known(ctx: Context) -> dict[str, rivals.Solved]:
+    """What earlier evaluations found of the models that count now: the newest one and the best so far."""
+    before = rivals.read(ctx.ws, ctx.iteration - 1, rivals.key(ctx.settings, list(_held_out(ctx))))
+    wanted = {rival["digest"] for rival in _rivals(ctx).values()}
+    return {name: outcome for name, outcome in before.items() if name in wanted}
+
+
+def _rivals(ctx: Context) -> dict[str, dict[str, Any]]:
+    """What the merged model is compared with: `before`, and `best` where that is another model."""
+    newest = data.newest_model(ctx)
+    best = rivals.best(newest)
+    return {_BEFORE: newest} | ({"best": best} if best["digest"] != newest["digest"] else {})
 
 
 def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
-    return asyncio.run(_act(ctx, shard, folder))
+    return asyncio.run(_compete(ctx, folder) if shard == _GATE else _measure(ctx, shard, folder))
 
 
-async def _act(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
-    tasks, done, tally = list(data.tasks(ctx, "synthesize", "eval").values()), 0, Tally()
+async def _measure(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
+    """One model on the held-out tasks that are the same in every iteration."""
+    model = data.newest_folder(ctx) if shard == _BEFORE else _merged(ctx)
+    async with open_sandbox(ctx.settings, ctx.ws.root) as sandbox:
+        return await episodes.play(ctx, shard, model, list(_held_out(ctx).values()), sandbox, folder)
 
-    def count(episode) -> None:
-        nonlocal done
-        done += 1
-        ctx.report(f"{shard}: {done} of {len(tasks) * ctx.settings.evaluation.samples} episodes")
 
-    policy = open_policy(_model(ctx, shard), ctx.settings.policy)
-    try:
-        async with open_sandbox(ctx.settings, ctx.ws.root) as sandbox:
-            results, episodes = await evaluate(
-                policy, tasks, sandbox, iteration=ctx.iteration, settings=ctx.settings, on_episode=count,
-                run_id=ctx.run_id, tally=tally,
-            )  # fmt: skip
-    finally:
-        await policy.close()
-    staged.put_episodes(folder, episodes)
-    return {"results": [vars(result) for result in results], "around": tally.as_dict()}
+async def _compete(ctx: Context, folder: Path) -> dict[str, Any]:
+    against = _rivals(ctx)
+    if digest(_merged(ctx)) in {rival["digest"] for rival in against.values()}:
+        return {"looks": [], "results": {}}  # the same weights play the same
+    models = {name: checkpoint.resolve(rival["model"], ctx.ws.root) for name, rival in against.items()}
+    return await competition.compete(ctx, _merged(ctx), models, folder)
 
 
 def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    manifests = tuple(
-        ctx.write(table, staged.take(results, table, key))
-        for table, key in (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
-    )
-    apart = {key for key, task in data.tasks(ctx, "synthesize", "eval").items() if is_held_out(ctx.settings, task)}
-    before, after = ([gate.EvalResult(**row) for row in results[shard][1]["results"]] for shard in ("before", "after"))
-    around = {name: sum(result["around"][name] for _, result in results.values()) for name in Tally().as_dict()}
-    figures = [metrics.row(name, value, n=len(before) + len(after)) for name, value in around.items()]
-    for domain in (metrics.ALL, *ctx.settings.synthesis.domains):
-        old, new = ([r for r in rows if domain in (metrics.ALL, r.domain)] for rows in (before, after))
-        figures += [
-            metrics.share(name, sum(r.v for r in rows), len(rows), domain=domain)
-            for name, rows in (("success_before", old), ("success_after", new))
-        ]
-        figures += by_template(domain, apart, old, new)
-        if new:
-            gain = gate.compare(old, new, seed=ctx.seed("interval"))
-            interval = {"low": gain.low, "high": gain.high, "n": gain.n}
-            figures.append(metrics.row("success_difference", gain.difference, domain=domain, **interval))
-    share = {(row["domain"], row["name"]): row["value"] for row in figures}
-    summary = {
-        domain: f"{share[domain, 'success_before']:.2f} -> {share[domain, 'success_after']:.2f}"
-        for domain in (metrics.ALL, *ctx.settings.synthesis.domains) if (domain, "success_difference") in share
+    fixed = {shard: result for shard, result in results.items() if shard != _GATE}
+    folder, competed = results.get(_GATE, (Path(), {"looks": [], "results": {}}))
+    looks = competition.looks(folder, competed["looks"])
+    played = {**fixed, **looks}
+    tables = {
+        table: staged.take(played, table, key)
+        for table, key in (
+            ("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"), ("scores", "trajectory_id"),
+        )
     }  # fmt: skip
+    tables["tasks"] = staged.take(looks, "tasks", "task_id")
+    manifests = tuple(ctx.write(table, rows) for table, rows in tables.items())
+    around = {name: sum(result["around"][name] for _, result in played.values()) for name in Tally().as_dict()}
+    finished = sum(len(result["results"]) for _, result in played.values())
+    figures = [metrics.row(name, value, n=finished) for name, value in around.items()]
+    after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+    before = _predecessor(ctx, fixed)
+    summary = {}
+    for domain in (metrics.ALL, *ctx.settings.synthesis.domains):
+        old, new = ([row for row in rows if domain in (metrics.ALL, row.domain)] for rows in (before, after))
+        if new:
+            figures += _success(ctx, domain, old, new)
+            summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
+    for name, judged in competition.judged(competed["results"], ctx.settings.promotion).items():
+        figures += verdicts.figures(name, judged)
+        summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
+    outcomes = {data.newest_model(ctx)["digest"]: before, digest(_merged(ctx)): after}
+    solved = _known(ctx) | {name: rivals.solved(found) for name, found in outcomes.items()}
+    rivals.write(ctx.ws, ctx.iteration, rivals.key(ctx.settings, list(_held_out(ctx))), solved)
     return StageResult(manifests, tuple(figures), summary)
+
+
+def _predecessor(ctx: Context, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:
+    """Its results on the held-out tasks: played now, or kept from its own evaluation."""
+    if _BEFORE in fixed:
+        return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
+    tasks, samples = _held_out(ctx), ctx.settings.evaluation.samples
+    newest = data.newest_model(ctx)["digest"]
+    if newest == digest(_merged(ctx)):
+        return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
+    outcomes = [
+        (name, number < round(share * samples))
+        for name, share in _known(ctx)[newest].items()
+        for number in range(samples)
+    ]
+    return [gate.EvalResult(name, tasks[name].domain, float(v), v) for name, v in outcomes]
+
+
+def _share(rows: Sequence[gate.EvalResult]) -> float:
+    return sum(row.v for row in rows) / len(rows)
+
+
+def _success(
+    ctx: Context, domain: str, before: list[gate.EvalResult], after: list[gate.EvalResult]
+) -> list[dict[str, Any]]:
+    """Success of both on a domain's held-out tasks, and the difference."""
+    apart = {key for key, task in _held_out(ctx).items() if is_held_out(ctx.settings, task)}
+    figures = [
+        metrics.share(name, sum(row.v for row in rows), len(rows), domain=domain)
+        for name, rows in (("success_before", before), ("success_after", after))
+    ]
+    gain = gate.compare(before, after, seed=ctx.seed("interval"))
+    interval = {"low": gain.low, "high": gain.high, "n": gain.n}
+    figures.append(metrics.row("success_difference", gain.difference, domain=domain, **interval))
+    return figures + by_template(domain, apart, before, after)
 
 
 def by_template(
@@ -108,4 +174,4 @@ def by_template(
     return figures
 
 
-STAGE = Stage("evaluate", lambda ctx: ("before", "after"), _inputs, _work, _finish)
+STAGE = Stage("evaluate", _plan, _inputs, _work, _finish)

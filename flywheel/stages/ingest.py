@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.agent.grammar import Grammar
+from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
+from flywheel.recording.recognizer import located
 from flywheel.stages import staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics, partitions, sessions
@@ -41,7 +43,8 @@ def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
     first = int(shard.rpartition("-")[2]) * _PER_SHARD
     chosen = _sessions(ctx)[first : first + _PER_SHARD]
     ctx.report(f"{shard}: listening to {len(chosen)} sessions")
-    ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], ctx.settings, ctx.iteration)
+    settings = ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)})
+    ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], settings, ctx.iteration)
     staged.put(folder, "trajectories", ({**one.trajectory_row, "run_id": ctx.run_id or None} for one in ingested))
     staged.put(folder, "tasks", (one.task_row for one in ingested if one.task_row))
     staged.put(folder, "steps", (row for one in ingested for row in one.step_rows))
@@ -57,9 +60,13 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     trajectories, reviews = _without_duplicates(ctx, results)
     manifests = [ctx.write(table, rows) for table, rows in tables.items()]
     manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
+    for row in trajectories:
+        if row["status"] == "invalid":
+            tell(ctx.stage, f"a recording is not used: {row['error']} (mended, it comes again in the next iteration)")
     thoughts = tables["thoughts"].to_pylist()
     usable = sum(row["status"] != "invalid" for row in trajectories)
-    spoken = len({(row["trajectory_id"], row["step"]) for row in thoughts})
+    spoken = len({(row["trajectory_id"], row["step"]) for row in thoughts if row["text"] and not row["doubtful"]})
+    doubtful = sum(bool(row["doubtful"]) for row in thoughts)
     figures = [
         metrics.row("sessions", len(trajectories)),
         metrics.row("utterances", len(thoughts)),
@@ -68,9 +75,11 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     if thoughts:
         score = sum(row["alignment_score"] for row in thoughts) / len(thoughts)
         figures.append(metrics.row("alignment_score", score, n=len(thoughts)))
+        figures.append(metrics.share("doubtful_thoughts", doubtful, len(thoughts)))
     summary = {
         "sessions": len(trajectories), "usable": usable, "steps": tables["steps"].num_rows,
         "utterances": len(thoughts), "steps with a thought": spoken,
+        "hardly understood": doubtful,
     }  # fmt: skip
     return StageResult(tuple(manifests), tuple(figures), summary)
 

@@ -1,4 +1,4 @@
-"""promote: the gate decides whether the merged model becomes the newest, by the paired figures of `evaluate`."""
+"""promote: the gate decides whether the merged model becomes the newest, by what `evaluate` found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from flywheel.errors import FlywheelError
-from flywheel.evaluation import gate, review
+from flywheel.evaluation import review, rivals, verdicts
 from flywheel.policy.model import digest
 from flywheel.stages import data
 from flywheel.stages.base import Context, StageResult, single
@@ -25,31 +25,40 @@ def _inputs(ctx: Context) -> dict:
 
 def _work(ctx: Context, folder: Path) -> dict:
     contracts.check_tables(ctx.ws, ctx.iteration)  # once more: of what was trained on and played since `route`
-    figures = {(row["domain"], row["name"]): row for row in data.rows(ctx, "metrics", "evaluate")}
-    difference = figures[metrics.ALL, "success_difference"]
-    decision = gate.by_rule(
-        ctx.settings.promotion.rule, ctx.settings.promotion.margin,
-        difference["value"], difference["low"], difference["high"],
-    )  # fmt: skip
-    promote, reason = decision.promote, decision.reason
-    if promote is None:
-        decided = review.read(ctx.ws, ctx.iteration)
-        if decided is None:
-            raise FlywheelError(
-                "a reviewer has to decide this promotion", where="promotion.rule: review",
-                fix=f"type `flywheel review --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
-            )  # fmt: skip
-        promote, reason = decided.promote, f"{decided.reviewer}: {decided.comment or 'no comment'}"
-    return {"promoted": promote, "reason": reason}
+    rule = ctx.settings.promotion
+    if rule.rule == "always":
+        return {"promoted": True, "reason": "the rule promotes always"}
+    rows = data.rows(ctx, "metrics", "evaluate")
+    judged, said = verdicts.judgements(rows, rule), "; ".join(verdicts.reasons(rows, rule))
+    if rule.rule == "review":
+        return _reviewed(ctx, said)
+    if not judged:
+        return {"promoted": False, "reason": "its weights are those of the model that it would replace"}
+    return {"promoted": all(found.verdict == "pass" for found in judged.values()), "reason": said}
+
+
+def _reviewed(ctx: Context, said: str) -> dict:
+    """The decision of a person, with what `not_worse` would have said beside it."""
+    decided = review.read(ctx.ws, ctx.iteration)
+    if decided is None:
+        raise FlywheelError(
+            "a reviewer has to decide this promotion", where="promotion.rule: review",
+            fix=f"type `flywheel review --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
+        )  # fmt: skip
+    reason = f"{decided.reviewer}: {decided.comment or 'no comment'}"
+    return {"promoted": decided.promote, "reason": f"{reason} ({said})" if said else reason}
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     before = data.newest_model(ctx)
     merged = ctx.ws.model(ctx.iteration, "merged")
-    newest = {"model": ctx.ws.relative(merged), "digest": digest(merged)} if result["promoted"] else before
+    made = {"model": ctx.ws.relative(merged), "digest": digest(merged)}
+    newest = made if result["promoted"] else before
+    outcomes = rivals.outcomes(ctx.ws, ctx.iteration)
+    best = rivals.best_after(before, made, result["promoted"], outcomes)
     write_json(
         ctx.ws.promotion(ctx.iteration),
-        {**{key: newest[key] for key in ("model", "digest")}, "iteration": ctx.iteration, **result},
+        {**{key: newest[key] for key in ("model", "digest")}, "best": best, "iteration": ctx.iteration, **result},
     )
     decided, reviews = review.read(ctx.ws, ctx.iteration), []
     if decided:

@@ -19,7 +19,7 @@ _READ = (
 def _inputs(ctx: Context) -> dict:
     return {
         "partitions": data.digests(ctx, _READ), "before": sha256_file(ctx.ws.manifest(ctx.iteration - 1)),
-        "sessions": [asdict(session) for session in sessions.planned(ctx.ws, ctx.iteration)],
+        "sessions": [asdict(session) for session in sessions.listed(ctx.ws, ctx.iteration)],
         "settings": [ctx.settings.routing.model_dump(), ctx.settings.sft.window],
     }  # fmt: skip
 

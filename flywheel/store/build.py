@@ -51,7 +51,7 @@ def build(ws: Workspace, iteration: int, settings: Settings) -> Built:
     tables = {"routes": routes, **routing.build_stores(trajectories, routes, iteration)}
     manifests = tuple(partitions.write(ws, table, iteration, STAGE, rows) for table, rows in tables.items())
     contracts.check_tables(ws, iteration)
-    taken = [session.id for session in sessions.planned(ws, iteration)]
+    taken = [session.id for session in sessions.listed(ws, iteration)]
     manifest.write(ws, iteration, window=settings.sft.window, sessions=taken)
     return Built(manifests, *_figures(trajectories, routes))
 

@@ -6,9 +6,10 @@ process.
 
 from __future__ import annotations
 
-import csv
-import io
+import contextlib
 import json
+import re
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +20,11 @@ import pyarrow.parquet as pq
 
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
-from flywheel.store import manifest
+from flywheel.store import formats, manifest, partitions
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
+_MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
 def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
@@ -30,7 +32,7 @@ def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
     no rows where nothing is written yet), the table `promotions`, and the views and macros of `catalog.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
-    Raises DataError naming a file that is not whole.
+    A file that is not whole fails the queries that read its table, no others.
     """
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
@@ -53,16 +55,39 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None)
     """As `query`, on an open connection."""
     try:
         result = connection.execute(sql, parameters)
+        if result is None:  # nothing but blanks and comments
+            raise BadInput("the query is empty", fix='for example `flywheel query "from iterations"`')
         return result.to_arrow_table() if result.description else pa.table({})
-    except (duckdb.IOException, duckdb.InvalidInputException) as error:
-        raise DataError(
-            _line(error), fix="find the partition with `flywheel doctor`; fetch it with `dvc checkout`"
-        ) from None
+    except _OF_THE_QUERY as error:
+        raise _refused(error) from None
     except duckdb.Error as error:
-        raise BadInput(
-            f"the query cannot be answered: {_line(error)}",
-            fix="`SHOW TABLES` lists tables and views, `DESCRIBE t` columns",
-        ) from None
+        raise _damage(connection, error) or _refused(error) from None
+
+
+# What DuckDB raises for the words of a query; anything else may come from a damaged file.
+_OF_THE_QUERY = (
+    duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException,
+    duckdb.OutOfRangeException, duckdb.ConstraintException,
+)  # fmt: skip
+
+
+def _refused(error: duckdb.Error) -> BadInput:
+    return BadInput(
+        f"the query cannot be answered: {_line(error)}",
+        fix="`SHOW TABLES` lists tables and views, `DESCRIBE t` columns",
+    )
+
+
+def _damage(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataError | None:
+    """The damaged file behind an error, where there is one: told by its table's view, or found by reading."""
+    _, told, facts = str(error).partition(_MARK)
+    if told:
+        return DataError(**json.loads(facts))
+    files = []
+    with contextlib.suppress(duckdb.Error):
+        for (text,) in connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall():
+            files += re.findall(r"'([^']+/part-\d+\.parquet)'", text)
+    return next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
@@ -77,19 +102,24 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     if format == "parquet":
         if output is None:
             raise BadInput("Parquet is not text", where="--format parquet", fix="name a file with --output")
-        pq.write_table(result, output, compression="zstd")
+        with _named(output):
+            pq.write_table(result, output, compression="zstd")
     else:
-        text = {"table": _as_table, "csv": _as_csv, "json": _as_json}[format](result)
+        text = {"table": formats.as_table, "csv": formats.as_csv, "json": formats.as_json}[format](result)
         if output is None:
             return text
-        output.write_text(text, encoding="utf-8")
+        with _named(output):
+            output.write_text(text, encoding="utf-8")
     return f"{result.num_rows} rows written to {output}"
+
+
+_TYPES = {pa.string(): "VARCHAR", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}  # of columns that were added
 
 
 def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> None:
     files = sorted(str(path) for path in (ws.data / table).glob("iteration=*/stage=*/part-*.parquet"))
+    typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     if not files:
-        typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
         connection.register("typed", typed)
         connection.execute(f"CREATE TABLE {table} AS FROM typed")
         connection.unregister("typed")
@@ -99,82 +129,56 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> 
     columns = ", ".join(f'"{name}"' for name in ("iteration", "stage", *TABLES[table].names))
     read = f"FROM read_parquet([{names}], hive_partitioning = true, {types})"
     if table in ADDED:  # older files lack these columns, perhaps all of them do
-        added = ", ".join(f'NULL::VARCHAR AS "{name}"' for name in ADDED[table])
+        added = ", ".join(f'NULL::{_TYPES[TABLES[table].field(name).type]} AS "{name}"' for name in ADDED[table])
         read = read.replace("hive_partitioning", "union_by_name = true, hive_partitioning")
         read = f"FROM ({read} UNION ALL BY NAME SELECT {added} WHERE false)"
     try:
         connection.execute(f"CREATE VIEW {table} AS SELECT {columns} {read}")
     except duckdb.Error as error:
-        raise DataError(
-            f"a file of table {table} cannot be read: {_line(error)}",
-            where=ws.relative(ws.data / table),
-            fix="fetch it with `dvc checkout`, or run its stage again",
-        ) from None
+        found = next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+        found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
+        _stand_in(connection, table, typed, found)
+
+
+def _stand_in(connection: duckdb.DuckDBPyConnection, table: str, typed: pa.Table, fault: DataError) -> None:
+    """A view in place of a table that cannot be read: queries of other tables work, its own are told the fault."""
+    kinds = connection.from_arrow(typed).types
+    columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in zip(typed.column_names, kinds, strict=True))
+    told = _MARK + json.dumps({"what": fault.what, "where": fault.where, "fix": fault.fix})
+    quoted = told.replace("'", "''")
+    connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE error('{quoted}') IS NULL")
 
 
 def _promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
-    connection.execute(
-        "CREATE TABLE promotions (iteration INTEGER, model VARCHAR, digest VARCHAR, promoted BOOLEAN, reason VARCHAR)"
-    )
-    for path in sorted((ws.root / "iterations").glob("*/promotion.json")):
-        raw = manifest.read_promotion(ws, int(path.parent.name))
-        values = [
-            int(path.parent.name),
-            raw["model"],
-            raw["digest"],
-            raw.get("promoted"),
-            raw.get("reason", ""),
-        ]
-        connection.execute("INSERT INTO promotions VALUES (?, ?, ?, ?, ?)", values)
+    schema = pa.schema(
+        [("iteration", pa.int32()), ("model", pa.string()), ("digest", pa.string()), ("promoted", pa.bool_()),
+         ("reason", pa.string())]
+    )  # fmt: skip
+    rows = []
+    try:
+        for path in sorted((ws.root / "iterations").glob("*/promotion.json")):
+            rows.append({"reason": "", **manifest.read_promotion(ws, int(path.parent.name))})
+            rows[-1]["iteration"] = int(path.parent.name)
+        promotions = pa.Table.from_pylist(rows, schema=schema)
+    except (DataError, pa.ArrowException) as error:
+        fault = error if isinstance(error, DataError) else DataError(f"a promotion.json is wrong: {error}", where=path)
+        _stand_in(connection, "promotions", schema.empty_table(), fault)
+        return
+    connection.register("typed", promotions)
+    connection.execute("CREATE TABLE promotions AS FROM typed")
+    connection.unregister("typed")
+
+
+@contextlib.contextmanager
+def _named(output: Path) -> Iterator[None]:
+    """A file that cannot be written is told in one line."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the result cannot be written: {error.strerror or error}"
+        raise BadInput(what, where=output, fix="name a file in a folder that is there") from None
 
 
 def _line(error: Exception) -> str:
     """DuckDB's message without its picture of the query."""
     return " ".join(str(error).split("\n\nLINE ")[0].split())
-
-
-def _as_csv(result: pa.Table) -> str:
-    flat = io.StringIO()
-    writer = csv.writer(flat, lineterminator="\n")
-    writer.writerow(result.column_names)
-    writer.writerows([_plain(value) for value in row.values()] for row in result.to_pylist())
-    return flat.getvalue()
-
-
-def _as_json(result: pa.Table) -> str:
-    return json.dumps(result.to_pylist(), indent=2, default=_text, ensure_ascii=False) + "\n"
-
-
-def _as_table(result: pa.Table) -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, kind in zip(result.column_names, result.schema.types, strict=True):
-        numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in result.to_pylist():
-        table.add_row(*(_cell(value) for value in row.values()))
-    text = io.StringIO()
-    Console(file=text, width=max(80, 26 * result.num_columns), color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(_plain(value)).replace("[", r"\[")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | dict):
-        return json.dumps(value, default=_text, ensure_ascii=False)
-    return _text(value) if isinstance(value, bytes) or hasattr(value, "isoformat") else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
-    return value.isoformat(timespec="milliseconds") if hasattr(value, "isoformat") else str(value)

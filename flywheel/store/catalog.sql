@@ -43,7 +43,8 @@ CREATE VIEW funnel AS
             WHERE stage = 'synthesize' AND split = 'train'
         UNION ALL SELECT iteration, 2, 'rollouts', trajectory_id FROM trajectories WHERE stage = 'rollout'
         UNION ALL SELECT iteration, 3, 'recordings', trajectory_id FROM trajectories WHERE stage = 'ingest'
-        UNION ALL SELECT iteration, 4, 'scored', trajectory_id FROM (SELECT DISTINCT iteration, trajectory_id FROM scores)
+        UNION ALL SELECT iteration, 4, 'scored', trajectory_id FROM (SELECT DISTINCT iteration, trajectory_id FROM scores
+            WHERE stage = 'score')
         UNION ALL SELECT iteration, 5, 'verified', trajectory_id FROM routes WHERE v
         UNION ALL SELECT iteration, 6, 'sft', trajectory_id FROM sft
         UNION ALL SELECT iteration, 7, 'ct', trajectory_id FROM ct

@@ -34,6 +34,21 @@ def tag(ws: Workspace, iteration: int) -> None:
     _git(ws.root, "tag", "--force", name)
 
 
+def tagged(ws: Workspace, iteration: int) -> bool:
+    """Whether the iteration has its tag."""
+    if not (ws.root / ".git").exists() or not shutil.which("git"):
+        return False
+    return bool(_git(ws.root, "tag", "--list", f"iteration-{label(iteration)}"))
+
+
+def keeps(root: Path, path: str) -> bool:
+    """Whether the newest commit holds the file."""
+    if not shutil.which("git"):
+        return False
+    asked = ["git", "-C", str(root), "cat-file", "-e", f"HEAD:./{path}"]
+    return subprocess.run(asked, capture_output=True, timeout=_DEADLINE_S, check=False).returncode == 0
+
+
 def commit(root: Path, message: str, paths: tuple[str, ...]) -> None:
     """Commit the paths if they hold a change."""
     _git(root, "add", *paths)

@@ -32,6 +32,7 @@ VOCABULARY: dict[str, Name] = {
     # ingest
     "utterances": Name("utterances", "spoken thoughts recognised"),
     "steps_with_a_thought": Name("fraction", "of the steps of recordings that a thought was aligned with", "higher"),
+    "doubtful_thoughts": Name("fraction", "of the utterances, hardly understood: kept out of the steps", "lower"),
     "sessions": Name("sessions", "recorded sessions taken in"),
     "word_error_rate": Name("fraction", "of the recogniser against the script of the session", "lower"),
     "alignment_accuracy": Name("fraction", "of utterances aligned with the right step", "higher"),
@@ -103,6 +104,14 @@ VOCABULARY: dict[str, Name] = {
     "success_unseen_before": Name("fraction", "those of templates held out from training, the predecessor", "higher"),
     "success_unseen_after": Name("fraction", "those of templates held out from training, the merged model", "higher"),
     "success_difference": Name("fraction", "paired difference, after less before", "higher"),
+    "gate_difference": Name("fraction", "paired difference on the gate's fresh tasks, to the predecessor", "higher"),
+    "gate_passing": Name("nats", "evidence that the merged model is good enough (promotion.rule)", "higher"),
+    "gate_failing": Name("nats", "evidence that it is not", "lower"),
+    "gate_discordance": Name("fraction", "of the gate's tasks, those on which the two models differ"),
+    "gate_difference_best": Name("fraction", "the same, to the best model so far", "higher"),
+    "gate_passing_best": Name("nats", "the same, against the best model so far", "higher"),
+    "gate_failing_best": Name("nats", "the same, against the best model so far", "lower"),
+    "gate_discordance_best": Name("fraction", "the same, against the best model so far"),
     "promoted": Name("0 or 1", "whether the merged model is the newest from here on"),
 }
 

@@ -124,18 +124,37 @@ def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None =
         # Not a dataset read: hive columns must not be added, the path alone holds them.
         data = pq.ParquetFile(path).read(columns=columns)
     except (pa.ArrowInvalid, OSError) as error:
-        stage = path.parent.name.removeprefix("stage=")
-        raise DataError(
-            f"not a whole Parquet file: {str(error).splitlines()[0]}", where=where,
-            fix=f"delete the folder and run the stage {stage} again, or fetch it with `dvc checkout`",
-        ) from error  # fmt: skip
+        raise _not_whole(path, error) from error
     expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
     for place, field in enumerate(expected):
         if field.name in ADDED.get(table, ()) and field.name not in data.column_names:
             data = data.add_column(place, field, pa.nulls(data.num_rows, field.type))
     if not data.schema.equals(expected):
-        raise DataError(f"columns differ from table {table} of this version", where=where, fix="run `flywheel doctor`")
+        raise DataError(
+            f"columns differ from table {table} of this version",
+            where=where,
+            fix="`flywheel doctor` looks at all of them",
+        )
     return data
+
+
+def fault(path: Path, *, wholly: bool = True) -> DataError | None:
+    """What is wrong with a table's Parquet file; None where it can be read. wholly: its rows too, else its footer."""
+    try:
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups if wholly else 0):
+                file.read_row_group(group)
+    except (pa.ArrowException, OSError) as error:
+        return _not_whole(path, error)
+    return None
+
+
+def _not_whole(path: Path, error: Exception) -> DataError:
+    where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/part-*.parquet
+    return DataError(
+        f"not a whole Parquet file: {str(error).splitlines()[0]}", where=where,
+        fix=f"type `dvc checkout --force {where.rpartition('/')[0]}` in the workspace (`flywheel run` does it too)",
+    )  # fmt: skip
 
 
 def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> Manifest:

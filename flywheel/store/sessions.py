@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
-from flywheel.store import manifest
+from flywheel.progress import tell
+from flywheel.store import dvc_lock, manifest, partitions
 from flywheel.store.partitions import sha256_file, write_json
 from flywheel.workspace import Workspace
 
@@ -28,37 +30,70 @@ class Session:
 
 
 def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[Session]:
-    """Choose the next `limit` sessions, by name, that no earlier iteration took; a choice once made stands.
+    """Choose the next `limit` sessions, by name, that no earlier iteration used; a choice once made stands.
 
-    Raises BadInput where the folder is missing (and sessions are wanted).
+    A session that was set aside (a damaged one) and is mended since is chosen again. Until the stage `ingest` is
+    recorded, what was chosen is taken as it lies there now, so that it can be mended. Raises BadInput where the folder
+    is missing (and sessions are wanted), DataError where a session that was chosen is gone.
     """
-    path = ws.iteration(iteration) / "sessions.json"
+    path = _path(ws, iteration)
     if not path.exists():
         chosen = _choose(ws, iteration, ws.resolve(folder), limit) if limit else []
-        write_json(path, {"sessions": [vars(session) for session in chosen]})
-    return planned(ws, iteration)
+        _write(path, chosen)
+    elif "ingest" not in dvc_lock.recorded(ws).get(iteration, ()):
+        before = listed(ws, iteration)
+        now = [_as_it_is(ws, session) for session in before]
+        if now != before:
+            _write(path, now)
+    return listed(ws, iteration)
 
 
-def planned(ws: Workspace, iteration: int) -> list[Session]:
-    """The sessions of iteration k, checked against their sha256. Raises DataError naming one that changed
-    since.
-    """
-    path = ws.iteration(iteration) / "sessions.json"
+def listed(ws: Workspace, iteration: int) -> list[Session]:
+    """The sessions of iteration k, as they were chosen. Raises DataError where their list is not one."""
+    path = _path(ws, iteration)
     try:
-        sessions = [Session(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
+        return [Session(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"no list of sessions: {error}",
             where=ws.relative(path),
             fix="restore it from git, or begin the iteration",
         ) from None
+
+
+def planned(ws: Workspace, iteration: int) -> list[Session]:
+    """As `listed`, for who reads their files: checked against their sha256. Raises DataError naming one that changed
+    since."""
+    sessions = listed(ws, iteration)
     for session in sessions:
         if digest(ws.resolve(session.path)) != session.sha256:
             raise DataError(
                 "a recorded session is missing, or changed after it was chosen", where=session.path,
-                fix=f"put it back, or take it out of {ws.relative(path)}",
+                fix="type `flywheel run`: an iteration whose ingest is not done takes it as it is now, and one that "
+                "was set aside comes again in the next iteration",
             )  # fmt: skip
     return sessions
+
+
+def _path(ws: Workspace, iteration: int) -> Path:
+    return ws.iteration(iteration) / "sessions.json"
+
+
+def _write(path: Path, sessions: list[Session]) -> None:
+    write_json(path, {"sessions": [vars(session) for session in sessions]})
+
+
+def _as_it_is(ws: Workspace, session: Session) -> Session:
+    folder = ws.resolve(session.path)
+    if not folder.is_dir():
+        raise DataError(
+            "a recorded session is gone since it was chosen", where=session.path,
+            fix="put it back, or choose anew with `flywheel discard`",
+        )  # fmt: skip
+    now = replace(session, sha256=digest(folder))
+    if now != session:
+        tell("ingest", f"{session.path} changed since it was chosen: it is taken as it is now")
+    return now
 
 
 def digest(folder: Path) -> str:
@@ -77,9 +112,25 @@ def _choose(ws: Workspace, iteration: int, folder: Path, limit: int) -> list[Ses
             where=folder,
             fix="set recording.folder, or recording.sessions_per_iteration to 0",
         )
-    taken = set(manifest.read(ws, iteration - 1).sessions)
+    taken = set(manifest.read(ws, iteration - 1).sessions) - _mended(ws, iteration, folder)
     fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)[:limit]
     return [Session(path.name, _name(ws, path), digest(path)) for path in fresh]
+
+
+def _mended(ws: Workspace, iteration: int, folder: Path) -> set[str]:
+    """Sessions that were set aside when they were last taken in, and are other files now."""
+    aside: dict[str, str] = {}
+    for k in range(1, iteration):
+        if not ws.partition("trajectories", k, "ingest").is_dir():
+            continue
+        rows = partitions.read(ws, "trajectories", k, "ingest", ["trajectory_id", "task_id", "status"]).to_pylist()
+        invalid = {row["trajectory_id"]: row["task_id"] for row in rows if row["status"] == "invalid"}
+        for session in listed(ws, k):
+            names = {trajectory_id(k, task, 0, f"human-{session.id}") for task in invalid.values()}
+            aside.pop(session.id, None)
+            if names & set(invalid):
+                aside[session.id] = session.sha256
+    return {name for name, sha256 in aside.items() if digest(folder / name) != sha256}
 
 
 def _name(ws: Workspace, path: Path) -> str:

@@ -9,7 +9,6 @@ time.
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import logging
 import os
@@ -21,10 +20,11 @@ from pathlib import Path
 
 import yaml
 
+from flywheel import frozen as frozen_settings
 from flywheel import settings as settings_module
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.settings import DOMAINS, Settings
-from flywheel.store import sessions
+from flywheel.store import dvc_lock, sessions
 from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
 
@@ -69,7 +69,7 @@ def prepare(ws: Workspace) -> None:
     ):
         if not (ws.root / name).exists():
             write_text(ws.root / name, text)
-    if not (ws.root / "iterations.yaml").exists():
+    if not _index(ws) and not (ws.root / "iterations.yaml").exists():
         _write_index(ws, {})
 
 
@@ -88,7 +88,7 @@ def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings
         frozen = ws.frozen_params(iteration)
         if not frozen.exists():
             write_text(frozen, settings_module.dump(settings))
-        settings = settings_module.load(frozen)
+        settings = frozen_settings.load(ws, iteration)
         sessions.plan(ws, iteration, settings.recording.folder, settings.recording.sessions_per_iteration)
         if label(iteration) not in index:
             index[label(iteration)] = _entry(ws, iteration, settings)
@@ -101,13 +101,22 @@ def iterations(ws: Workspace) -> list[int]:
     return sorted(int(name) for name in _index(ws))
 
 
+def forget(ws: Workspace, iteration: int) -> None:
+    """Take an iteration out of dvc.lock and out of the index. Nothing happens where it is in neither."""
+    with _one_at_a_time(ws):
+        dvc_lock.drop(ws, iteration)
+        index = _index(ws)
+        if index.pop(label(iteration), None):
+            _write_index(ws, index)
+
+
 def commit(ws: Workspace, stage: str, iteration: int) -> None:
     """Record a stage's inputs, parameters and outputs as they are now (`dvc commit --force`).
 
     Raises VersioningError naming what is missing.
     """
     name = address(stage, iteration)
-    with _repo(ws) as repo:
+    with repository(ws) as repo:
         (recorded,) = _load(repo, name)
         missing = [str(item) for item in (*recorded.deps, *recorded.outs) if not item.exists]
         if missing:
@@ -121,7 +130,7 @@ def commit(ws: Workspace, stage: str, iteration: int) -> None:
         with repo.lock:
             recorded.save(run_cache=False)
             recorded.commit()
-            _write_lock(ws, recorded)
+            dvc_lock.enter(ws, recorded)
         log.info("recorded %s in DVC in %.2f s", name, time.perf_counter() - began)
 
 
@@ -133,7 +142,7 @@ def is_done(ws: Workspace, stage: str, iteration: int) -> bool:
 def unfinished(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
     """Those of the stages that are not done, in their order; one look at DVC for all of them."""
     addresses = {name: address(name, iteration) for name in names}
-    with _repo(ws) as repo:
+    with repository(ws) as repo:
         recorded = _load(repo, *addresses.values())
         with repo.lock:
             return [name for name, stage in zip(addresses, recorded, strict=True) if _changes(ws, stage)]
@@ -141,7 +150,7 @@ def unfinished(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]
 
 def status(ws: Workspace) -> dict[str, dict[str, str]]:
     """Stages that changed since they were recorded: `{"merge@001": {path: what happened to it}}`; empty is clean."""
-    with _repo(ws) as repo, repo.lock:
+    with repository(ws) as repo, repo.lock:
         found = {stage.name: _changes(ws, stage) for stage in repo.index.stages}
     return {name: changes for name, changes in found.items() if changes}
 
@@ -152,7 +161,7 @@ def checkout(ws: Workspace, *, force: bool = False) -> dict[str, list[str]]:
     force: also throw away what was changed and never recorded. Raises VersioningError where that would be needed,
     or where the cache lacks a file.
     """
-    with _repo(ws) as repo:
+    with repository(ws) as repo:
         return {key: value for key, value in repo.checkout(force=force).items() if isinstance(value, list)}
 
 
@@ -160,30 +169,15 @@ def _changes(ws: Workspace, stage) -> dict[str, str]:
     """What changed of one stage: path -> change. Paths from the workspace; DVC's own status has them from the
     current folder."""
     changes = {"dvc.yaml": "command modified"} if stage.changed_stage() else {}
-    for item in (*stage.deps, *stage.outs):
-        for change in item.status().values():
+    found = [(item, item.status()) for item in stage.deps]
+    found += [(item, item.workspace_status()) for item in stage.outs]  # what is here need not lie in the cache too
+    for item, status in found:
+        for change in status.values():
             path = Path(os.path.relpath(item.fs_path, ws.root)).as_posix()
             if not isinstance(change, str):  # of a parameter file: parameter -> change
                 change = ", ".join(f"{name} {what}" for name, what in change.items())
             changes[path] = change
     return changes
-
-
-def _write_lock(ws: Workspace, stage) -> None:
-    """Enter a stage into dvc.lock. DVC's own way keeps comments, and with them takes five times longer (0.6 s for
-    six iterations), at every stage.
-    """
-    from dvc.stage.serialize import to_single_stage_lockfile
-    from ruamel.yaml import YAML
-
-    path = ws.root / "dvc.lock"
-    yaml = YAML(typ="safe")
-    yaml.default_flow_style = False
-    lock = yaml.load(path.read_text(encoding="utf-8")) if path.exists() else {"schema": "2.0", "stages": {}}
-    lock["stages"][stage.name] = to_single_stage_lockfile(stage)
-    text = io.StringIO()
-    yaml.dump(lock, text)
-    write_text(path, text.getvalue())
 
 
 def _load(repo, *names: str) -> list:
@@ -204,7 +198,7 @@ def _load(repo, *names: str) -> list:
 
 
 @contextmanager
-def _repo(ws: Workspace) -> Iterator:
+def repository(ws: Workspace) -> Iterator:
     """DVC's view of the workspace, fresh from disk. Its errors become VersioningError, in one line."""
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.exceptions import DvcException
@@ -241,13 +235,20 @@ def _one_at_a_time(ws: Workspace) -> Iterator[None]:
 
 def _index(ws: Workspace) -> dict[str, dict[str, str]]:
     path = ws.root / "iterations.yaml"
+    known = dvc_lock.recorded(ws)
     try:
         index = yaml.safe_load(path.read_text(encoding="utf-8"))["turns"] or {}
-        return {str(name): {str(key): str(value) for key, value in entry.items()} for name, entry in index.items()}
+        index = {str(name): {str(key): str(value) for key, value in entry.items()} for name, entry in index.items()}
     except FileNotFoundError:
-        return {}
+        index = {}
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"not an index of iterations: {error}", where=path, fix="restore it from git") from None
+    if lost := [label(k) for k in sorted(known) if label(k) not in index]:
+        raise DataError(
+            f"the index of iterations {'lacks' if path.exists() else 'is missing, and with it'} {', '.join(lost)}, "
+            "which dvc.lock records", where=path, fix="restore it: `git checkout HEAD -- iterations.yaml`",
+        )  # fmt: skip
+    return index
 
 
 def _entry(ws: Workspace, iteration: int, settings: Settings) -> dict[str, str]:

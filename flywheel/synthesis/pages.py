@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from flywheel.agent.actions import Hotkey
+from flywheel.errors import EnvError
 from flywheel.sandbox import packages
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import VERIFIER, Manifest
@@ -32,7 +34,10 @@ def make_task(manifest: Manifest, variant: str, seed: int, split: str) -> Task:
 
 def checksum(manifest: Manifest) -> str:
     """sha256 of what a task was made for: the manifest, and the files of its page where they are ours to serve."""
-    files = "" if manifest.url else manifest.sha256 or packages.checksum(packages.served(manifest))
+    if manifest.url or manifest.server:
+        files = packages.checksum(manifest.template) if manifest.template else ""
+    else:
+        files = manifest.sha256 or packages.checksum(packages.served(manifest))
     said = manifest.model_dump_json(exclude={"path"})
     return hashlib.sha256(f"{said}\n{files}".encode()).hexdigest()
 
@@ -48,6 +53,10 @@ async def instruct(tasks: Iterable[Task], lease: Callable[[], AbstractAsyncConte
             return task
         async with lease() as env:
             result = await env.reset(task, task.seed)
+            while "dialog" in result.info["state"] and not result.truncated:  # of a page that asks before it tells
+                result = await env.step(Hotkey(("enter",)))
+        if "instruction" not in result.info["state"]:
+            raise EnvError("the page opens dialogs without end", where=f"world {task.world}, task {task.task_id}")
         return dataclasses.replace(task, instruction=" ".join(result.info["state"]["instruction"].split()))
 
     return list(await asyncio.gather(*(one(task) for task in tasks)))

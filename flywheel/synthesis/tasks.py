@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, known
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import Manifest, load_all
 from flywheel.settings import Settings
@@ -20,8 +20,9 @@ from flywheel.synthesis import pages
 from flywheel.worlds import catalogue, levels
 from flywheel.worlds.catalogue import World
 
-SPLITS = ("train", "eval")
+SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
+_RESERVED = 8  # one content in so many is kept for gates: told by its hash, so that no history need be read
 _ATTEMPTS = 200
 _FEWEST = 4  # templates that a world must have before a share of them is held out
 _SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
@@ -34,24 +35,40 @@ def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None
     Train tasks are new in each iteration, and a world's templates go on where the iteration before it stopped; eval
     tasks are the same in all, and no train task has the content of one (of third-party pages, the seed of one), nor a
     held-out template. Of a world that has these, every third eval task is of one. root: the workspace, for
-    synthesis.manifests. Raises BadInput for an unknown split, a world of another domain, levels that no world has,
-    a held-out template that there is not, or a wrong manifest.
+    synthesis.manifests. Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train task
+    of any iteration has (`reserved`); a template without such a content is passed over, and there may be fewer than
+    promotion.tasks. They too are of the split eval. Raises BadInput for an unknown split, a world of another domain,
+    levels that no world has, a held-out template that there is not, or a wrong manifest.
     """
     if split not in SPLITS:
-        raise BadInput(f"no split is called {split!r}", where="make_tasks", fix="use train or eval")
+        raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
     if split == "eval":
-        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, set(), root, 0)
-    taken = {content(task) for task in make_tasks(settings, 0, "eval", root)}
+        return _draw(settings, "eval", "eval", settings.synthesis.eval_tasks, lambda task: True, root, 0)
+    if split == "gate":
+        count = settings.promotion.tasks
+        return _draw(settings, "eval", f"gate {iteration}", count, reserved, root, iteration, passing=True)
+    held = {content(task) for task in make_tasks(settings, 0, "eval", root)}
     turn = max(iteration - 1, 0)
-    return _draw(settings, split, f"train {iteration}", settings.synthesis.train_tasks, taken, root, turn)
+
+    def fit(task: Task) -> bool:
+        return content(task) not in held and not reserved(task)
+
+    return _draw(settings, split, f"train {iteration}", settings.synthesis.train_tasks, fit, root, turn)
+
+
+def reserved(task: Task) -> bool:
+    """Whether a task's content is kept for promotion gates, and so never trained on."""
+    return int.from_bytes(hashlib.sha256(content(task).encode()).digest()[:8]) % _RESERVED == 0
 
 
 def _draw(
-    settings: Settings, split: str, stream: str, count: int, taken: set[str], root: Path | None, turn: int
-) -> list[Task]:
-    """`count` tasks of contents not in `taken`, turn by turn over domains, their worlds, and the worlds' slots.
+    settings: Settings, split: str, stream: str, count: int, fit: Callable[[Task], bool], root: Path | None, turn: int,
+    *, passing: bool = False,
+) -> list[Task]:  # fmt: skip
+    """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
 
-    turn: how often as many were drawn before: a world with more slots than tasks goes on where it was.
+    turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. passing: a slot
+    of which none fits is passed over, and fewer tasks drawn where none is left; else that is an error.
     """
     turns = _turns(settings, split, root)
     places = []  # of each task: its domain's number, and its world's in the domain
@@ -60,22 +77,37 @@ def _draw(
         places.append((domain, rest % len(turns[domain])))
     taken_turns = {place: turn * places.count(place) for place in places}
     drawn: list[Task] = []
-    for index, place in enumerate(places):
-        world, slots = turns[place[0]][place[1]]
-        template, level = slots[taken_turns[place] % len(slots)]
-        taken_turns[place] += 1
+    taken: set[str] = set()
+    empty: set[tuple[str, Slot]] = set()
+
+    def fresh(index: int, world: World | Manifest, slot: Slot) -> Task | None:
         for attempt in range(_ATTEMPTS):
             seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
-            task = make_task(world, template, level, seed, split)
-            if content(task) not in taken:
+            task = make_task(world, *slot, seed, split)
+            if content(task) not in taken and fit(task):
+                return task
+        return None
+
+    for index, place in enumerate(places):
+        world, slots = turns[place[0]][place[1]]
+        for _ in slots:
+            slot = slots[taken_turns[place] % len(slots)]
+            taken_turns[place] += 1
+            if (world.name, slot) in empty:
+                continue
+            task = fresh(index, world, slot)
+            if task is not None:
+                taken.add(content(task))
+                drawn.append(task)
+                if passing and isinstance(world, Manifest) and not world.seeded:
+                    empty.add((world.name, slot))  # the same task under every seed: it speaks once
                 break
-        else:
-            raise BadInput(
-                f"world {world.name}, template {template}, level {level} has too few different tasks",
-                where="synthesis", fix="ask for fewer train_tasks or eval_tasks",
-            )  # fmt: skip
-        taken = taken | {content(task)}
-        drawn.append(task)
+            if not passing:
+                raise BadInput(
+                    f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks",
+                    where=f"synthesis.{split}_tasks", fix="ask for fewer train_tasks or eval_tasks",
+                )  # fmt: skip
+            empty.add((world.name, slot))
     return drawn
 
 
@@ -106,10 +138,14 @@ def _slots(settings: Settings, world: World, split: str) -> list[Slot]:
         asked = [(template, level) for level in sorted(spec.max_steps) if level in settings.synthesis.levels]
         slots[template in apart] += asked
     if not slots[False]:
+        if slots[True]:
+            raise BadInput(
+                f"nothing of world {world.name} is left to train on: all its templates are held out",
+                where="synthesis.held_out", fix=f"take out one of {', '.join(sorted(apart))}",
+            )  # fmt: skip
         raise BadInput(
             f"world {world.name} has no level of {settings.synthesis.levels} to train on", where="synthesis.levels",
-            fix=f"its levels are {world.levels}"
-            + (f"; held out are {', '.join(sorted(apart))}" if slots[True] else ""),
+            fix=f"its levels are {world.levels}",
         )  # fmt: skip
     seen, unseen = _alternate(slots[False]), _alternate(slots[True])
     if split == "train" or not unseen:
@@ -148,11 +184,12 @@ def is_held_out(settings: Settings, task: Task) -> bool:
 
 def _named(name: str) -> tuple[str, str]:
     world, _, template = name.partition("/")
-    known = catalogue.get(world).templates if world in catalogue.names() else {}
-    if template not in known:
+    templates = catalogue.get(world).templates if world in catalogue.names() else {}
+    if template not in templates:
         raise BadInput(
             f"no template is called {name!r}", where="synthesis.held_out",
-            fix=f"world {world} has {', '.join(known)}" if known else "write world/template, such as settings/size",
+            fix=f"of world {world}, {known(template, templates)}" if templates
+            else f"write world/template, such as settings/size; of worlds, {known(world, catalogue.names())}",
         )  # fmt: skip
     return world, template
 

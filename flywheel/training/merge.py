@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,55 +13,122 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from flywheel.errors import BadInput, ModelError
+from flywheel.policy import checkpoint
 
-_WEIGHTS = "model.safetensors"
+# What must be alike besides the tensors, and the entries that a library writes about itself.
+_ALIKE = ("config.json", "preprocessor_config.json", "tokenizer.json")
+_INCIDENTAL = frozenset({"_name_or_path", "transformers_version", "processor_class", "torch_dtype", "dtype"})
+_ONE = "merge checkpoints that were trained from one"
+
+
+class _Weights:
+    """The tensors of a checkpoint by name, in one file or in shards; read one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ModelError for a file that cannot be read, or a tensor that two files hold."""
+        self.folder, self.files = folder, checkpoint.weight_files(folder)
+        self.file_of: dict[str, Path] = {}
+        for file in self.files:
+            with _opened(file) as opened:
+                for name in opened.keys():  # noqa: SIM118 - not a mapping
+                    if name in self.file_of:
+                        raise ModelError(f"two files hold {name}", where=folder, fix="copy the whole checkpoint again")
+                    self.file_of[name] = file
+
+    def tensor(self, name: str) -> Tensor:
+        """Raises ModelError for one that is not finite."""
+        with _opened(self.file_of[name]) as opened:
+            found = opened.get_tensor(name)
+        if found.is_floating_point() and not torch.isfinite(found.float()).all():
+            raise ModelError(f"{name} is not finite", where=self.folder, fix="train that specialist again")
+        return found
+
+    def shape(self, name: str) -> tuple[tuple[int, ...], str]:
+        """Shape and type, from the header alone."""
+        with _opened(self.file_of[name]) as opened:
+            part = opened.get_slice(name)
+            return tuple(part.get_shape()), str(part.get_dtype())
 
 
 def merge(folders: Sequence[Path], weights: Sequence[float], out: Path) -> None:
     """Write to `out` the weighted mean of the checkpoints; what is not a weight is copied from the first.
 
-    The sum is taken in float64 and stored in the first checkpoint's type; integer tensors must be equal. Raises
-    BadInput for weights that are negative or do not sum to 1, ModelError for checkpoints of different shape.
+    The sum is taken in float64 and stored in the checkpoints' type, in shards as the first one's: no more is in memory
+    than one of these and one tensor. Integer tensors must be equal. Raises BadInput for weights that are not finite,
+    negative, or do not sum to 1; ModelError for checkpoints of different tensors, shapes, types or configurations, for
+    a weight that is not finite, and for a mean that the type cannot hold.
     """
     if len(folders) != len(weights) or not folders:
         raise BadInput(f"{len(folders)} checkpoints but {len(weights)} weights", where="merge")
-    if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
+    if not (min(weights) >= 0 and abs(sum(weights) - 1) <= 1e-6):  # so that NaN is refused too
         raise BadInput(f"weights {list(weights)} must be 0 or more and sum to 1", where="merge.weights")
-    states = [_load(folder) for folder in folders]
-    for folder, state in zip(folders[1:], states[1:], strict=True):
-        _same_shape(states[0], state, folder)
-    merged = {name: _mean(name, [state[name] for state in states], weights) for name in states[0]}
+    models = [_Weights(folder) for folder in folders]
+    for other in models[1:]:
+        _same_tensors(models[0], other)
+        _same_settings(folders[0], other.folder)
     temporary = out.with_name(f".{out.name}.merging")
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(folders[0], temporary)
-    (temporary / _WEIGHTS).unlink()
-    save_file(merged, temporary / _WEIGHTS, metadata={"format": "pt"})
+    shutil.copytree(folders[0], temporary, ignore=shutil.ignore_patterns("*.safetensors"))
+    for file in models[0].files:
+        names = [name for name, holder in models[0].file_of.items() if holder == file]
+        merged = {name: _mean(name, models, weights) for name in names}
+        save_file(merged, temporary / file.name, metadata={"format": "pt"})
     shutil.rmtree(out, ignore_errors=True)
     temporary.replace(out)
 
 
-def _load(folder: Path) -> dict[str, Tensor]:
-    path = folder / _WEIGHTS
+def _opened(file: Path) -> Any:
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        return safe_open(file, framework="pt")
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read the checkpoint: {error}", where=path) from error
+        raise ModelError(f"cannot read the checkpoint: {error}", where=file) from error
 
 
-def _same_shape(first: dict[str, Tensor], other: dict[str, Tensor], folder: Path) -> None:
-    for name in sorted(first.keys() | other.keys()):
-        if name not in first or name not in other:
-            raise ModelError(f"only one of the checkpoints has {name}", where=folder, fix="merge one architecture")
-        if first[name].shape != other[name].shape:
-            shapes = f"{tuple(first[name].shape)} and {tuple(other[name].shape)}"
-            raise ModelError(f"{name} has shapes {shapes}", where=folder, fix="merge one architecture")
+def _same_tensors(first: _Weights, other: _Weights) -> None:
+    for name in sorted(first.file_of.keys() | other.file_of.keys()):
+        if name not in first.file_of or name not in other.file_of:
+            raise ModelError(f"only one of the checkpoints has {name}", where=other.folder, fix=_ONE)
+        (shape, kind), (other_shape, other_kind) = first.shape(name), other.shape(name)
+        if shape != other_shape:
+            raise ModelError(f"{name} has shapes {shape} and {other_shape}", where=other.folder, fix=_ONE)
+        if kind != other_kind:
+            raise ModelError(f"{name} has types {kind} and {other_kind}", where=other.folder, fix=_ONE)
 
 
-def _mean(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    if not tensors[0].is_floating_point():
-        if any(not torch.equal(tensors[0], other) for other in tensors[1:]):
+def _same_settings(first: Path, other: Path) -> None:
+    """The files that say how the weights are to be used."""
+    for file in _ALIKE:
+        if (first / file).is_file() != (other / file).is_file():
+            raise ModelError(f"only one of the checkpoints has {file}", where=other, fix=_ONE)
+        if (first / file).is_file():
+            entry = _difference(checkpoint.read_json(first / file), checkpoint.read_json(other / file))
+            if entry:
+                raise ModelError(f"{file} differs from the first checkpoint's in {entry}", where=other, fix=_ONE)
+
+
+def _difference(one: Any, other: Any, path: str = "") -> str:
+    """The first entry in which two JSON values differ; "" where they are alike."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in sorted((one.keys() | other.keys()) - _INCIDENTAL):
+            below = f"{path}.{name}".lstrip(".")
+            if name not in one or name not in other:
+                return below
+            if found := _difference(one[name], other[name], below):
+                return found
+        return ""
+    return "" if one == other else path or "its value"
+
+
+def _mean(name: str, models: Sequence[_Weights], weights: Sequence[float]) -> Tensor:
+    first = models[0].tensor(name)
+    if not first.is_floating_point():
+        if any(not torch.equal(first, other.tensor(name)) for other in models[1:]):
             raise ModelError(f"{name} is not a float and differs between the checkpoints", where="merge")
-        return tensors[0]
-    total = sum(weight * tensor.double() for weight, tensor in zip(weights, tensors, strict=True))
-    return total.to(tensors[0].dtype)
+        return first
+    total = weights[0] * first.double()
+    for weight, model in zip(weights[1:], models[1:], strict=True):
+        total += weight * model.tensor(name).double()
+    mean = total.to(first.dtype)
+    if not torch.isfinite(mean.float()).all():
+        raise ModelError(f"the mean of {name} does not fit into {first.dtype}", where="merge")
+    return mean

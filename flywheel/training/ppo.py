@@ -2,7 +2,8 @@
 
 Sources: PPO (Schulman et al. 2017); clip-higher and the token-level mean (DAPO 2025); the positive-example term
 (VAPO 2025); section 2.5.4 of the UI-TARS-2 report. For tokens of older weights: the decoupled objective (Hilton et al.
-2021; AReaL 2025) and dual clip (Ye et al. 2020).
+2021; AReaL 2025). For what went badly and has become likelier: dual clip (Ye et al. 2020, "Mastering Complex Control in
+MOBA Games", equation 5).
 
 Every mean is over the trainable tokens of the GLOBAL batch: a loss takes `tokens`, the number of them in the whole
 batch, and sums over what it is given. So the micro-batches' losses and gradients add up to the batch's own, however
@@ -57,8 +58,9 @@ def policy_loss(
     proximal: Tensor | None = None,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, PolicyTerms]:
-    """-sum w min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A) / tokens, rho = exp(logprobs - proximal),
-    w = exp(proximal - old_logprobs), held to 1 + eps_high where A > 0 and to dual_clip where A < 0.
+    """-sum w L / tokens with L = min(rho A, clip(rho, 1 - eps_low, 1 + eps_high) A), and where A < 0 no less than
+    dual_clip A; rho = exp(logprobs - proximal), w = exp(proximal - old_logprobs), held to 1 + eps_high where A > 0 and
+    to dual_clip where A < 0.
 
     All arrays of one shape, such as [batch, length] of a padded batch or [tokens] of a pack; positions outside `mask`
     may hold anything, NaN included. old_logprobs: of each token under the weights that sampled it, whichever they
@@ -72,13 +74,15 @@ def policy_loss(
     free, clipped = ratio * adv, ratio.clamp(1 - eps_low, 1 + eps_high) * adv
     weight = _ratio(near, old)
     held = torch.minimum(weight, torch.where(adv > 0, 1 + eps_high, dual_clip))
-    loss = -(held * torch.minimum(free, clipped)).sum() / tokens
+    least = torch.minimum(free, clipped)
+    bounded = torch.where(adv < 0, torch.maximum(least, dual_clip * adv), least)
+    loss = -(held * bounded).sum() / tokens
     with torch.no_grad():
         terms = PolicyTerms(
             tokens=float(new.numel()),
             loss=float(loss) * tokens,
             kl=float((_ratio(new, old) - 1 - (new - old)).sum()),
-            clipped=float((clipped < free).sum()),
+            clipped=float(((clipped < free) | (bounded > least)).sum()),
             truncated=float((held < weight).sum()),
             entropy=float(entropy[mask].sum()) if entropy is not None else 0.0,
         )

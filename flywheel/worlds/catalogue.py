@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, known
 
 ROOT = Path(__file__).parent
 SHARED = ROOT / "shared"
@@ -121,7 +121,7 @@ def _declared(folder: Path, language: str) -> dict[str, dict[str, Any]]:
 def get(name: str) -> World:
     """A world of the package by name. Raises BadInput for an unknown one."""
     if name not in names():
-        raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=f"known are {', '.join(names())}")
+        raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=known(name, names()))
     return load(*_places()[name])
 
 

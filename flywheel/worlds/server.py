@@ -173,6 +173,7 @@ class WorldSession:
 
     def __init__(self, server: WorldServer, url: str) -> None:
         self._server, self.url, self.allowed = server, url, (url,)
+        self.files = None
         self.restorable = server.kind(url) == "game"  # all of it is the page's state; a site has half-filled forms
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:

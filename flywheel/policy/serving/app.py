@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 import json
 import logging
 import secrets
@@ -53,7 +52,7 @@ class Refusal(Exception):
 class Service:
     """What the routes share: the policy, its name to callers, who may ask, and whether the server is closing.
 
-    key: the one that callers must bear; empty: none, and weights are then exchanged by callers on this machine alone.
+    key: the one that callers must bear.
     """
 
     def __init__(self, policy: Engine, *, name: str, folder: Path, key: str, settings: config.Policy) -> None:
@@ -185,8 +184,6 @@ def application(service: Service) -> Starlette:
             return JSONResponse(wire.write_answer(head, asked, answers, prompt_ids, spell))
 
     async def weights(request: Request) -> Response:
-        if not service.key and not _is_local(request):
-            raise Refusal(403, "without a key, weights are exchanged by callers on the server's own machine alone")
         folder, version = _checkpoint(await _body(request, service.timeout_s))
         with service.admitted():
             before = service.policy.weight_version
@@ -212,7 +209,7 @@ def _guarded(service: Service, handler: Handler) -> Handler:
     async def guarded(request: Request) -> Response:
         try:
             sent = request.headers.get("authorization", "")
-            if service.key and not hmac.compare_digest(sent.encode(), f"Bearer {service.key}".encode()):
+            if not hmac.compare_digest(sent.encode(), f"Bearer {service.key}".encode()):
                 raise Refusal(401, "Incorrect API key provided", code="invalid_api_key")
             return await handler(request)
         except ClientDisconnect:
@@ -240,7 +237,7 @@ def _policy_error(service: Service, error: FlywheelError) -> Response:
     return _error(500, str(error), None, None)
 
 
-_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 def _error(status: int, message: str, param: str | None, code: str | None) -> Response:
@@ -287,13 +284,6 @@ def _checkpoint(raw: bytes) -> tuple[Path, str]:
     if not isinstance(path, str) or not isinstance(version, str) or not path or "\0" in path:
         raise BadInput("no folder is named", where="path", fix='send {"path": folder, "version": name}')
     return Path(path), version
-
-
-def _is_local(request: Request) -> bool:
-    try:
-        return ipaddress.ip_address(request.client.host if request.client else "").is_loopback
-    except ValueError:
-        return False
 
 
 async def _events(chunks: list[dict[str, Any]]):

@@ -15,6 +15,7 @@ from flywheel import settings as config
 from flywheel.errors import BadInput, PolicyError
 from flywheel.local_server import LocalServer
 from flywheel.policy import checkpoint
+from flywheel.policy.serving import key as keys
 
 GRACE_S = 20.0  # what is under way when the server is told to end has this long
 _WRITE_S = 5  # for the last answers to leave
@@ -22,11 +23,12 @@ _WRITE_S = 5  # for the last answers to leave
 
 @dataclass(frozen=True)
 class Ready:
-    """What a server that answers says of itself. url: policy.endpoint of those who use it."""
+    """What a server that answers says of itself. url: policy.endpoint of those who use it. key_file: holds the key."""
 
     url: str
     model: str
     weight_version: str
+    key_file: str
 
 
 def serve(
@@ -42,8 +44,10 @@ def serve(
 ) -> None:
     """Serve a checkpoint until SIGTERM or Ctrl-C; returns once nothing of it is left.
 
-    folder: or a Hugging Face name. port 0 takes a free one. Raises BadInput for an address that cannot be used and
-    ModelError for a folder that is no checkpoint, before anything answers.
+    folder: or a Hugging Face name. port 0 takes a free one. key: that callers must bear.
+
+    Raises BadInput for an address that cannot be used and ModelError for a folder that is no checkpoint, before
+    anything answers.
     """
     with _listener(host, port) as listener:
         asyncio.run(_serve(listener, checkpoint.resolve(folder), policy, name, key, say, grace_s))
@@ -68,12 +72,13 @@ async def _serve(
         stop = _stop_on_signals(service.cut)
         server = LocalServer(application(service), [listener], _WRITE_S)
         running = await server.start("flywheel serve", PolicyError)
-        say(Ready(f"http://{_address(listener)}/v1", name, engine.weight_version))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
-        await service.drain(grace_s)
-        await server.stop()
-        stopping.cancel()
+        with keys.kept(listener.getsockname()[1], key) as key_file:
+            say(Ready(f"http://{_address(listener)}/v1", name, engine.weight_version, str(key_file)))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
+            await service.drain(grace_s)
+            await server.stop()
+            stopping.cancel()
     finally:
         await engine.close()
 

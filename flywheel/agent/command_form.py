@@ -1,0 +1,74 @@
+"""Actions written as commands, in words of capitals and without escapes.
+
+CLICK <point>[[301, 774]]</point>     TYPE [text]     SCROLL [UP]     PRESS_BACK       OS-Atlas
+explain:...<tab>action:CLICK<tab>point:512,108<tab>summary:...                         Step-GUI (GELab-Zero)
+```DONE```     ```WAIT```     ```FAIL```                                               OSWorld's prompts
+"""
+
+from __future__ import annotations
+
+import re
+
+from flywheel.agent.actions import whole
+from flywheel.agent.faults import Fault
+from flywheel.agent.meaning import Said
+
+_POINTED = re.compile(
+    r"(CLICK|LONG_PRESS|DOUBLE_CLICK|RIGHT_CLICK|TAP)[ \t]*:?[ \t]*((?:<point>)?[\[(][^\n<]{1,100}[\])](?:</point>)?)"
+)
+_TYPED = re.compile(r"(TYPE|SCROLL|OPEN_APP|OPEN|ANSWER|NAVIGATE)[ \t]*:?[ \t]*\[")
+_ALONE = re.compile(
+    r"(PRESS_BACK|PRESS_HOME|NAVIGATE_BACK|NAVIGATE_HOME|PRESS_RECENT|PRESS_ENTER|ENTER|WAIT|COMPLETE|DONE|FAIL"
+    r"|IMPOSSIBLE)[ \t]*(?:\[\])?(?=(?:\s|`|</?[\w:]{1,20}>|<\|\w{1,20}\|>)*\Z)"
+)
+_FIELDS = re.compile(r"(?:explain[ ]?:[^\t\n]*\t\s*)?action[ ]?:[ ]*([A-Z_]{2,30})[ ]*(?=\t|\s*\Z)")
+_VERBS = frozenset({"type", "wait", "awake", "info", "abort", "complete", "click", "slide", "longpress"})
+_CLOSE = re.compile(r"\][ \t]*(?=\n|\Z|<|`)")
+_MOST_FIELDS = 12
+
+
+def begins(text: str, at: int) -> bool:
+    if not (text[at : at + 1].isupper() or text.startswith(("action", "explain"), at)):
+        return False
+    return any(form.match(text, at) for form in (_POINTED, _TYPED, _ALONE, _FIELDS))
+
+
+def read(text: str, start: int) -> tuple[Said, int]:
+    """The command that begins at `start`, and where it ends. Raises Fault."""
+    fields = _FIELDS.match(text, start)
+    if fields:
+        return _fields(text, fields), len(text)
+    pointed = _POINTED.match(text, start)
+    if pointed:
+        return Said(pointed[1], {"point": pointed[2]}, start), pointed.end()
+    typed = _TYPED.match(text, start)
+    if typed:
+        close = _CLOSE.search(text, typed.end())
+        if close is None:
+            raise Fault("the closing bracket is missing", typed.end())
+        if text.count("[", typed.end(), close.start()) != text.count("]", typed.end(), close.start()):
+            raise Fault("a bracket is not closed", typed.end())
+        name = "direction" if typed[1] == "SCROLL" else "content"
+        return Said(typed[1], {name: whole(text[typed.end() : close.start()])}, start), close.end()
+    alone = _ALONE.match(text, start)
+    if alone is None:
+        raise Fault("unknown command", start)
+    return Said(alone[1], {}, start), alone.end()
+
+
+def _fields(text: str, fields: re.Match[str]) -> Said:
+    """`key:value` between tabs; a point is text as well."""
+    values: dict[str, str] = {}
+    written = text[fields.end() :].split("\t")
+    if len(written) > _MOST_FIELDS:
+        raise Fault(f"more than {_MOST_FIELDS} fields", fields.end())
+    for one in written:
+        key, colon, value = one.strip().partition(":")
+        if not colon and key:
+            raise Fault("a field has no name", fields.end())
+        if not key:
+            continue
+        values[key.strip()] = whole(value.strip())
+    if values and key.strip() != "summary" and not written[-1].endswith("\n"):
+        raise Fault("the last field may be cut", len(text))
+    return Said(fields[1], values, fields.start())

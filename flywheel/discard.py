@@ -1,0 +1,82 @@
+"""`flywheel discard`: give up an iteration that is not complete, so that the next run begins it anew.
+
+Its folder `iterations/NNN` goes last: by it a removal that was interrupted is found, and typed again it ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from flywheel.errors import BadInput
+from flywheel.store import dvc_lock, git, versioning
+from flywheel.workspace import Workspace, label
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What goes. paths: in the order they go; stages: entries of dvc.lock."""
+
+    iteration: int
+    paths: tuple[Path, ...]
+    stages: tuple[str, ...]
+
+
+def plan(ws: Workspace, iteration: int | None = None) -> Plan:
+    """What discarding would remove; `iteration` is the newest one by default. Nothing is changed.
+
+    Raises BadInput where there is none, where it is complete or released, or where a later one stands on it.
+    """
+    begun = _begun(ws)
+    if not begun:
+        raise BadInput("no iteration has been begun", where=ws.root, fix="there is nothing to discard")
+    k = begun[-1] if iteration is None else iteration
+    if k not in begun:
+        raise BadInput(
+            f"iteration {k} has not been begun", where="--iteration", fix=f"begun are {', '.join(map(label, begun))}"
+        )
+    if dvc_lock.complete(ws, k):
+        raise BadInput(
+            f"iteration {label(k)} is complete: it is never discarded", where="--iteration",
+            fix="go back to the one before it with git, see docs/operations.md",
+        )  # fmt: skip
+    if dvc_lock.decided(ws, k) or git.tagged(ws, k):
+        raise BadInput(
+            f"iteration {label(k)} is released: its promotion is decided", where="--iteration",
+            fix="`flywheel run` brings it to its end",
+        )  # fmt: skip
+    if k != begun[-1]:
+        raise BadInput(
+            f"iteration {label(begun[-1])} stands on iteration {label(k)}", where="--iteration",
+            fix=f"discard {begun[-1]} first",
+        )  # fmt: skip
+    name = f"iteration={label(k)}"
+    paths = [
+        *sorted(ws.data.glob(f"*/{name}")), ws.root / "models" / name, ws.state / "staging" / name,
+        ws.run_history(k), ws.run_target, ws.iteration(k),
+    ]  # fmt: skip
+    return Plan(k, tuple(path for path in paths if path.exists()), tuple(dvc_lock.recorded(ws).get(k, ())))
+
+
+def lines(ws: Workspace, chosen: Plan) -> list[str]:
+    """What goes, for people to read."""
+    entries = [f"dvc.lock: {versioning.address(stage, chosen.iteration)}" for stage in chosen.stages]
+    index = [f"iterations.yaml: {label(k)}" for k in versioning.iterations(ws) if k == chosen.iteration]
+    return [*map(ws.relative, chosen.paths), *entries, *index]
+
+
+def carry_out(ws: Workspace, chosen: Plan) -> None:
+    """Remove it, under the workspace's lock. What DVC's cache holds of it stays there, named by nothing."""
+    last = ws.iteration(chosen.iteration)
+    for path in (path for path in chosen.paths if path != last):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    versioning.forget(ws, chosen.iteration)
+    if last.exists():
+        shutil.rmtree(last)
+
+
+def _begun(ws: Workspace) -> list[int]:
+    """Iterations of the index, of dvc.lock, and of folders that a removal left over."""
+    folders = [int(path.name) for path in (ws.root / "iterations").glob("[0-9]*") if path.name.isdigit()]
+    return sorted({k for k in (*versioning.iterations(ws), *dvc_lock.recorded(ws), *folders) if k > 0})

@@ -1,0 +1,127 @@
+"""What the browser does with its own keys, after the page had its say: one table, from keys to what happens.
+
+A page takes a key by `preventDefault()`, as in any browser, but for those that browsers never give it (`RESERVED`).
+What needs more than one page and its viewport is not there, and the note says what to do instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from flywheel.agent.actions import Action, Hotkey, Press
+from flywheel.sandbox import keyboard
+from flywheel.sandbox.keyboard import ALT, CONTROL, META, SHIFT, Key
+from flywheel.sandbox.page import Page
+
+ZOOMS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # Chromium's steps
+
+RELOAD, BACK, FORWARD, ZOOM_IN, ZOOM_OUT, ZOOM_RESET, CLOSE, FIND, FIND_NEXT, FIND_LAST = (
+    "reload", "back", "forward", "zoom in", "zoom out", "zoom reset", "close", "find", "find next", "find previous",
+)  # fmt: skip
+_DONE = {
+    RELOAD: "f5, ctrl+r, ctrl+f5, shift+f5, ctrl+shift+r", BACK: "alt+left", FORWARD: "alt+right",
+    ZOOM_IN: "ctrl+=, ctrl+shift+=", ZOOM_OUT: "ctrl+-, ctrl+shift+-", ZOOM_RESET: "ctrl+0", CLOSE: "ctrl+w, ctrl+f4",
+    FIND: "ctrl+f", FIND_NEXT: "f3, ctrl+g", FIND_LAST: "shift+f3, ctrl+shift+g",
+}  # fmt: skip
+_MISSING = {
+    "there is no address bar: use navigate": "ctrl+l, alt+d, f6, ctrl+k, ctrl+e, alt+home",
+    "there is one tab, and no other can be opened": "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t",
+    "there is one tab": "ctrl+tab, ctrl+shift+tab, ctrl+pageup, ctrl+pagedown, ctrl+1, ctrl+2, ctrl+3, ctrl+4, ctrl+5, "
+    "ctrl+6, ctrl+7, ctrl+8, ctrl+9",
+    "there is no printer": "ctrl+p, ctrl+shift+p",
+    "pages are not saved, and no file is opened": "ctrl+s, ctrl+o",
+    "there are no developer tools": "ctrl+u, f12, ctrl+shift+i, ctrl+shift+j, ctrl+shift+c, shift+escape",
+    "there is no list of downloads, history or bookmarks": "ctrl+j, ctrl+h, ctrl+d, ctrl+shift+d, ctrl+shift+b, "
+    "ctrl+shift+o, ctrl+shift+delete",
+    "there is no window but the page": "f11, f10, alt+f, alt+e, alt+space, f1, f7",
+    "the browser stays open": "alt+f4, ctrl+shift+w, ctrl+shift+q",
+}
+RESERVED = "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t, ctrl+w, ctrl+shift+w, ctrl+tab, ctrl+shift+tab, alt+f4"
+
+
+@dataclass(frozen=True)
+class BrowserKey:
+    """does: one of the above, "" for nothing. missing: why. reserved: the page never hears of it."""
+
+    does: str
+    missing: str
+    reserved: bool
+
+
+class Session(Protocol):
+    """What the keys want of a tab."""
+
+    zoom: float
+
+    @property
+    def page(self) -> Page: ...
+
+    async def find(self, go: int) -> None: ...
+
+    async def set_zoom(self, zoom: float) -> None: ...
+
+    async def close_page(self) -> str: ...
+
+
+def find(action: Action, held: int) -> BrowserKey | None:
+    """What the browser would do with the keys of an action; None for nothing. held: bits of the modifiers held down."""
+    if isinstance(action, Hotkey | Press):
+        keys = [keyboard.find(name) for name in (action.keys if isinstance(action, Hotkey) else (action.key,))]
+        if None not in keys:
+            return _TABLE.get(_chord(keys, held))
+    return None
+
+
+async def press(key: BrowserKey, session: Session) -> str:
+    """Do it; "" or why nothing was done."""
+    at = ZOOMS.index(session.zoom)
+    match key.does:
+        case "reload":
+            await session.page.reload()
+        case "back":
+            return "" if await session.page.travel(-1) else "there is no page to go back to"
+        case "forward":
+            return "" if await session.page.travel(1) else "there is no page to go forward to"
+        case "zoom in":
+            if at + 1 == len(ZOOMS):
+                return "the page is at its largest"
+            await session.set_zoom(ZOOMS[at + 1])
+        case "zoom out":
+            if at == 0:
+                return "the page is at its smallest"
+            await session.set_zoom(ZOOMS[at - 1])
+        case "zoom reset":
+            await session.set_zoom(1.0)
+        case "close":
+            return await session.close_page()
+        case "find" | "find next" | "find previous":
+            await session.find({FIND: 0, FIND_NEXT: 1, FIND_LAST: -1}[key.does])
+        case _:
+            return key.missing
+    return ""
+
+
+def _chord(keys: list[Key | None], held: int) -> tuple[int, str]:
+    """Modifiers, and the code of the one key that is none; "" where there are several."""
+    others = [key for key in keys if key is not None and not key.modifier]
+    for key in keys:
+        held |= key.modifier | (SHIFT if key.shifted else 0)
+    return held & (ALT | CONTROL | META | SHIFT), others[0].code if len(others) == 1 else ""
+
+
+def _chords(names: str) -> list[tuple[int, str]]:
+    return [_chord([keyboard.find(part) for part in name.split("+")], 0) for name in names.split(", ")]
+
+
+def _table() -> dict[tuple[int, str], BrowserKey]:
+    reserved = set(_chords(RESERVED))
+    table = {}
+    for does, names in _DONE.items():
+        table |= {chord: BrowserKey(does, "", chord in reserved) for chord in _chords(names)}
+    for missing, names in _MISSING.items():
+        table |= {chord: BrowserKey("", f"not done: {missing}", chord in reserved) for chord in _chords(names)}
+    return table
+
+
+_TABLE = _table()

@@ -1,0 +1,63 @@
+"""What a page's server may reach of this machine: with bubblewrap its own folder, the system's programs and no network.
+
+A policy that can run code in the server (a notebook, a console) runs it here. Without bubblewrap it has all that this
+user has; `missing` says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_PROBE_S = 10.0
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+# Of /etc nothing that is secret: where libraries, certificates, time zone and names of types are.
+_ETC = (
+    "alternatives", "ca-certificates", "fonts", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+    "localtime", "mime.types", "nsswitch.conf", "passwd", "ssl",
+)  # fmt: skip
+_ALONE = ("--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
+
+
+@functools.cache
+def missing() -> str:
+    """Why servers are not kept apart from this machine; "" where they are."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return "bubblewrap is not installed"
+    try:
+        tried = subprocess.run(
+            confined(["true"], Path("/")), capture_output=True, text=True, timeout=_PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not work here: {error}"
+    said = " ".join(tried.stderr.split())
+    return f"bubblewrap does not work here: {said[:200] or tried.returncode}" if tried.returncode else ""
+
+
+def confined(
+    command: Sequence[str], working: Path, writable: Iterable[Path] = (), readable: Iterable[Path] = ()
+) -> list[str]:
+    """The command under bubblewrap: no network but its own, no process but its own, no file but these."""
+    words = ["bwrap", *_ALONE]
+    for path in (*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *readable, sys.base_prefix):
+        words += ["--ro-bind-try", str(path), str(path)]
+    for path in writable:
+        words += ["--bind", str(path), str(path)]
+    return [*words, "--chdir", str(working), "--", *command]
+
+
+def home_of(program: Path) -> list[Path]:
+    """The folders that a program needs to run: its environment's and its Python's, where it is one of Python."""
+    bin_folder = program.parent
+    settings = bin_folder.parent / "pyvenv.cfg"
+    if not settings.is_file():
+        return [bin_folder, program.resolve().parent]
+    lines = (line.partition("=") for line in settings.read_text(encoding="utf-8").splitlines())
+    base = next((value.strip() for name, _, value in lines if name.strip() == "home"), "")
+    return [bin_folder.parent, *([Path(os.path.realpath(base)).parent] if base else [])]

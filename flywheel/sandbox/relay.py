@@ -1,0 +1,58 @@
+"""Bytes handed on between a port and a socket file: the way into a server that has a network of its own.
+
+Run inside of that network as a program, it opens the socket file, starts the server and ends with it:
+`relay.py SOCKET PORT COMMAND ...`. It needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_CHUNK = 2**16
+
+
+async def hand_on(
+    connect: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Join what was accepted with a connection of our own, until one of them ends."""
+    try:
+        theirs, ours = await connect()
+    except OSError:
+        writer.close()
+        return
+    both = [asyncio.create_task(_copy(reader, ours)), asyncio.create_task(_copy(theirs, writer))]
+    try:
+        await asyncio.wait(both)
+    finally:
+        for task in both:
+            task.cancel()
+        for end in (writer, ours):
+            end.close()
+        await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(_CHUNK):
+            target.write(data)
+            await target.drain()
+        if target.can_write_eof():
+            target.write_eof()
+
+
+async def _inside(door: str, port: int, command: list[str]) -> None:
+    connect = partial(asyncio.open_connection, "127.0.0.1", port)
+    async with await asyncio.start_unix_server(partial(hand_on, connect), door):
+        server = await asyncio.create_subprocess_exec(*command)
+        code = await server.wait()
+        os._exit(code if code >= 0 else 128 - code)  # at once: what is still handed on has nobody left
+
+
+if __name__ == "__main__":
+    asyncio.run(_inside(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

@@ -1,0 +1,59 @@
+"""What the servers that are started here ask for: a secret in a file that its owner alone can read.
+
+A page in a browser reaches servers of this machine, and so does whoever else works on it; neither reads this file.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hmac
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+USER = "flywheel"
+
+
+def of(folder: Path) -> str:
+    """`flywheel:...`, user and password of a workspace's servers; made at the first call. folder: `.flywheel`.
+
+    One that others could have read is replaced.
+    """
+    path = file(folder)
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_mode & 0o077:
+            path.unlink()
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            write(path, f"{USER}:{secrets.token_urlsafe(24)}\n", over=False)
+    return path.read_text(encoding="utf-8").strip()
+
+
+def file(folder: Path) -> Path:
+    return folder / "auth"
+
+
+def write(path: Path, text: str, *, over: bool = True) -> None:
+    """Whole or not at all, and at no moment readable by others. Raises FileExistsError where `over` is not allowed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        out.write(text)
+    if over:
+        Path(temporary).replace(path)
+        return
+    try:
+        path.hardlink_to(temporary)
+    finally:
+        Path(temporary).unlink()
+
+
+def basic(secret: str) -> str:
+    """The header Authorization of a caller who has it."""
+    return "Basic " + base64.b64encode(secret.encode()).decode()
+
+
+def is_basic(secret: str, header: str) -> bool:
+    return hmac.compare_digest(header.encode(), basic(secret).encode())

@@ -1,0 +1,93 @@
+"""Models compete for promotion: fresh tasks, a look at a time, until the gate knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from flywheel.evaluation.gate import EvalResult, Judgement, judge, paired
+from flywheel.sandbox.env import Task
+from flywheel.sandbox.pool import open_sandbox
+from flywheel.settings import Promotion
+from flywheel.stages import episodes, staged
+from flywheel.stages.base import Context
+from flywheel.store import manifest
+from flywheel.store.partitions import write_json
+from flywheel.synthesis import pages
+from flywheel.synthesis.tasks import content, from_row, make_tasks, to_row
+
+Looks = dict[str, tuple[Path, dict[str, Any]]]  # what was played: name -> folder, results
+Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalResult
+
+
+async def compete(ctx: Context, candidate: Path, rivals: Mapping[str, Path], folder: Path) -> dict[str, Any]:
+    """Let the candidate and its rivals play fresh tasks until the gate knows of each rival, or no task is left.
+
+    rivals: name (`before`, `best`) -> model. Each look lies in a folder of its own, so a killed run takes up what it
+    has played. Returns the names of the looks, and each player's results; the candidate's by the name `after`.
+    """
+    rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
+    results: dict[str, list[dict]] = {name: [] for name in players}
+    looks: list[str] = []
+    async with open_sandbox(ctx.settings, ctx.ws.root) as sandbox:
+        fresh = await _draw(ctx, sandbox)
+        for start in range(0, len(fresh), rule.tasks_per_look):
+            tasks = fresh[start : start + rule.tasks_per_look]
+            for name, model in players.items():
+                look = f"{start + 1:03d}-{start + len(tasks):03d}-{name}"
+                results[name] += (await _look(ctx, look, model, tasks, sandbox, folder / look))["results"]
+                looks.append(look)
+            verdicts = {name: found.verdict for name, found in judged(results, rule).items()}
+            ctx.report(f"{start + len(tasks)} fresh tasks: " + ", ".join(f"{v} ({k})" for k, v in verdicts.items()))
+            if "fail" in verdicts.values() or "undecided" not in verdicts.values():
+                break
+    return {"looks": looks, "results": results}
+
+
+def looks(folder: Path, names: Iterable[str]) -> Looks:
+    """The looks of a competition, as `staged.take` wants them."""
+    return {name: (folder / name, _read(folder / name)) for name in names}
+
+
+def judged(results: Results, rule: Promotion) -> dict[str, Judgement]:
+    """What the fresh tasks say of the candidate against each rival; nothing where none were played."""
+    played = {name: [EvalResult(**row) for row in rows] for name, rows in results.items()}
+    new = played.pop("after", [])
+    return {name: judge(paired(old, new), rule) for name, old in played.items()}
+
+
+async def _look(
+    ctx: Context, name: str, model: Path, tasks: Sequence[Task], sandbox: Any, folder: Path
+) -> dict[str, Any]:
+    if not _file(folder).is_file():
+        folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 (a few microseconds)
+        result = await episodes.play(ctx, name, model, tasks, sandbox, folder)
+        staged.put(folder, "tasks", (to_row(task) for task in tasks))
+        write_json(_file(folder), result)
+    return _read(folder)
+
+
+def _file(folder: Path) -> Path:
+    return folder / "result.json"
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    return json.loads(_file(folder).read_text(encoding="utf-8"))
+
+
+async def _draw(ctx: Context, sandbox: Any) -> list[Task]:
+    """An iteration's gate tasks, none with the content of a recorded demonstration; instructions of pages are read."""
+    shown = {content(task) for task in _demonstrations(ctx)}
+    tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
+    return await pages.instruct([task for task in tasks if content(task) not in shown], sandbox.env)
+
+
+def _demonstrations(ctx: Context) -> list[Task]:
+    """Tasks of the recordings that training has taken in so far: people record what they like."""
+    shards = manifest.read(ctx.ws, ctx.iteration).shards("tasks")
+    paths = [ctx.ws.resolve(shard.path) for shard in shards if shard.stage == "ingest"]
+    return [from_row(row) for path in paths for row in pq.ParquetFile(path).read().to_pylist()]

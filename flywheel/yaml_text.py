@@ -1,0 +1,31 @@
+"""YAML as people write parameters: `5e-4` is a number (YAML 1.1 takes it for a word), and no name stands twice."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+
+def read(text: str) -> Any:
+    """The one document in `text`; None where there is none. Raises yaml.YAMLError."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    except ValueError as error:  # a date such as 2026-99-99
+        raise yaml.YAMLError(str(error)) from None
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise yaml.constructor.ConstructorError(None, None, f"{min(twice)} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)

@@ -1,0 +1,40 @@
+"""What a run says in a log: progress is thinned, what must be read is always there."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from flywheel.console import RunConsole
+from flywheel.progress import listening, report, tell
+
+
+def log(act) -> str:
+    text = io.StringIO()
+    with RunConsole(Console(file=text, width=200)) as screen, listening(screen):
+        act()
+    return text.getvalue()
+
+
+def test_a_line_that_matters_is_printed_right_after_its_stage_begins():
+    def act() -> None:
+        report("promote", "begins")
+        tell("promote", "waits for a reviewer: type `flywheel review` [now]")
+
+    assert "waits for a reviewer: type `flywheel review` [now]" in log(act)
+
+
+def test_progress_is_thinned_but_its_first_line_and_what_is_done_are_there():
+    def act() -> None:
+        report("rollout", "begins")
+        for number in range(50):
+            report("rollout", f"shard: {number} of 50")
+        report("rollout", "shard done")
+        report("rollout", "ended: steps 3")
+
+    said = log(act)
+    assert "shard: 0 of 50" in said
+    assert said.count(" of 50") < 10
+    assert "shard done" in said
+    assert "steps 3" in said

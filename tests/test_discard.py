@@ -1,0 +1,130 @@
+"""Giving up an iteration: exactly what was begun of it goes, at once or in two goes, and never what is complete."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import least_work
+import pytest
+from click.testing import CliRunner
+
+from flywheel import discard, run_lock
+from flywheel.cli import main
+from flywheel.errors import BadInput, FlywheelError
+from flywheel.settings import Settings
+from flywheel.store import versioning
+from flywheel.store.partitions import write_text
+from flywheel.workspace import Workspace
+
+SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory) -> Path:
+    return least_work.turned(tmp_path_factory.mktemp("discard") / "ws").root
+
+
+@pytest.fixture
+def ws(turned, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True))
+
+
+def content(ws: Workspace) -> dict[str, bytes]:
+    private = (ws.root / ".dvc", ws.state / "dvc.lock", ws.state / "lock")
+    files = (path for path in ws.root.rglob("*") if path.is_file())
+    return {ws.relative(p): p.read_bytes() for p in files if not any(p.is_relative_to(one) for one in private)}
+
+
+def begin(ws: Workspace) -> None:
+    """Iteration 2, left in the middle."""
+    versioning.add_iteration(ws, 2, SETTINGS)
+    for stage in ("ingest", "synthesize", "rollout", "ct"):
+        least_work.run_stage(ws, stage, 2)
+        if stage != "ct":
+            versioning.commit(ws, stage, 2)
+    write_text(ws.staging(2, "ct") / "key" / "ct" / "state.pt", "half a training")
+    write_text(ws.run_target, '{"first": 2, "last": 3}')
+
+
+def test_what_was_begun_goes_and_nothing_else(ws):
+    before = content(ws)
+    begin(ws)
+    result = CliRunner().invoke(main, ["discard", "--yes", "-w", str(ws.root)])
+    assert result.exit_code == 0, result.output
+    assert content(ws) == before
+    assert versioning.iterations(ws) == [1]
+    assert versioning.status(ws) == {}
+    told = result.output.splitlines()
+    for name in ("iterations/002", "data/steps/iteration=002", "models/iteration=002", "dvc.lock: rollout@002"):
+        assert name in told
+    assert not any("001" in line for line in told)
+
+
+def test_it_asks_first(ws):
+    begin(ws)
+    before = content(ws)
+    result = CliRunner().invoke(main, ["discard", "-w", str(ws.root)], input="n\n")
+    assert "iterations/002" in result.output
+    assert content(ws) == before
+
+
+@pytest.mark.parametrize("removals", [0, 4, 10])
+def test_what_was_interrupted_is_finished_by_typing_it_again(ws, monkeypatch, removals):
+    before = content(ws)
+    begin(ws)
+    left, remove = removals, shutil.rmtree
+
+    def rmtree(path, *arguments, **options):
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        remove(path, *arguments, **options)
+
+    with monkeypatch.context() as patient:
+        patient.setattr(discard.shutil, "rmtree", rmtree)
+        with pytest.raises(KeyboardInterrupt):
+            discard.carry_out(ws, discard.plan(ws))
+    discard.carry_out(ws, discard.plan(ws, 2))
+    assert content(ws) == before
+
+
+def test_a_complete_iteration_is_never_discarded(ws):
+    for damage in (lambda: None, lambda: shutil.rmtree(ws.data), lambda: ws.promotion(1).unlink()):
+        damage()
+        with pytest.raises(BadInput, match="001 is complete"):
+            discard.plan(ws, 1)
+        with pytest.raises(BadInput, match="001 is complete"):
+            discard.plan(ws)
+
+
+def test_a_decided_iteration_is_not_discarded(ws):
+    versioning.add_iteration(ws, 2, SETTINGS)
+    for stage in ("merge", "evaluate", "promote"):
+        least_work.run_stage(ws, stage, 2)
+    versioning.commit(ws, "promote", 2)
+    with pytest.raises(BadInput, match="002 is released"):
+        discard.plan(ws)
+
+
+def test_what_was_not_begun_cannot_be_discarded(ws, tmp_path):
+    with pytest.raises(BadInput, match="iteration 4 has not been begun"):
+        discard.plan(ws, 4)
+    (tmp_path / "fresh").mkdir()
+    with pytest.raises(BadInput, match="no iteration has been begun"):
+        discard.plan(Workspace(tmp_path / "fresh"))
+
+
+def test_not_while_a_run_is_at_work(ws):
+    begin(ws)
+    before = content(ws)
+    with run_lock.hold(ws):
+        assert run_lock.held(ws)
+        result = CliRunner().invoke(main, ["discard", "--yes", "-w", str(ws.root)])
+        with pytest.raises(FlywheelError, match="another run"), run_lock.hold(ws):
+            pass
+    assert not run_lock.held(ws)
+    assert result.exit_code == 1
+    assert "another run is at work here" in result.output
+    assert content(ws) == before

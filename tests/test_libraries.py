@@ -1,0 +1,99 @@
+"""Libraries of npm that drag and load as real pages do. Without a registry a test skips by name: the same classes are
+covered by small pages in test_drags.py and test_races.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from browser_pages import SIZE, Stage, act, browser, html
+from hostile import Page, Site, reply
+
+from flywheel.agent.actions import Click, Drag, Point, Wait
+from flywheel.errors import EnvError
+from flywheel.sandbox import packages
+from flywheel.sandbox.files import media_type
+from flywheel.sandbox.manifests import Manifest
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+_LIST = """<style>li {{ height: 40px; list-style: none; background: #aac; width: 150px; margin: 0 }}</style>
+<ul id=list style='margin:0;padding:0'><li>a<li>b<li>c<li>d</ul><script src=sortablejs/Sortable.min.js></script>
+<script>Sortable.create(list, {{animation: 0, {options}}})</script>"""
+_BOARD = """<link rel=stylesheet href=chessground/assets/chessground.base.css><style>piece { background: #357 }
+square.selected { background: red }</style><div id=board style='width:200px;height:200px'></div><script type=module>
+const { Chessground } = await import('./chessground/dist/chessground.js');
+const set = { animation: { enabled: false }, movable: { free: true } };
+window.board = Chessground(document.querySelector('#board'), set);
+</script>"""
+_CUBE = """<canvas id=c width=200 height=200></canvas><script type=module>
+const THREE = await import('./three/build/three.module.min.js');
+const scene = new THREE.Scene(), camera = new THREE.PerspectiveCamera(60, 1, .1, 9); camera.position.z = 2;
+const renderer = new THREE.WebGLRenderer({ canvas: c }); const cube = new THREE.Mesh(new THREE.BoxGeometry(),
+    new THREE.MeshNormalMaterial()); scene.add(cube);
+renderer.setAnimationLoop((time) => { cube.rotation.y = time / 500; renderer.render(scene, camera) });
+</script>"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage():
+    with Site({}) as site:
+        async with browser() as chromium:
+            yield Stage(chromium, site)
+
+
+def use(stage: Stage, package: str, *folders: str) -> None:
+    """Serve some files of an npm package on the stage's site; skips where it cannot be fetched."""
+    manifest = Manifest(
+        name="libraries", title="-", package=(package,), instruction="-", reward="1", success=1, max_steps=1,
+        path=Path("libraries.yaml"),
+    )  # fmt: skip
+    if not packages.ready(manifest):
+        try:
+            packages.fetch(manifest)
+        except EnvError as error:
+            pytest.skip(f"{package}: {error}")
+    root = packages.served(manifest)
+    for folder in folders:
+        for path in sorted(root.glob(folder)):
+            stage.site.pages[path.relative_to(root).as_posix()] = _served(path)
+
+
+def _served(path: Path) -> Page:
+    headers = {"Content-Type": media_type(path)}
+    return Page(send=lambda request: reply(request, 200, path.read_bytes(), headers))
+
+
+@pytest.mark.parametrize("options", ["", "forceFallback: true"], ids=["native", "fallback"])
+async def test_sortablejs_sorts(stage, options):
+    use(stage, "npm:sortablejs@1.15.6", "sortablejs/Sortable.min.js")
+    tab = await stage.open(_LIST.format(options=options))
+    assert await act(tab, Drag(Point(0.3, 0.1), Point(0.3, 0.75)), 50) == ""
+    assert await tab.evaluate("list.innerText.replace(/\\s/g, '')") == "bcda"
+
+
+def square(name: str) -> Point:
+    return Point(("abcdefgh".index(name[0]) + 0.5) / 8, (8 - int(name[1]) + 0.5) / 8)
+
+
+async def test_chessground_takes_a_drag_after_a_move_by_clicks(stage):
+    use(stage, "npm:chessground@9.1.1", "chessground/dist/*.js", "chessground/assets/chessground.base.css")
+    tab = await stage.open(html(_BOARD))
+    await act(tab, Click(square("g1")), 100)
+    await act(tab, Click(square("f3")), 100)
+    await act(tab, Drag(square("e2"), square("e4")), 100)
+    pieces = "[...board.state.pieces].filter(([k]) => 'f3 e4 e2 g1'.includes(k)).map(([k, p]) => k + p.role).sort()"
+    assert await tab.evaluate(pieces) == ["e4pawn", "f3knight"]
+
+
+async def test_three_by_import_gives_one_first_screen_and_one_second(stage):
+    use(stage, "npm:three@0.170.0", "three/build/three.module.min.js")
+    screens = set()
+    for _ in range(8):
+        tab = await stage.open(html(_CUBE))
+        first = await tab.screenshot()
+        await act(tab, Wait(), 100)
+        screens.add((first, await tab.screenshot()))
+    assert len(screens) == 1
+    assert len(set(next(iter(screens)))) == 2, "it turns"
+    assert SIZE == 200

@@ -1,0 +1,186 @@
+"""Recorded files that are damaged or not here: brought back from cache or remote, or told; never made anew."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import least_work
+import pytest
+
+from flows.run import run
+from flywheel import standing
+from flywheel.errors import BadInput, DataError, FlywheelError
+from flywheel.progress import listening
+from flywheel.settings import Settings
+from flywheel.store import dvc_lock, recovery, versioning
+from flywheel.workspace import Workspace
+
+DVC = str(Path(sys.executable).with_name("dvc"))
+SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory) -> Path:
+    ws = least_work.turned(tmp_path_factory.mktemp("recovery") / "ws")
+    git = ["git", "-C", str(ws.root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "-qm", "iteration 1"], check=True)
+    return ws.root
+
+
+@pytest.fixture
+def ws(turned, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True))
+
+
+def whole(ws: Workspace) -> dict[str, bytes]:
+    folders = (ws.data, ws.root / "models", ws.root / "iterations", ws.root / "dvc.lock")
+    files = [path for folder in folders for path in (folder, *folder.rglob("*")) if path.is_file()]
+    return {ws.relative(path): path.read_bytes() for path in files}
+
+
+def cut(ws: Workspace) -> None:
+    path = ws.partition("steps", 1, "rollout") / "part-00000.parquet"
+    path.write_bytes(path.read_bytes()[:5])
+
+
+def deleted(ws: Workspace) -> None:
+    shutil.rmtree(ws.partition("scores", 1, "score"))
+
+
+def model(ws: Workspace) -> None:
+    (ws.model(1, "merged") / "part-00000.parquet").write_text("other weights")
+
+
+def everything(ws: Workspace) -> None:
+    shutil.rmtree(ws.data)
+    shutil.rmtree(ws.root / "models")
+
+
+@pytest.mark.parametrize("damage", [cut, deleted, model, everything])
+def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_again(ws, damage: Callable):
+    before, said = whole(ws), []
+    damage(ws)
+    with listening(lambda stage, line: said.append(line)):
+        outcome = run(ws, SETTINGS, iteration=1)
+    assert (outcome.ran, outcome.done_before) == ((), (1,))
+    assert whole(ws) == before
+    assert versioning.status(ws) == {}
+    assert any("brought back" in line for line in said)
+
+
+def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
+    versioning.add_iteration(ws, 2, SETTINGS)
+    for stage in ("ingest", "synthesize", "rollout"):
+        least_work.run_stage(ws, stage, 2)
+        versioning.commit(ws, stage, 2)
+    before = whole(ws)
+    shutil.rmtree(ws.partition("steps", 2, "rollout"))
+    assert not versioning.is_done(ws, "rollout", 2)
+    recovery.mend(ws)
+    assert versioning.is_done(ws, "rollout", 2)
+    assert whole(ws) == before
+
+
+def test_what_no_copy_is_left_of_stops_the_run_with_what_to_type(ws):
+    cut(ws)
+    shutil.rmtree(ws.root / ".dvc" / "cache")
+    before = whole(ws)
+    with pytest.raises(DataError, match=r"dvc pull.*nothing was done again") as raised:
+        run(ws, SETTINGS)
+    assert raised.value.exit_code == 1
+    assert "stage=rollout" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert whole(ws) == before
+
+
+def test_a_cache_that_was_cleared_stops_nothing_where_the_files_are_here(ws):
+    shutil.rmtree(ws.root / ".dvc" / "cache")
+    assert run(ws, SETTINGS, iteration=1).done_before == (1,)
+
+
+def test_a_clone_fetches_from_its_remote_and_without_one_says_dvc_pull(ws, tmp_path):
+    remote = ["remote", "add", "--quiet", "--default", "store", str(tmp_path / "remote")]
+    subprocess.run([DVC, *remote], cwd=ws.root, check=True)
+    subprocess.run([DVC, "push", "--quiet"], cwd=ws.root, check=True, timeout=120)
+    config = (ws.root / ".dvc" / "config").read_text()
+    subprocess.run(["git", "clone", "-q", str(ws.root), str(tmp_path / "clone")], check=True)
+    clone = Workspace(tmp_path / "clone")
+    with pytest.raises(DataError, match="dvc pull"):
+        run(clone, SETTINGS)
+    lines = [line for _, line in standing.lines(standing.look(clone))]
+    assert len(lines) == 1
+    assert "dvc pull" in lines[0]
+    (clone.root / ".dvc" / "config").write_text(config)
+    assert run(clone, SETTINGS, iteration=1).done_before == (1,)
+    assert whole(clone) == whole(ws)
+
+
+def test_a_small_file_that_git_keeps_is_told_with_the_command(ws):
+    ws.promotion(1).write_text('{"model": ')
+    with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/promotion\.json"):
+        run(ws, SETTINGS)
+
+
+def test_a_complete_iteration_whose_parameters_were_changed_is_told_and_not_done_again(ws):
+    text = ws.frozen_params(1).read_text()
+    ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
+    with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):
+        run(ws, SETTINGS, iteration=1)
+
+
+def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
+    """An open iteration: someone means another threshold, so what the old one gave is not damage."""
+    dvc_lock.drop(ws, 1)
+    for stage in ("ingest", "synthesize", "rollout", "score"):
+        versioning.commit(ws, stage, 1)
+    text = ws.frozen_params(1).read_text()
+    ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
+    (ws.partition("scores", 1, "score") / "part-00000.parquet").write_text("by the new threshold")
+    assert recovery.mend(ws) == []
+    assert not versioning.is_done(ws, "score", 1)
+
+
+def test_a_lost_small_file_of_an_open_iteration_is_told_with_the_stage_that_makes_it(ws):
+    versioning.add_iteration(ws, 2, SETTINGS)
+    for stage in ("ingest", "synthesize", "rollout", "score", "route"):
+        least_work.run_stage(ws, stage, 2)
+        versioning.commit(ws, stage, 2)
+    ws.manifest(2).unlink()
+    with pytest.raises(DataError, match="flywheel stage route --iteration 2"):
+        recovery.mend(ws)
+
+
+def test_lost_parameters_of_a_complete_iteration_are_told_with_git(ws):
+    ws.frozen_params(1).unlink()
+    with pytest.raises(FlywheelError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):
+        run(ws, SETTINGS)
+
+
+def test_the_index_that_is_lost_beside_full_data_is_told(ws):
+    (ws.root / "iterations.yaml").unlink()
+    for act in (lambda: run(ws, SETTINGS), lambda: standing.look(ws)):
+        with pytest.raises(DataError, match=r"git checkout HEAD -- iterations\.yaml"):
+            act()
+    assert not (ws.root / "iterations.yaml").exists()
+    (ws.root / "dvc.lock").unlink()
+    with pytest.raises(DataError, match=r"neither iterations\.yaml nor dvc\.lock"):
+        run(ws, SETTINGS)
+
+
+def test_status_names_the_file_and_what_mends_it(ws):
+    cut(ws)
+    versioning.add_iteration(ws, 2, SETTINGS)
+    said = [line for _, line in standing.lines(standing.look(ws))]
+    assert any("dvc checkout --force data/steps/iteration=001/stage=rollout`" in line for line in said)
+    assert any(f"iteration 002 is not complete (0 of {len(versioning.stages())} stages)" in line for line in said)
+    assert not any("route@001" in line for line in said), "its input is damaged, it is not changed itself"
+
+
+def test_an_iteration_out_of_order_is_still_refused(ws):
+    with pytest.raises(BadInput, match="the next is 2"):
+        run(ws, SETTINGS, iteration=3)

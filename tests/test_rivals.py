@@ -1,0 +1,57 @@
+"""What is known of the models that a candidate is compared with, and which of them is the best so far."""
+
+from __future__ import annotations
+
+import pytest
+
+from flywheel.errors import DataError
+from flywheel.evaluation import rivals
+from flywheel.evaluation.gate import EvalResult
+from flywheel.settings import Settings, parse
+
+OLD, NEW = {"model": "models/a", "digest": "a"}, {"model": "models/b", "digest": "b"}
+
+
+def test_outcomes_are_kept_and_taken_up_only_under_the_same_measure(ws):
+    about = rivals.key(Settings(), ["k1", "k2"])
+    solved = rivals.solved([EvalResult("k1", "games", 1.0, True), EvalResult("k2", "games", 0.0, False)])
+    rivals.write(ws, 4, about, {"a": solved})
+    assert rivals.read(ws, 4, about) == {"a": {"k1": 1.0, "k2": 0.0}} == rivals.outcomes(ws, 4)
+    assert rivals.key(Settings(), ["k2", "k1"]) == about
+    warmer = parse({"evaluation": {"temperature": 0.5}}, where="test")
+    for other in (
+        rivals.key(warmer, ["k1", "k2"]),
+        rivals.key(Settings(), ["k1"]),
+        rivals.key(Settings(seed=8), ["k1", "k2"]),
+    ):
+        assert rivals.read(ws, 4, other) == {}
+    assert rivals.read(ws, 5, about) == {}  # an iteration that kept none
+
+
+def test_a_broken_file_is_named(ws):
+    ws.held_out(4).parent.mkdir(parents=True)
+    ws.held_out(4).write_text('{"about": "x", "models": [1')
+    with pytest.raises(DataError, match=r"held_out\.json"):
+        rivals.read(ws, 4, "x")
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "promoted", "best"),
+    [
+        ([1, 1, 0], [1, 0, 0], True, NEW),
+        ([1, 0, 0], [1, 1, 0], True, OLD),  # promoted as not worse, but not the best
+        ([1, 1, 0], [1, 0, 0], False, OLD),
+        ([1 / 3, 1 / 3, 1 / 3], [1, 0, 0], True, NEW),  # equal, but for rounding: the newer one
+        ([1, 0, 0], None, True, NEW),  # nothing is known of the old one
+    ],
+)
+def test_the_best_model_so_far(mine, theirs, promoted, best):
+    outcomes = {name: dict(enumerate(found)) for name, found in (("b", mine), ("a", theirs)) if found is not None}
+    assert rivals.best_after({**OLD, "promoted": True}, NEW, promoted, outcomes) == best
+
+
+def test_the_best_stays_known_while_lesser_ones_are_promoted():
+    before = {**NEW, "best": OLD}
+    assert rivals.best(before) == OLD
+    newest = {"model": "models/c", "digest": "c"}
+    assert rivals.best_after(before, newest, True, {"c": {"k": 0.5}, "a": {"k": 1.0}}) == OLD
