@@ -196,12 +196,12 @@ async def test_a_server_that_does_not_name_its_weights_is_asked_nothing_while_it
         seen.append((vllm.paused, vllm.version))
         body["choices"][0].pop("weight_version")
 
-    vllm.server.next = [vllm.server.spoilt(answer) for _ in range(24)]
+    vllm.server.next = [vllm.server.spoilt(answer) for _ in range(25)]
     policy = open_policy(folders[0], Policy(backend="openai", endpoint=vllm.server.url, batch=4))
     tasks = [asyncio.create_task(policy.complete(context(0), Sampling(seed=n))) for n in range(24)]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     await policy.load(folders[1])
-    done = await asyncio.gather(*tasks)
+    done = [*await asyncio.gather(*tasks), await policy.complete(context(0), Sampling(seed=24))]
     await policy.close()
     assert not any(paused for paused, _ in seen)
     assert sorted(version for _, version in seen) == sorted(completion.weight_version for completion in done)
