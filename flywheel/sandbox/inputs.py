@@ -107,7 +107,7 @@ class Hands:
         """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
         await self._click(page, at)
         await page.observe(0)
-        await page.draw()  # a document that is not drawn yet takes no clicks
+        await page.shot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
         await self._click(page, at, clicks=2)
 
     async def _hover(self, page: Page, at: tuple[float, float]) -> None:
