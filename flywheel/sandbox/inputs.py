@@ -134,10 +134,10 @@ class Hands:
             "type": "mouseWheel", "x": at[0], "y": at[1], "modifiers": self._modifiers(),
             "deltaX": way[0] * self._width * _SCROLL_SHARE, "deltaY": way[1] * self._height * _SCROLL_SHARE,
         })  # fmt: skip
-        turned.add_done_callback(unheard)
-        while not turned.done():
-            await page.draw()
-        await turned
+        await page.deliver(turned)
+        # The browser scrolls by events of its own, which it sends after the answer. A move goes the same way behind
+        # them: once the page has it, it has those too.
+        await page.deliver(self._mouse(page, "mouseMoved", at, "none", 0))
         for _ in range(_SCROLL_FRAMES):
             await page.draw()
 
