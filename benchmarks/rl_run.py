@@ -23,7 +23,7 @@ from flywheel import yaml_text
 from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Rl, Settings

@@ -18,8 +18,8 @@ from flywheel.agent.actions import NAMES, Action
 from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.parser import serialise
 from flywheel.errors import BadInput
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest
 from flywheel.sandbox.env import Env, StepResult, Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings, Supervised

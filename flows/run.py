@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import httpx
 
 from flows.server import prefect_server
-from flywheel import frozen, preflight, run_lock, stages
+from flywheel import frozen, pipeline, preflight, run_lock
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.policy import checkpoint
 from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Settings
-from flywheel.stages.base import Context, run_stage
+from flywheel.stages.base import Context, clear_staging, run_stage
 from flywheel.store import dvc_lock, git, manifest, recovery, versioning
 from flywheel.store.partitions import write_json
 from flywheel.workspace import Workspace, label
@@ -80,10 +80,8 @@ def _look(ws: Workspace, settings: Settings, iteration: int) -> None:
 
 def _found(ws: Workspace, settings: Settings) -> None:
     """The model that the workspace begins from, in its manifest."""
-    from flywheel.policy.model import digest  # brings torch: not needed to say that nothing is to do
-
     first = checkpoint.resolve(settings.policy.base, ws.root)
-    manifest.genesis(ws, digest(first), settings.policy.base)
+    manifest.genesis(ws, checkpoint.digest(first), settings.policy.base)
 
 
 def begin(ws: Workspace, settings: Settings, iteration: int) -> None:
@@ -97,9 +95,9 @@ def _close(ws: Workspace, settings: Settings, iteration: int, runs: list[dict]) 
     """After the turn: its run history as Parquet, the report, and git where the workspace is flywheel's own."""
     write_json(ws.run_history(iteration), runs)
     ctx = Context.open(ws, iteration, "runs")
-    run_stage(stages.get("runs"), ctx)
+    run_stage(pipeline.get("runs"), ctx)
     versioning.commit(ws, "runs", iteration)
-    stages.clear_staging(stages.get("runs"), ctx)
+    clear_staging(ctx)
     page.build(ws)
     if settings.versioning.git:
         git.tag(ws, iteration)
@@ -140,10 +138,10 @@ def _complete(ws: Workspace, iteration: int) -> bool:
     """Raises DataError where it was complete once and is not so any more: it is never done again in silence."""
     if iteration > last_iteration(ws):
         return False
-    names = (*stages.order(ws, iteration), dvc_lock.LAST)
+    names = pipeline.order(frozen.load(ws, iteration).synthesis.domains, closing=True)
     changed = versioning.unfinished(ws, names, iteration)
     if changed and dvc_lock.complete(ws, iteration):
-        stage = versioning.address(changed[0], iteration)
+        stage = versioning.address(ws, changed[0], iteration)
         path, change = next(iter(versioning.status(ws)[stage].items()))
         raise DataError(
             f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",

@@ -6,7 +6,7 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from flows.review import ask_reviewer
-from flywheel import stages
+from flywheel import frozen, pipeline
 from flywheel.progress import report
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import versioning
@@ -21,7 +21,7 @@ def turn(workspace: str, iteration: int) -> None:
     A stage that is recorded and whose inputs have not changed is passed over.
     """
     ws = Workspace.find(workspace)
-    for name in stages.order(ws, iteration):
+    for name in pipeline.order(frozen.load(ws, iteration).synthesis.domains):
         if versioning.is_done(ws, name, iteration):
             report(name, "was done before")
             continue
@@ -36,7 +36,7 @@ def stage(workspace: str, iteration: int, name: str) -> StageResult:
     ctx = Context.open(Workspace.find(workspace), iteration, name, run_id=flow_run.id or "")
     report(name, "begins")
     ask_reviewer(ctx)
-    results = {shard: do_shard(ctx, shard) for shard in stages.get(name).plan(ctx)}
+    results = {shard: do_shard(ctx, shard) for shard in pipeline.get(name).plan(ctx)}
     outcome = finish_stage(ctx, results)
     record_version(ctx)
     summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())

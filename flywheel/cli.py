@@ -131,14 +131,14 @@ def init(folder: Path, profile: str) -> None:
 @_WORKSPACE
 def stage(name: str, iteration: int, workspace: Path | None) -> None:
     """Run one stage of one iteration, without Prefect, and record it in DVC."""
-    from flywheel import frozen, stages
+    from flywheel import frozen, pipeline
     from flywheel.console import RunConsole
     from flywheel.progress import listening
-    from flywheel.stages.base import Context, run_stage
+    from flywheel.stages.base import Context, clear_staging, run_stage
     from flywheel.store import versioning
 
     ws = Workspace.find(workspace)
-    chosen = stages.get(name)
+    chosen = pipeline.get(name)
     ctx = Context.open(ws, iteration, name)
     console = Console()
     with frozen.named(ws, iteration), RunConsole(console) as screen, listening(screen):
@@ -146,7 +146,7 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
         outcome = run_stage(chosen, ctx)
         if "DVC_STAGE" not in os.environ:  # under `dvc repro` DVC records by itself
             versioning.commit(ws, name, iteration)
-        stages.clear_staging(chosen, ctx)
+        clear_staging(ctx)
         ctx.report("ended: " + ", ".join(f"{key} {value}" for key, value in outcome.summary.items()))
 
 

@@ -61,7 +61,7 @@ def plan(ws: Workspace, iteration: int | None = None) -> Plan:
 
 def lines(ws: Workspace, chosen: Plan) -> list[str]:
     """What goes, for people to read."""
-    entries = [f"dvc.lock: {versioning.address(stage, chosen.iteration)}" for stage in chosen.stages]
+    entries = [f"dvc.lock: {versioning.address(ws, stage, chosen.iteration)}" for stage in chosen.stages]
     index = [f"iterations.yaml: {label(k)}" for k in versioning.iterations(ws) if k == chosen.iteration]
     return [*map(ws.relative, chosen.paths), *entries, *index]
 

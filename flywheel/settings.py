@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from flywheel import settings_faults, yaml_text
 from flywheel.errors import BadInput
 
-DOMAINS = ("games", "sites", "control")
 # The coordinate spaces in which the form of actions that policy.template names can be written.
 SPACES = {
     "minimal": ("points",), "point": ("points", "pixels", "fractions"), "ui_tars_1_5": ("pixels",),
@@ -23,6 +22,8 @@ SPACES = {
 }  # fmt: skip
 
 
+Domain = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+_TAKEN = {"all", "general", "prev", "turns"}  # names that stand for something else where domains are listed
 LARGEST = 10**9  # of any number: above it counts and seconds leave what machines and libraries can hold
 _END = "..."  # YAML's own sign that a document is whole, which `dump` writes below the line that announces it
 _WHOLE = f"# All parameters. The last line of this file is {_END} (without it, the file is cut off)."
@@ -126,7 +127,8 @@ class LanguageModel(_Block):
 
 
 class Synthesis(_Block):
-    domains: dict[str, list[str]] = {  # domain -> worlds
+    # Domain -> worlds, and third-party pages of `manifests` by name. Each domain has a specialist of its own.
+    domains: dict[Domain, list[str]] = {
         "games": ["tiles", "shapes", "merge"],
         "sites": ["shop", "settings"],
         "control": ["control"],
@@ -286,9 +288,13 @@ class Settings(_Block):
 
     @model_validator(mode="after")
     def _combinations(self) -> Settings:
-        unknown = set(self.synthesis.domains) - set(DOMAINS)
-        if unknown or not self.synthesis.domains:
-            raise ValueError(f"synthesis.domains has {sorted(unknown) or 'none'}; known are {list(DOMAINS)}")
+        if not self.synthesis.domains:
+            raise ValueError("synthesis.domains has no domain")
+        if taken := _TAKEN & set(self.synthesis.domains):
+            raise ValueError(f"synthesis.domains: {min(taken)} has another meaning, so no domain can be called so")
+        placed = [world for worlds in self.synthesis.domains.values() for world in worlds]
+        if twice := {world for world in placed if placed.count(world) > 1}:
+            raise ValueError(f"synthesis.domains has {min(twice)} twice: a world is of one domain")
         if set(self.merge.weights) != set(self.synthesis.domains):
             raise ValueError("merge.weights must name the same domains as synthesis.domains")
         if self.recording.recognizer == "whisper" and not self.recording.whisper_model:

@@ -12,9 +12,10 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 
-from flywheel import stages
+from flywheel import pipeline
 from flywheel.errors import BadInput, ContractBroken, DiskFull, EnvError, PolicyError
 from flywheel.report import page
+from flywheel.stages import base
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import versioning
 from tasks import artifacts
@@ -39,7 +40,7 @@ def _worth_a_retry(task, run, state) -> bool:
 )
 def do_shard(ctx: Context, shard: str) -> tuple[Path, Any]:
     """One shard of a stage; its result is taken from disk where a killed run had finished it."""
-    folder, result, before = stages.do_shard(stages.get(ctx.stage), ctx, shard)
+    folder, result, before = base.do_shard(pipeline.get(ctx.stage), ctx, shard)
     ctx.report(f"{shard} was done before" if before else f"{shard} done")
     return folder, result
 
@@ -47,7 +48,7 @@ def do_shard(ctx: Context, shard: str) -> tuple[Path, Any]:
 @task(task_run_name="finish {ctx.stage}", cache_policy=NO_CACHE)
 def finish_stage(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     """Write the stage's partitions and metrics, and show them as Prefect artifacts."""
-    outcome = stages.finish(stages.get(ctx.stage), ctx, results)
+    outcome = base.finish(pipeline.get(ctx.stage), ctx, results)
     if TaskRunContext.get() is not None:
         artifacts.show(ctx, outcome)
     return outcome
@@ -57,7 +58,7 @@ def finish_stage(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageRes
 def record_version(ctx: Context) -> None:
     """`dvc commit` of the stage's outputs; then what was staged for it is cleared."""
     versioning.commit(ctx.ws, ctx.stage, ctx.iteration)
-    stages.clear_staging(stages.get(ctx.stage), ctx)
+    base.clear_staging(ctx)
 
 
 @task(task_run_name="report", cache_policy=NO_CACHE)

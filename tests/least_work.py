@@ -20,7 +20,7 @@ def frozen(settings: Settings, **changes) -> Settings:
 
 def outputs(ws: Workspace, stage: str, iteration: int) -> list[Path]:
     """What dvc.yaml says that the stage writes."""
-    outs = yaml.safe_load(versioning.dvc_yaml())["stages"][stage]["do"]["outs"]
+    outs = yaml.safe_load((ws.root / "dvc.yaml").read_text())["stages"][stage]["do"]["outs"]
     names = (next(iter(out)) if isinstance(out, dict) else out for out in outs)
     return [ws.root / name.replace("${key}", label(iteration)) for name in names]
 
@@ -35,7 +35,7 @@ def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None
 
 
 def run_iteration(ws: Workspace, iteration: int) -> None:
-    for stage in versioning.stages():
+    for stage in versioning.stages(ws):
         run_stage(ws, stage, iteration)
         versioning.commit(ws, stage, iteration)
 

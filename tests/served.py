@@ -17,8 +17,9 @@ import numpy as np
 from PIL import Image as Picture
 
 from flywheel.policy import wire
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest, new_model, save_checkpoint
+from flywheel.policy.model import new_model, save_checkpoint
 from flywheel.policy.protocol import Completion, Context, Image, Message
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.synthesis import words

@@ -14,7 +14,7 @@ LAYERS = (
     ("preflight", "stages"),
     (
         "recording", "training", "evaluation", "store", "rollout", "reward", "synthesis", "sandbox", "worlds", "policy",
-        "agent", "frozen",
+        "agent", "frozen", "pipeline",
     ),
     ("language_model", "local_server", "run_lock", "workspace", "settings", "progress"),
     ("schema", "errors", "secret", "settings_faults", "yaml_text"),

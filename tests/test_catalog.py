@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from flywheel.errors import BadInput, DataError
 from flywheel.evaluation.intervals import wilson
 from flywheel.schema import TABLES
+from flywheel.stages import route
 from flywheel.store import build, catalog, metrics
 from flywheel.workspace import Workspace
 
@@ -26,7 +27,7 @@ def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("catalog"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=4, samples=2)
-        build.build(ws, k, settings)
+        build.build(ws, k, settings, route.STAGE.partitions())
         synthetic.outgoing(ws, k)
     return ws
 
@@ -50,8 +51,8 @@ def test_iterations_tells_the_whole_turn(ws):
     assert (one["iteration"], one["tasks"], one["trajectories"], one["recordings"]) == (1, 4, 8, 3)
     assert one["conserved"] is True
     assert one["to_sft"] + one["to_ct"] + one["to_quarantine"] == 11
-    assert (one["success_games_before"], one["success_games"]) == (0.2, 0.4)
-    assert (two["success_sites_before"], two["success_sites"]) == (0.5, 0.75)
+    assert (one["success_before"]["games"], one["success"]["games"]) == (0.2, 0.4)
+    assert (two["success_before"]["sites"], two["success"]["sites"]) == (0.5, 0.75)
     assert (two["promoted"], two["model"]) == (True, "models/iteration=002/merged")
     assert one["minutes"] == pytest.approx(sum(r["value"] for r in ask(ws, """
         SELECT value FROM metrics WHERE name = 'seconds' AND iteration = 1""")) / 60)  # fmt: skip

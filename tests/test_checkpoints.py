@@ -15,9 +15,10 @@ from PIL import Image as Picture
 
 from flywheel.errors import ModelError
 from flywheel.policy import checkpoint
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest, load_model, save_checkpoint
+from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.policy.protocol import Image, Message, Sampling
 from flywheel.policy.sampling import generate
 from flywheel.settings import Policy

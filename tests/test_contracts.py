@@ -9,6 +9,8 @@ import pytest
 import synthetic
 
 from flywheel.errors import ContractBroken, DataError
+from flywheel.stages import route
+from flywheel.stages.route import INCOMING
 from flywheel.store import build, catalog, contracts, expectations, lineage, manifest, partitions
 from flywheel.workspace import Workspace
 
@@ -17,7 +19,7 @@ from flywheel.workspace import Workspace
 def built(tmp_path_factory) -> tuple[Workspace, object, build.Built]:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("ws"))
     synthetic.incoming(ws, settings, 1, tasks=3, samples=3)
-    return ws, settings, build.build(ws, 1, settings)
+    return ws, settings, build.build(ws, 1, settings, route.STAGE.partitions())
 
 
 def copy(ws: Workspace, to: Path) -> Workspace:
@@ -70,7 +72,7 @@ def test_a_row_contract_names_its_trajectory(built, tmp_path, name):
     ws = copy(built[0], tmp_path)
     steps_of(ws, ROW_OFFENCES[name])(ws)
     with catalog.connect(ws) as connection:
-        broken = contracts.check_rows(connection, 1)
+        broken = contracts.check_rows(connection, 1, INCOMING)
     assert set(broken) == {"t10000", "t10002"}  # t10002 is the offence that the fixture holds
     assert broken["t10000"].startswith(f"{name}: ")
 
@@ -81,7 +83,7 @@ def test_an_unknown_task_is_set_aside(built, tmp_path):
     found[0]["task_id"] = "nobody made this"
     partitions.write(ws, "trajectories", 1, "rollout", found)
     with catalog.connect(ws) as connection:
-        assert contracts.check_rows(connection, 1)[found[0]["trajectory_id"]].endswith("(nobody made this)")
+        assert contracts.check_rows(connection, 1, INCOMING)[found[0]["trajectory_id"]].endswith("(nobody made this)")
 
 
 def twice(table, stage):
@@ -136,10 +138,10 @@ TABLE_OFFENCES = {
 @pytest.mark.parametrize("name", TABLE_OFFENCES)
 def test_a_table_contract_stops_with_its_name(built, tmp_path, name):
     ws = copy(built[0], tmp_path)
-    contracts.check_tables(ws, 1)
+    contracts.check_tables(ws, 1, INCOMING)
     TABLE_OFFENCES[name](ws)
     with pytest.raises(ContractBroken, match=f"contract {name} is broken") as raised:
-        contracts.check_tables(ws, 1)
+        contracts.check_tables(ws, 1, INCOMING)
     table = next(contract.table for contract in contracts.TABLES if contract.name == name)
     assert raised.value.where == f"data/{table}/iteration=001"
 
@@ -150,11 +152,11 @@ def test_rl_does_not_train_on_an_evaluation_task(built, tmp_path):
     partitions.write(ws, "tasks", 1, "synthesize", [*rows(ws, "tasks", "synthesize"), held_out])
     played = rows(ws, "trajectories", "rollout")[0] | {"trajectory_id": "of RL", "task_id": "held out", "steps": 0}
     partitions.write(ws, "trajectories", 1, "rl-games", [played])
-    contracts.check_tables(ws, 1)
+    contracts.check_tables(ws, 1, INCOMING)
     trained = lineage.trained("models/iteration=001/rl-games", "its digest", trajectories=["of RL"])
     partitions.write(ws, "lineage", 1, "rl-games", trained)
     with pytest.raises(ContractBroken, match=r"no_evaluation_task .* store models/iteration=001/rl-games"):
-        contracts.check_tables(ws, 1)
+        contracts.check_tables(ws, 1, INCOMING)
 
 
 @pytest.mark.parametrize("name", ["ct_sft_disjoint", "conservation"])
@@ -163,7 +165,7 @@ def test_later_contracts_see_the_offence_too(built, tmp_path, name, monkeypatch)
     in_both(ws)
     monkeypatch.setattr(contracts, "TABLES", tuple(c for c in contracts.TABLES if c.name == name))
     with pytest.raises(ContractBroken, match=f"contract {name} is broken"):
-        contracts.check_tables(ws, 1)
+        contracts.check_tables(ws, 1, INCOMING)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_the_manifest_chains_and_notices_a_change(built, tmp_path):
     ws = copy(source, tmp_path)
     synthetic.outgoing(ws, 1)
     synthetic.incoming(ws, settings, 2, tasks=3, samples=3)
-    build.build(ws, 2, settings)
+    build.build(ws, 2, settings, route.STAGE.partitions())
     two = manifest.read(ws, 2)
     assert [shard.iteration for shard in two.ct] == [1, 2]
     assert {shard.iteration for shard in two.shards("steps")} == {1, 2}

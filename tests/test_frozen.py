@@ -7,8 +7,9 @@ import torch
 from checkpoints import ARCHITECTURES, make
 from torch import nn
 
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.frozen import PackedLinear, StillPatches, freeze
-from flywheel.policy.model import digest, load_model
+from flywheel.policy.model import load_model
 
 
 @pytest.mark.parametrize("gelu", ["", "none", "tanh"])

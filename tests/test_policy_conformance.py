@@ -14,8 +14,9 @@ from served import checkpoints, context, serving
 
 from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import open_policy
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder, collate
-from flywheel.policy.model import digest, load_model
+from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Context, Image, Message, Sampling
 from flywheel.settings import Policy
 

@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from flywheel.agent.prompt import build_context
 from flywheel.errors import TrainingError
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest, load_model
+from flywheel.policy.model import load_model
 from flywheel.rollout.pool import rollout
 from flywheel.settings import Supervised
 from flywheel.training.experience import experiences, turns

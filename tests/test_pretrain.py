@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from flywheel.errors import BadInput, ModelError, TrainingError
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest, load_model, new_model
+from flywheel.policy.model import load_model, new_model
 from flywheel.policy.tokenizer import VOCABULARY, train_tokenizer
 from flywheel.synthesis import scenes, words
 from flywheel.synthesis.scenes import Box

@@ -16,10 +16,11 @@ from served import Misbehaving, checkpoints, context, says, serving
 
 from flywheel.errors import ModelError, PolicyError
 from flywheel.policy import open_policy
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.endpoint import Endpoint
-from flywheel.policy.model import digest, load_model
+from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.publisher import CannotPublish, LocalPublisher, ServePublisher, VllmPublisher
 from flywheel.settings import Policy

@@ -177,7 +177,7 @@ def test_status_names_the_file_and_what_mends_it(ws):
     versioning.add_iteration(ws, 2, SETTINGS)
     said = [line for _, line in standing.lines(standing.look(ws))]
     assert any("dvc checkout --force data/steps/iteration=001/stage=rollout`" in line for line in said)
-    assert any(f"iteration 002 is not complete (0 of {len(versioning.stages())} stages)" in line for line in said)
+    assert any(f"iteration 002 is not complete (0 of {len(versioning.stages(ws))} stages)" in line for line in said)
     assert not any("route@001" in line for line in said), "its input is damaged, it is not changed itself"
 
 

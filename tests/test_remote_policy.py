@@ -20,8 +20,8 @@ from served import Misbehaving, breaks, context, half, hangs, says, serving
 from flywheel import doctor
 from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import open_policy, wire
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.endpoint import PAUSE_S, Endpoint, retry_after
-from flywheel.policy.model import digest
 from flywheel.policy.protocol import Image, Message, Sampling
 from flywheel.policy.turns import Turns
 from flywheel.rollout.pool import rollout

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from flywheel.errors import BadInput
 from flywheel.report import charts, facts, page, replay, summary, trajectory
+from flywheel.stages import route
 from flywheel.store import build, catalog, partitions
 from flywheel.workspace import Workspace
 
@@ -57,7 +58,7 @@ def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("report"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=5, samples=3)
-        build.build(ws, k, settings)
+        build.build(ws, k, settings, route.STAGE.partitions())
         synthetic.outgoing(ws, k)
     return ws
 
@@ -95,7 +96,7 @@ def test_its_figures_are_those_of_the_tables(ws, report):
 
 def test_five_trajectories_of_different_kinds(ws):
     with catalog.connect(ws) as connection:
-        shown = facts.replays(connection)
+        shown = facts.replays(connection, ["games", "sites"])
     assert len(shown) == 5
     assert len({one.trajectory_id for _, one in shown}) == 5
     assert {one.facts["destination"] for _, one in shown} == {"sft", "ct", None}

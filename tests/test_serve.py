@@ -19,8 +19,8 @@ from served import COMMAND, context, screen, serving
 
 from flywheel.cli import main
 from flywheel.errors import BadInput, PolicyBusy, PolicyError, PolicyTimeout
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest
 from flywheel.policy.protocol import Completion, Sampling
 from flywheel.policy.serving import app, key
 from flywheel.policy.wire import data_url, write_request

@@ -49,7 +49,7 @@ def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episod
     chosen = chosen.model_copy(update={"rl": chosen.rl.model_copy(update={"steps": 0})})
     synthetic.incoming(ws, chosen, 1, tasks=6, samples=1)
     small_model(ws.model(1, "sft"), project)
-    ctx, stage = Context(ws, chosen, 1, "rl-games"), stage_rl.stage("games")
+    ctx, stage = Context(ws, chosen, 1, "rl-games"), stage_rl.STAGE
     Kept(shard_folder(stage, ctx, "rl-games"), "", every=1).add(episodes[0])
     outcome = run_stage(stage, ctx)
     rows = {table: partitions.read(ws, table, 1, "rl-games").num_rows

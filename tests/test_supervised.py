@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 from flywheel.agent.prompt import build_context
 from flywheel.errors import TrainingError
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest, load_model
+from flywheel.policy.model import load_model
 from flywheel.settings import Supervised
 from flywheel.training.forward import batch_of, response_logprobs
 from flywheel.training.samples import Sample

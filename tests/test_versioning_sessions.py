@@ -37,7 +37,7 @@ def test_a_session_that_changed_is_named(ws):
     sessions.plan(ws, 1, "recordings", 3)
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "edited")
     with pytest.raises(DataError, match="changed after it was chosen") as raised:
-        sessions.planned(ws, 1)
+        sessions.check(ws, sessions.listed(ws, 1))
     assert raised.value.where == "recordings/b"
 
 
@@ -82,7 +82,7 @@ def test_a_session_mended_before_ingest_is_recorded_is_taken_as_it_is_now(ws, mo
     sessions.plan(ws, 1, "recordings", 3)
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "mended")
     assert [s.id for s in sessions.plan(ws, 1, "recordings", 3)] == ["a", "b", "c"]
-    sessions.planned(ws, 1)
+    sessions.check(ws, sessions.listed(ws, 1))
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "mended after ingest")
     dvc_lock.path(ws).write_text("schema: '2.0'\nstages:\n  ingest@001:\n    cmd: x\n")
     before = sessions.listed(ws, 1)

@@ -38,10 +38,7 @@ def read(ws: Workspace, iteration: int, about: str) -> dict[str, Solved]:
 
     about: the key. Raises DataError for a file that cannot be read.
     """
-    path = ws.held_out(iteration)
-    if not path.is_file():  # iteration 0, or one made before this was kept
-        return {}
-    return outcomes(ws, iteration) if _load(ws, path)["about"] == about else {}
+    return outcomes(ws, iteration) if _load(ws, ws.held_out(iteration))["about"] == about else {}
 
 
 def outcomes(ws: Workspace, iteration: int) -> dict[str, Solved]:

@@ -6,6 +6,7 @@ seen from names, sizes and headers is checked here first, each fault by name.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -69,6 +70,16 @@ def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
     if not (folder / "preprocessor_config.json").is_file():
         raise ModelError("the model folder has no preprocessor_config.json", where=folder, fix=_COPY)
     return config
+
+
+def digest(folder: Path | str) -> str:
+    """Name of the weights in `folder`: the first 16 hex digits of the SHA-256 over its safetensors files."""
+    sha = hashlib.sha256()
+    for file in weight_files(folder):
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                sha.update(chunk)
+    return sha.hexdigest()[:16]
 
 
 def weight_files(folder: Path | str) -> list[Path]:

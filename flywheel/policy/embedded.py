@@ -27,10 +27,11 @@ from flywheel import settings as config
 from flywheel.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.cache import Lru
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.engine import PREFILL_TOKENS, Counts, Engine, Row
 from flywheel.policy.frozen import freeze
-from flywheel.policy.model import digest, load_model
+from flywheel.policy.model import load_model
 from flywheel.policy.prefix import Prompt, prompt_of
 from flywheel.policy.protocol import Completion, Context, Image, Sampling
 

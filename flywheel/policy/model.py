@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -190,13 +189,3 @@ def save_checkpoint(
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return folder
-
-
-def digest(folder: Path | str) -> str:
-    """Name of the weights in `folder`: the first 16 hex digits of the SHA-256 over its safetensors files."""
-    sha = hashlib.sha256()
-    for file in checkpoint.weight_files(folder):
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                sha.update(chunk)
-    return sha.hexdigest()[:16]

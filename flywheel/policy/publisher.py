@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import httpx
 
 from flywheel.errors import BadInput, PolicyError
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.endpoint import Endpoint, NotFound, Served
-from flywheel.policy.model import digest
 from flywheel.policy.protocol import Policy
 
 PUBLISH_S = 600.0  # deadline of one swap: a server reads gigabytes

@@ -20,9 +20,9 @@ from flywheel import settings as config
 from flywheel.errors import PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy import wire
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.endpoint import Endpoint, Served
-from flywheel.policy.model import digest
 from flywheel.policy.protocol import Completion, Context, Sampling
 from flywheel.policy.publisher import CannotPublish, publisher_of
 from flywheel.policy.turns import Turns

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from flywheel.settings import DOMAINS
-
 WIDTH, HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 14, 26
 
@@ -49,11 +47,6 @@ class Chart:
     note: str
     svg: str
     legend: tuple[tuple[str, str], ...] = ()
-
-
-def tone(name: str) -> str:
-    """The CSS class of the colour of a domain, a store or `all`."""
-    return f"tone-{name}" if name in (*DOMAINS, "all", "ct", "sft", "quarantine") else "tone-other"
 
 
 def lines(

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 
 from flywheel.report import charts, replay
 from flywheel.report.charts import Chart, Mark, Series
-from flywheel.report.charts import tone as _tone
+from flywheel.report.palette import tone as _tone
 from flywheel.store import catalog
 from flywheel.store.metrics import ALL, VOCABULARY
 from flywheel.workspace import label
 
 Row = dict[str, Any]
-STAGES = (
-    "ingest", "synthesize", "rollout", "score", "route", "ct", "sft", "rl-games", "rl-sites", "rl-control",
-    "merge", "evaluate", "promote", "runs",
-)  # fmt: skip
 _STEPS_SHOWN = 8
 
 
@@ -130,14 +127,13 @@ def funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
     return result
 
 
-def minutes(connection: duckdb.DuckDBPyConnection) -> tuple[list[int], list[Row]]:
+def minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tuple[list[int], list[Row]]:
     """Iterations, and a row a stage: its minutes in each, and the width of a bar for the newest."""
     rows = catalog.rows(connection, "FROM stage_minutes")
     numbers = sorted({row["iteration"] for row in rows})
     spent = {(row["stage"], row["iteration"]): row["minutes"] for row in rows}
-    names = sorted(
-        {row["stage"] for row in rows}, key=lambda name: (STAGES.index(name) if name in STAGES else 99, name)
-    )
+    order = {name: number for number, name in enumerate(stages)}
+    names = sorted({row["stage"] for row in rows}, key=lambda name: (order.get(name, len(order)), name))
     longest = max((spent.get((name, numbers[-1])) or 0 for name in names), default=0) or 1
     table = [
         {
@@ -182,11 +178,10 @@ def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | N
     return table, chosen | {"frame": next(frame for frame in whole.frames if frame.number == chosen["step"])}
 
 
-def replays(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, replay.Replay]]:
+def replays(connection: duckdb.DuckDBPyConnection, domains: Sequence[str]) -> list[tuple[str, replay.Replay]]:
     """Five trajectories of the newest iteration, each of another kind, with why it was chosen."""
     kinds = (
-        ("Verified, joins SFT", "destination = 'sft' AND domain = 'games'"),
-        ("Verified, joins SFT", "destination = 'sft' AND domain = 'sites'"),
+        *(("Verified, joins SFT", f"destination = 'sft' AND domain = '{domain}'") for domain in domains[:2]),
         ("Not verified, joins CT", "destination = 'ct' AND source = 'rollout'"),
         ("Human demonstration, joins CT", "destination = 'ct' AND source = 'recording'"),
         ("Held-out episode, never routed", "stage = 'evaluate'"),

@@ -9,9 +9,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from flywheel.report import facts, rl
+from flywheel.report import facts, palette, rl
 from flywheel.schema import SCHEMA_VERSION
-from flywheel.store import catalog
+from flywheel.store import catalog, versioning
 from flywheel.store.metrics import ALL
 from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
@@ -23,7 +23,7 @@ def build(ws: Workspace) -> Path:
     """Write the page and return its path. A workspace where nothing has run yet gets a page that says so."""
     with catalog.connect(ws) as connection:
         rows = facts.iterations(connection)
-        minute_iterations, minutes = facts.minutes(connection)
+        minute_iterations, minutes = facts.minutes(connection, versioning.stages(ws))
         alignment, utterance = facts.alignment(connection)
         rl_curves, rl_worlds = rl.curves(connection)
         shown = {
@@ -38,7 +38,7 @@ def build(ws: Workspace) -> Path:
             "sampled_less": rl.sampled_less(connection),
             "alignment": alignment,
             "utterance": utterance,
-            "replays": facts.replays(connection),
+            "replays": facts.replays(connection, facts.domains(rows)),
             "quarantine": facts.quarantine(connection),
             "minute_iterations": minute_iterations,
             "minutes": minutes,
@@ -62,7 +62,7 @@ def build(ws: Workspace) -> Path:
 
 def render(template: str, **values: Any) -> str:
     """A template of this package as text, escaped."""
-    return _templates().get_template(template).render(**values)
+    return _templates().get_template(template).render(palette=palette.css(), **values)
 
 
 def heading(rows: list[Row]) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 import duckdb
 
 from flywheel.report import charts
-from flywheel.report.charts import Chart, Series, tone
+from flywheel.report.charts import Chart, Series
+from flywheel.report.palette import tone
 from flywheel.report.sheet import sheet as _sheet
 from flywheel.store import catalog
 

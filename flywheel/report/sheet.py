@@ -6,14 +6,10 @@ import textwrap
 from collections.abc import Sequence
 from html import escape
 
+from flywheel.report import palette
 from flywheel.report.charts import HEIGHT, WIDTH, Chart
 
 _GAP, _PAD, _HEAD = 18, 16, 64  # between cards, inside them, above a chart
-_COLOURS = {
-    "all": "#343c4a", "games": "#6a51c4", "sites": "#c8601d", "control": "#2a7ab8", "sft": "#1f7a5f", "ct": "#3569c9",
-    "quarantine": "#b07a10", "other": "#77808e", "one": "#343c4a", "two": "#c8601d", "three": "#6a51c4",
-    "four": "#1f7a5f", "five": "#b3362c", "six": "#3569c9", "seven": "#b07a10",
-}  # fmt: skip
 _STYLE = (
     "svg{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}"
     ".page{fill:#f6f6f3}.card{fill:#fff;stroke:#e3e4df}.h{font-size:19px;font-weight:650;fill:#1c2129}"
@@ -23,7 +19,7 @@ _STYLE = (
     ".faint{opacity:.3;stroke-width:1.4}.dashed{stroke-dasharray:5 4}.dashed:not(.faint){opacity:.8}"
     ".dot{fill:var(--tone);stroke:#fff;stroke-width:1.5}.whisker{stroke:var(--tone);stroke-width:1.5;fill:none}"
     ".thin{stroke-width:1.25;opacity:.45}.key{stroke:#5b6472;stroke-width:2}.plain{--tone:#5b6472}"
-    + "".join(f".tone-{name}{{--tone:{colour}}}" for name, colour in _COLOURS.items())
+    + palette.css(dark=False)
 )
 
 

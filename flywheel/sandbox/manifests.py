@@ -46,7 +46,7 @@ class Manifest(Part):
 
     name: Name  # the tasks' `world`
     title: str = Field(min_length=1)
-    domain: Literal["games", "sites"] = "sites"
+    domain: Name = "sites"  # unless synthesis.domains names it in another
     # Where the page comes from: one of url, folder, package (with `folder` a folder inside of the packages) and server.
     url: str = ""  # a page that is served elsewhere; it must be reachable when tasks are played
     folder: str = ""  # served on 127.0.0.1; relative to the manifest's own folder

@@ -1,4 +1,7 @@
-"""What a stage is: a plan of shards, the work of one shard, and a finish that makes the result visible.
+"""What a stage is: what it reads and writes, a plan of shards, the work of one shard, and a finish.
+
+The declaration of reads, writes and settings is the only one: the order of the stages, DVC's stages, the key under
+which finished shards are kept and the manifest's sources are made from it (`flywheel/pipeline.py`).
 
 The same stage is run by Prefect (one task a shard, `tasks/stages.py`) and by DVC (`flywheel stage NAME`, through
 `run_stage` below). Resuming lives here, once, for both: the result of a finished shard lies in the workspace's
@@ -18,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import frozen, progress
+from flywheel.errors import FlywheelError
 from flywheel.settings import Settings
+from flywheel.store.artifacts import DOMAIN, Artifact, Checkpoint, Partition, Record, of_domains
 from flywheel.store.partitions import Manifest, disk_full_is_named, write, write_json
 from flywheel.workspace import Workspace
 
@@ -27,7 +32,8 @@ from flywheel.workspace import Workspace
 class Context:
     """One stage of one iteration in a workspace, with the iteration's own frozen settings.
 
-    run_id: the flow run that pays for this; empty outside Prefect.
+    stage: its name, with the domain in it where it has one. run_id: the flow run that pays for this; empty outside
+    Prefect.
     """
 
     ws: Workspace
@@ -35,6 +41,7 @@ class Context:
     iteration: int
     stage: str
     run_id: str = ""
+    _keys: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> Context:
@@ -48,6 +55,18 @@ class Context:
     def write(self, table: str, rows: Any) -> Manifest:
         """Write the partition of `table` that this stage owns."""
         return write(self.ws, table, self.iteration, self.stage, rows)
+
+    @property
+    def domain(self) -> str:
+        """Of a stage that is there once a domain."""
+        return self.stage.partition("-")[2]
+
+    def key(self, stage: Stage) -> str:
+        """12 hex digits that name the stage's inputs. They are hashed once: nothing changes them while it runs."""
+        if stage.name not in self._keys:
+            text = json.dumps(inputs(stage, self), sort_keys=True, default=str)
+            self._keys[stage.name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self._keys[stage.name]
 
     def seed(self, *names: object) -> int:
         """A seed for one use: a function of the settings' seed, the iteration and the names. 0 <= seed < 2**31."""
@@ -70,23 +89,53 @@ class StageResult:
 
 @dataclass(frozen=True)
 class Stage:
-    """plan: names of the shards, in order. inputs: JSON values that the shards' results depend on.
+    """name: of the file; with `{domain}` in it the stage is there once a domain.
 
-    work: does one shard in its folder (which may hold the leavings of a killed try) and returns a small JSON value.
-    finish: turns the shards' results into partitions. All of them can be called without Prefect.
+    reads: what it opens. writes: names of tables (the partition that it owns; of `metrics` every stage has one),
+    checkpoints and records. settings: the blocks of the settings that its result depends on; DVC's parameters.
+    extra: JSON values on which it depends besides. closing: it runs once the turn is over.
+
+    plan: names of the shards, in order. work: does one shard in its folder (which may hold the leavings of a killed
+    try) and returns a small JSON value. finish: turns the shards' results into partitions. All of them can be called
+    without Prefect.
     """
 
     name: str
+    reads: tuple[Artifact, ...]
+    writes: tuple[str | Checkpoint | Record, ...]
+    settings: tuple[str, ...]
     plan: Callable[[Context], Sequence[str]]
-    inputs: Callable[[Context], Any]
     work: Callable[[Context, str, Path], Any]
     finish: Callable[[Context, dict[str, tuple[Path, Any]]], StageResult]
+    extra: Callable[[Context], Any] = lambda ctx: None
+    closing: bool = False
+
+    @property
+    def outputs(self) -> tuple[Artifact, ...]:
+        """What it writes, as artifacts."""
+        return tuple(Partition(one, self.name) if isinstance(one, str) else one for one in (*self.writes, "metrics"))
+
+    def partitions(self, *tables: str) -> list[tuple[str, str]]:
+        """(table, stage) of what it reads, of these tables or of all."""
+        read = (one for one in self.reads if isinstance(one, Partition))
+        return [(one.table, one.stage) for one in read if not tables or one.table in tables]
+
+
+def inputs(stage: Stage, ctx: Context) -> dict[str, Any]:
+    """All that the stage's result depends on, as JSON values: what its shards are keyed by."""
+    domains = list(ctx.settings.synthesis.domains)
+    own = [ctx.domain] if DOMAIN in stage.name else domains
+    reads = [one for artifact in stage.reads for one in of_domains(artifact, own)]
+    settings = ctx.settings.model_dump(mode="json", include=set(stage.settings))
+    return {
+        "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in reads],
+        "settings": settings, "extra": stage.extra(ctx),
+    }  # fmt: skip
 
 
 def shard_folder(stage: Stage, ctx: Context, shard: str) -> Path:
     """Where a shard works and leaves its result; named by the stage's inputs."""
-    key = hashlib.sha256(json.dumps(stage.inputs(ctx), sort_keys=True, default=str).encode()).hexdigest()[:12]
-    return ctx.ws.staging(ctx.iteration, stage.name) / key / shard
+    return ctx.ws.staging(ctx.iteration, ctx.stage) / ctx.key(stage) / shard
 
 
 def do_shard(stage: Stage, ctx: Context, shard: str) -> tuple[Path, Any, bool]:
@@ -106,6 +155,9 @@ def do_shard(stage: Stage, ctx: Context, shard: str) -> tuple[Path, Any, bool]:
 def finish(stage: Stage, ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     """Make the stage's result visible: its partitions and its metrics, stage seconds included."""
     outcome = stage.finish(ctx, results)
+    wrote, declared = sorted(one.table for one in outcome.manifests), sorted(filter(_is_table, stage.writes))
+    if wrote != declared:
+        raise FlywheelError(f"it wrote the tables {wrote} and declares {declared}", where=f"stage {stage.name}")
     seconds = sum(
         json.loads((folder / "result.json").read_text(encoding="utf-8"))["seconds"] for folder, _ in results.values()
     )
@@ -115,9 +167,13 @@ def finish(stage: Stage, ctx: Context, results: dict[str, tuple[Path, Any]]) -> 
     return StageResult((*outcome.manifests, metrics), tuple(rows), outcome.summary, outcome.tables)
 
 
-def clear_staging(stage: Stage, ctx: Context) -> None:
+def _is_table(written: str | Checkpoint | Record) -> bool:
+    return isinstance(written, str)
+
+
+def clear_staging(ctx: Context) -> None:
     """Called once the stage's result is recorded: what was staged is no longer needed."""
-    shutil.rmtree(ctx.ws.staging(ctx.iteration, stage.name), ignore_errors=True)
+    shutil.rmtree(ctx.ws.staging(ctx.iteration, ctx.stage), ignore_errors=True)
 
 
 def run_stage(stage: Stage, ctx: Context) -> StageResult:
@@ -133,15 +189,16 @@ def run_stage(stage: Stage, ctx: Context) -> StageResult:
 
 def single(
     name: str,
-    inputs: Callable[[Context], Any],
+    *,
     work: Callable[[Context, Path], Any],
     finish: Callable[[Context, Path, Any], StageResult],
+    **declared: Any,
 ) -> Stage:
-    """A stage of one shard, named as the stage."""
+    """A stage of one shard, named as the stage. declared: the other fields of `Stage`."""
     return Stage(
         name,
-        plan=lambda ctx: (name,),
-        inputs=inputs,
+        plan=lambda ctx: (ctx.stage,),
         work=lambda ctx, shard, folder: work(ctx, folder),
-        finish=lambda ctx, results: finish(ctx, *results[name]),
+        finish=lambda ctx, results: finish(ctx, *results[ctx.stage]),
+        **declared,
     )

@@ -8,23 +8,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.stages import data, supervised
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import lineage, manifest
-from flywheel.store.partitions import sha256_file
+from flywheel.store.artifacts import Checkpoint, Record
 
 
 def _begin(ctx: Context) -> Path:
     return data.newest_folder(ctx)
-
-
-def _inputs(ctx: Context) -> dict:
-    s = ctx.settings
-    return {
-        "manifest": sha256_file(ctx.ws.manifest(ctx.iteration)), "model": data.newest_model(ctx)["digest"],
-        "settings": [s.seed, s.policy.model_dump(), s.ct.model_dump()],
-    }  # fmt: skip
 
 
 def _due(ctx: Context) -> bool:
@@ -50,4 +42,10 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     return supervised.finish(ctx, result, [lineage.dataset("ct", k) for k in sorted(stored)])
 
 
-STAGE = single("ct", _inputs, _work, _finish)
+STAGE = single(
+    "ct",
+    reads=(Record("manifest"), Record("promotion", previous=True)),
+    writes=(Checkpoint("ct"), "lineage"),
+    settings=("seed", "policy", "language_model", "ct"),
+    work=_work, finish=_finish,
+)  # fmt: skip

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flywheel.errors import DataError
 from flywheel.policy import checkpoint
 from flywheel.sandbox.env import Task
-from flywheel.settings import Settings
 from flywheel.stages.base import Context
 from flywheel.store import manifest, partitions
 from flywheel.synthesis.tasks import from_row
@@ -35,23 +33,9 @@ def final_state(trajectory: dict) -> dict:
         raise DataError(f"final_state is not JSON: {error}", where=trajectory["trajectory_id"]) from None
 
 
-def digests(ctx: Context, read: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """sha256 of the files of partitions (table, stage): what a stage's result depends on."""
-    return {
-        f"{table}/{stage}": [part.sha256 for part in partitions.manifest_of(ctx.ws, table, ctx.iteration, stage).parts]
-        for table, stage in read
-    }
-
-
 def newest_model(ctx: Context) -> dict[str, Any]:
     """The model that the iteration before this one promoted: `model` (folder) and `digest`."""
     return manifest.read_promotion(ctx.ws, ctx.iteration - 1)
-
-
-def policy_settings(settings: Settings) -> list[dict[str, Any]]:
-    """The settings that decide what the policy is shown: of the server too, where a language model writes digests."""
-    asked = [settings.language_model] if settings.policy.summarizer == "language_model" else []
-    return [block.model_dump() for block in (settings.policy, *asked)]
 
 
 def newest_folder(ctx: Context) -> Path:

@@ -17,13 +17,14 @@ from typing import Any
 
 from flywheel.evaluation import gate, rivals, verdicts
 from flywheel.policy import checkpoint
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.rollout.pool import Tally
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import competition, data, episodes, staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
+from flywheel.store.artifacts import Checkpoint, Partition, Record
 from flywheel.synthesis.tasks import is_held_out
 
 _BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
@@ -34,18 +35,6 @@ def _plan(ctx: Context) -> Sequence[str]:
     newest = data.newest_model(ctx)["digest"]
     known = newest in _known(ctx) or newest == digest(_merged(ctx))
     return (*(() if known else (_BEFORE,)), _CANDIDATE, *(() if ctx.settings.promotion.rule == "always" else (_GATE,)))
-
-
-def _inputs(ctx: Context) -> dict:
-    s = ctx.settings
-    return {
-        "tasks": data.digests(ctx, [("tasks", "synthesize")]),
-        "models": [digest(_merged(ctx)), *(rival["digest"] for rival in _rivals(ctx).values())],
-        "settings": [s.seed, *data.policy_settings(s), s.sandbox.model_dump(), s.evaluation.model_dump()],
-        "synthesis": s.synthesis.model_dump(),
-        "promotion": s.promotion.model_dump(),
-        "known": _known(ctx),
-    }  # fmt: skip
 
 
 def _merged(ctx: Context) -> Path:
@@ -174,4 +163,13 @@ def by_template(
     return figures
 
 
-STAGE = Stage("evaluate", _plan, _inputs, _work, _finish)
+STAGE = Stage(
+    "evaluate",
+    reads=(
+        Checkpoint("merged"), Record("promotion", previous=True), Record("held_out", previous=True), Record("manifest"),
+        Partition("tasks", "synthesize"),
+    ),
+    writes=("tasks", "scores", "trajectories", "steps", "images", Record("held_out")),
+    settings=("seed", "policy", "language_model", "sandbox", "rollout", "synthesis", "evaluation", "promotion"),
+    plan=_plan, work=_work, finish=_finish,
+)  # fmt: skip

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.grammar import Grammar
 from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
@@ -14,6 +12,7 @@ from flywheel.recording.recognizer import located
 from flywheel.stages import staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics, partitions, sessions
+from flywheel.store.artifacts import Record
 from flywheel.store.sessions import Session
 
 _PER_SHARD = 6  # sessions that a kill can lose
@@ -24,24 +23,17 @@ _TABLES = {
 
 
 def _sessions(ctx: Context) -> list[Session]:
-    return sessions.planned(ctx.ws, ctx.iteration)
+    return sessions.listed(ctx.ws, ctx.iteration)
 
 
 def _plan(ctx: Context) -> list[str]:
     return [f"ingest-{number:03d}" for number in range(-(-len(_sessions(ctx)) // _PER_SHARD))]
 
 
-def _inputs(ctx: Context) -> dict:
-    s = ctx.settings
-    return {
-        "sessions": [asdict(session) for session in _sessions(ctx)],
-        "settings": [s.recording.model_dump(), s.language_model.model_dump(), asdict(Grammar.of_settings(s))],
-    }
-
-
 def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
     first = int(shard.rpartition("-")[2]) * _PER_SHARD
     chosen = _sessions(ctx)[first : first + _PER_SHARD]
+    sessions.check(ctx.ws, chosen)
     ctx.report(f"{shard}: listening to {len(chosen)} sessions")
     settings = ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)})
     ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], settings, ctx.iteration)
@@ -115,4 +107,10 @@ def _known(ctx: Context) -> dict[str, str]:
     return known
 
 
-STAGE = Stage("ingest", _plan, _inputs, _work, _finish)
+STAGE = Stage(
+    "ingest",
+    reads=(Record("sessions"), Record("manifest", previous=True)),
+    writes=("trajectories", "steps", "thoughts", "events", "images", "tasks", "reviews"),
+    settings=("seed", "policy", "sandbox", "recording", "language_model"),
+    plan=_plan, work=_work, finish=_finish,
+)  # fmt: skip

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import lineage
-from flywheel.training.merge import merge
+from flywheel.store.artifacts import Checkpoint
 
 
 def _specialists(ctx: Context) -> dict[str, Path]:
     return {domain: ctx.ws.model(ctx.iteration, f"rl-{domain}") for domain in ctx.settings.synthesis.domains}
 
 
-def _inputs(ctx: Context) -> dict:
-    digests = {domain: digest(folder) for domain, folder in _specialists(ctx).items()}
-    return {"specialists": digests, "weights": ctx.settings.merge.weights}
-
-
 def _work(ctx: Context, folder: Path) -> dict:
+    from flywheel.training.merge import merge  # brings torch, which who only asks for the pipeline does not need
+
     specialists = _specialists(ctx)
     weights = [ctx.settings.merge.weights[domain] for domain in specialists]
     merge(list(specialists.values()), weights, ctx.ws.model(ctx.iteration, "merged"))
@@ -34,4 +31,10 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     return StageResult((ctx.write("lineage", rows),), (), summary | {"weights": digest(merged)})
 
 
-STAGE = single("merge", _inputs, _work, _finish)
+STAGE = single(
+    "merge",
+    reads=(Checkpoint("rl-{domain}"),),
+    writes=(Checkpoint("merged"), "lineage"),
+    settings=("synthesis", "merge"),
+    work=_work, finish=_finish,
+)  # fmt: skip

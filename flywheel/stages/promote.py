@@ -8,23 +8,24 @@ from pathlib import Path
 
 from flywheel.errors import FlywheelError
 from flywheel.evaluation import review, rivals, verdicts
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.stages import data
 from flywheel.stages.base import Context, StageResult, single
+from flywheel.stages.route import INCOMING
 from flywheel.store import contracts, metrics
+from flywheel.store.artifacts import Checkpoint, Partition, Record
 from flywheel.store.partitions import write_json
 
 
-def _inputs(ctx: Context) -> dict:
+def _decision(ctx: Context) -> dict | None:
     decided = review.read(ctx.ws, ctx.iteration)
-    return {
-        "partitions": data.digests(ctx, [("metrics", "evaluate")]), "promotion": ctx.settings.promotion.model_dump(),
-        "before": data.newest_model(ctx), "review": asdict(decided) if decided else None,
-    }  # fmt: skip
+    return asdict(decided) if decided else None
 
 
 def _work(ctx: Context, folder: Path) -> dict:
-    contracts.check_tables(ctx.ws, ctx.iteration)  # once more: of what was trained on and played since `route`
+    contracts.check_tables(
+        ctx.ws, ctx.iteration, INCOMING
+    )  # once more: of what was trained on and played since `route`
     rule = ctx.settings.promotion
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}
@@ -77,4 +78,12 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     return StageResult((ctx.write("reviews", reviews),), figures, summary)
 
 
-STAGE = single("promote", _inputs, _work, _finish)
+STAGE = single(
+    "promote",
+    reads=(
+        Partition("metrics", "evaluate"), Record("held_out"), Checkpoint("merged"), Record("promotion", previous=True),
+    ),
+    writes=("reviews", Record("promotion")),
+    settings=("promotion",),
+    work=_work, finish=_finish, extra=_decision,
+)  # fmt: skip

@@ -7,68 +7,57 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import data, staged
-from flywheel.stages.base import Context, Stage, StageResult, single
+from flywheel.stages.base import Context, StageResult, single
 from flywheel.stages.rl_episodes import Kept
 from flywheel.store import lineage, metrics
+from flywheel.store.artifacts import Checkpoint, Partition
 from flywheel.training.curriculum import Tally, in_words
-from flywheel.training.rl import train_rl
 
-_READ = (("tasks", "synthesize"), ("trajectories", "rollout"), ("scores", "score"))
 _OF_A_WORLD = ("success_", "curriculum_level_")  # figures that name a world at their end
 _TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
 
 
-def stage(domain: str) -> Stage:
-    """The stage that trains the specialist of a domain."""
+def _work(ctx: Context, folder: Path) -> dict[str, Any]:
+    from flywheel.training.rl import train_rl  # brings torch, which who only asks for the pipeline does not need
 
-    def inputs(ctx: Context) -> dict:
-        s = ctx.settings
-        blocks = (s.sandbox, s.rollout, s.rl)
-        return {
-            "read": data.digests(ctx, _READ), "model": digest(ctx.ws.model(ctx.iteration, "sft")),
-            "settings": [s.seed, *data.policy_settings(s), *(block.model_dump() for block in blocks)],
-        }  # fmt: skip
+    tasks = data.tasks(ctx, "synthesize", "train")
+    kept = Kept(folder, ctx.run_id, ctx.settings.rl.samples)
 
-    def work(ctx: Context, folder: Path) -> dict[str, Any]:
-        tasks = data.tasks(ctx, "synthesize", "train")
-        kept = Kept(folder, ctx.run_id, ctx.settings.rl.samples)
+    def on_metric(metric: Mapping[str, Any]) -> None:
+        if "success" in metric:
+            ctx.report(f"step {metric['step']} of {ctx.settings.rl.steps}, success {metric['success']:.2f}")
 
-        def on_metric(metric: Mapping[str, Any]) -> None:
-            if "success" in metric:
-                ctx.report(f"step {metric['step']} of {ctx.settings.rl.steps}, success {metric['success']:.2f}")
+    result = train_rl(
+        ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), ctx.domain, list(tasks.values()),
+        settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, prior=tally(ctx, tasks),
+        on_metric=on_metric, on_episode=kept.add, open_sandbox=partial(open_sandbox, root=ctx.ws.root),
+    )  # fmt: skip
+    kept.stage(folder)
+    return vars(result)
 
-        result = train_rl(
-            ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), domain, list(tasks.values()),
-            settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, prior=tally(ctx, tasks),
-            on_metric=on_metric, on_episode=kept.add, open_sandbox=partial(open_sandbox, root=ctx.ws.root),
-        )  # fmt: skip
-        kept.stage(folder)
-        return vars(result)
 
-    def finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
-        out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")
-        rows = lineage.trained(
-            ctx.ws.relative(out), digest(out), parents=[ctx.ws.relative(begin)], trajectories=result["trajectories"],
-            earlier=dict(enumerate(result["weights"][1:], 1)), run_id=ctx.run_id,
-        )  # fmt: skip
-        curve, table = result["curve"], result["curriculum"]
-        results = {ctx.stage: (folder, result)}
-        manifests = [ctx.write(name, staged.take(results, name, key)) for name, key in _TABLES]
-        manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
-        figures = tuple(figure_rows(curve, domain, {row["world"] for row in table}))
-        success = [point["success"] for point in curve if "success" in point]
-        summary: dict[str, Any] = {"PPO steps": len(success), "episodes kept": manifests[0].rows}
-        if success:
-            summary["success of its batches"] = f"{success[0]:.2f} -> {success[-1]:.2f}"
-        summary["tasks sampled less"] = in_words(table)
-        less = [row for row in table if row["reason"]]
-        return StageResult(tuple(manifests), figures, summary, {"sampled-less": less})
-
-    return single(f"rl-{domain}", inputs, work, finish)
+def _finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
+    out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")
+    rows = lineage.trained(
+        ctx.ws.relative(out), digest(out), parents=[ctx.ws.relative(begin)], trajectories=result["trajectories"],
+        earlier=dict(enumerate(result["weights"][1:], 1)), run_id=ctx.run_id,
+    )  # fmt: skip
+    curve, table = result["curve"], result["curriculum"]
+    results = {ctx.stage: (folder, result)}
+    manifests = [ctx.write(name, staged.take(results, name, key)) for name, key in _TABLES]
+    manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
+    figures = tuple(figure_rows(curve, ctx.domain, {row["world"] for row in table}))
+    success = [point["success"] for point in curve if "success" in point]
+    summary: dict[str, Any] = {"PPO steps": len(success), "episodes kept": manifests[0].rows}
+    if success:
+        summary["success of its batches"] = f"{success[0]:.2f} -> {success[-1]:.2f}"
+    summary["tasks sampled less"] = in_words(table)
+    less = [row for row in table if row["reason"]]
+    return StageResult(tuple(manifests), figures, summary, {"sampled-less": less})
 
 
 def tally(ctx: Context, tasks: Mapping[str, Task]) -> Tally:
@@ -93,3 +82,15 @@ def figure_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str
                 if name.removeprefix(prefix) in worlds and name.startswith(prefix):
                     place, said = f"{domain}/{name.removeprefix(prefix)}", prefix.removesuffix("_")
             yield metrics.row(said, value, domain=place, step=point["step"])
+
+
+STAGE = single(
+    "rl-{domain}",
+    reads=(
+        Checkpoint("sft"), Partition("tasks", "synthesize"), Partition("trajectories", "rollout"),
+        Partition("scores", "score"),
+    ),
+    writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "curriculum", "lineage"),
+    settings=("seed", "policy", "language_model", "sandbox", "rollout", "rl"),
+    work=_work, finish=_finish,
+)  # fmt: skip

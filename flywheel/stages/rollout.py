@@ -14,6 +14,7 @@ from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import data, staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
+from flywheel.store.artifacts import Partition, Record
 
 
 def _tasks(ctx: Context) -> list[Task]:
@@ -23,14 +24,6 @@ def _tasks(ctx: Context) -> list[Task]:
 def _plan(ctx: Context) -> list[str]:
     count = -(-len(_tasks(ctx)) // ctx.settings.rollout.tasks_per_shard)
     return [f"rollout-{number:03d}" for number in range(count)]
-
-
-def _inputs(ctx: Context) -> dict:
-    s = ctx.settings
-    return {
-        "tasks": data.digests(ctx, [("tasks", "synthesize")]), "model": data.newest_model(ctx)["digest"],
-        "settings": [s.seed, *data.policy_settings(s), s.sandbox.model_dump(), s.rollout.model_dump()],
-    }  # fmt: skip
 
 
 def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
@@ -87,4 +80,10 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     return StageResult(manifests, figures, summary)
 
 
-STAGE = Stage("rollout", _plan, _inputs, _work, _finish)
+STAGE = Stage(
+    "rollout",
+    reads=(Partition("tasks", "synthesize"), Record("promotion", previous=True)),
+    writes=("trajectories", "steps", "images"),
+    settings=("seed", "policy", "language_model", "sandbox", "rollout", "synthesis"),
+    plan=_plan, work=_work, finish=_finish,
+)  # fmt: skip

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
-from flywheel.stages import data
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.store import build, partitions, sessions
-from flywheel.store.partitions import sha256_file
-
-_READ = (
-    ("trajectories", "ingest"), ("trajectories", "rollout"), ("steps", "ingest"), ("steps", "rollout"),
-    ("images", "ingest"), ("images", "rollout"), ("scores", "score"), ("tasks", "ingest"), ("tasks", "synthesize"),
-)  # fmt: skip
-
-
-def _inputs(ctx: Context) -> dict:
-    return {
-        "partitions": data.digests(ctx, _READ), "before": sha256_file(ctx.ws.manifest(ctx.iteration - 1)),
-        "sessions": [asdict(session) for session in sessions.listed(ctx.ws, ctx.iteration)],
-        "settings": [ctx.settings.routing.model_dump(), ctx.settings.sft.window],
-    }  # fmt: skip
+from flywheel.store import build, partitions
+from flywheel.store.artifacts import Partition, Record
 
 
 def _work(ctx: Context, folder: Path) -> dict:
     ctx.report("checking contracts")
-    built = build.build(ctx.ws, ctx.iteration, ctx.settings)
+    built = build.build(ctx.ws, ctx.iteration, ctx.settings, STAGE.partitions())
     return {"metrics": list(built.metrics), "routed": built.routed, "reasons": built.reasons}
 
 
@@ -39,4 +24,18 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     return StageResult(written, tuple(result["metrics"]), summary)
 
 
-STAGE = single("route", _inputs, _work, _finish)
+STAGE = single(
+    "route",
+    reads=(
+        Record("sessions"), Record("manifest", previous=True),
+        Partition("trajectories", "ingest"), Partition("trajectories", "rollout"),
+        Partition("steps", "ingest"), Partition("steps", "rollout"), Partition("thoughts", "ingest"),
+        Partition("images", "ingest"), Partition("images", "rollout"), Partition("images", "synthesize"),
+        Partition("general", "synthesize"), Partition("tasks", "ingest"), Partition("tasks", "synthesize"),
+        Partition("scores", "score"),
+    ),
+    writes=("routes", "sft", "ct", "quarantine", "lineage", Record("manifest")),
+    settings=("routing", "sft"),
+    work=_work, finish=_finish,
+)  # fmt: skip
+INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # whose trajectories are routed

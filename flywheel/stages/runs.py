@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from flywheel.stages.base import Context, StageResult, single
+from flywheel.store.artifacts import Record
 
 
 def _history(ctx: Context) -> list[dict]:
@@ -25,4 +26,10 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     return StageResult((ctx.write("runs", rows),), (), {"runs": len(rows)})
 
 
-STAGE = single("runs", inputs=_history, work=lambda ctx, folder: {}, finish=_finish)
+STAGE = single(
+    "runs",
+    reads=(Record("promotion"),),
+    writes=("runs",),
+    settings=(),
+    work=lambda ctx, folder: {}, finish=_finish, extra=_history, closing=True,
+)  # fmt: skip

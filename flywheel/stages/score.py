@@ -13,11 +13,7 @@ from flywheel.sandbox.env import Task
 from flywheel.stages import data
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics
-
-
-def _inputs(ctx: Context) -> dict:
-    read = [("trajectories", "ingest"), ("trajectories", "rollout"), ("tasks", "ingest"), ("tasks", "synthesize")]
-    return {"partitions": data.digests(ctx, read), "routing": ctx.settings.routing.model_dump()}
+from flywheel.store.artifacts import Partition
 
 
 def _work(ctx: Context, folder: Path) -> dict:
@@ -58,4 +54,13 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     return StageResult((ctx.write("scores", rows),), tuple(figures), summary)
 
 
-STAGE = single("score", _inputs, _work, _finish)
+STAGE = single(
+    "score",
+    reads=(
+        Partition("trajectories", "ingest"), Partition("trajectories", "rollout"),
+        Partition("tasks", "ingest"), Partition("tasks", "synthesize"),
+    ),
+    writes=("scores",),
+    settings=("synthesis", "routing"),
+    work=_work, finish=_finish,
+)  # fmt: skip

@@ -8,14 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from flywheel.agent.digests import open_summarizer
-from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.settings import Supervised
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import lineage, manifest, metrics
-from flywheel.training import stores
-from flywheel.training.samples import mix
-from flywheel.training.supervised import train_supervised
 
 
 def train(
@@ -30,6 +26,12 @@ def train(
 
     weights: of the trajectories' steps in the mix, by source. Returns figures and ids as JSON values.
     """
+    # They bring torch, which who only asks for the pipeline does not need.
+    from flywheel.policy.encoding import Encoder
+    from flywheel.training import stores
+    from flywheel.training.samples import mix
+    from flywheel.training.supervised import train_supervised
+
     cumulative = manifest.read(ctx.ws, ctx.iteration)
     store = stores.read(ctx.ws, cumulative, store_name)
     encoder = Encoder.from_folder(begin)

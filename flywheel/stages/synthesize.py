@@ -17,13 +17,13 @@ from flywheel.synthesis.tasks import make_tasks, to_row
 from flywheel.worlds import catalogue
 
 
-def _inputs(ctx: Context) -> dict:
+def _pages(ctx: Context) -> dict:
+    """What the tasks are made of besides the settings: the worlds and the third-party pages as they are."""
     s = ctx.settings
     return {
-        "settings": [s.seed, s.policy.model_dump(), s.sandbox.model_dump(), s.synthesis.model_dump()],
         "worlds": {name: catalogue.get(name).checksum for name in catalogue.names()},
         "pages": {name: pages.checksum(one) for name, one in load_all(s.synthesis.manifests, ctx.ws.root).items()},
-    }  # fmt: skip
+    }
 
 
 def _work(ctx: Context, folder: Path) -> dict:
@@ -75,4 +75,10 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     return StageResult(manifests, tuple(figures), summary)
 
 
-STAGE = single("synthesize", _inputs, _work, _finish)
+STAGE = single(
+    "synthesize",
+    reads=(),
+    writes=("tasks", "general", "images"),
+    settings=("seed", "policy", "sandbox", "synthesis"),
+    work=_work, finish=_finish, extra=_pages,
+)  # fmt: skip

@@ -7,6 +7,7 @@ Rows are read from and written to disk here; the decisions are in `routing.py`, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,7 +18,6 @@ from flywheel.store.partitions import Manifest
 from flywheel.workspace import Workspace
 
 STAGE = "route"
-_INPUTS = ("ingest", "rollout")
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,30 @@ class Built:
     reasons: dict[str, int]
 
 
-def build(ws: Workspace, iteration: int, settings: Settings) -> Built:
-    """Route the trajectories of `ingest` and `rollout`; write `routes`, `sft`, `ct`, `quarantine`, `lineage`
-    and the iteration's manifest. Raises ContractBroken for a table-level contract, DataError for a damaged
-    partition.
+def build(ws: Workspace, iteration: int, settings: Settings, read: Sequence[tuple[str, str]]) -> Built:
+    """Route the trajectories that came in; write `routes`, `sft`, `ct`, `quarantine`, `lineage` and the iteration's
+    manifest.
+
+    read: (table, stage) of all that came in: what the stores point into is named in the manifest. Raises
+    ContractBroken for a table-level contract, DataError for a damaged partition.
     """
-    incoming = pa.concat_tables([partitions.read(ws, "trajectories", iteration, stage) for stage in _INPUTS]).sort_by(
+    sources = [stage for table, stage in read if table == "trajectories"]
+    incoming = pa.concat_tables([partitions.read(ws, "trajectories", iteration, stage) for stage in sources]).sort_by(
         "trajectory_id"
     )
     scores = partitions.read(ws, "scores", iteration, "score")
     frames = {"trajectories": incoming.to_pandas(), "scores": scores.to_pandas()}
     broken = expectations.validate(ws, iteration, frames)
     with catalog.connect(ws) as connection:
-        broken |= contracts.check_rows(connection, iteration)
+        broken |= contracts.check_rows(connection, iteration, sources)
     trajectories = incoming.to_pylist()
     routes = routing.route(trajectories, scores.to_pylist(), settings.routing.threshold, broken)
     tables = {"routes": routes, **routing.build_stores(trajectories, routes, iteration)}
     manifests = tuple(partitions.write(ws, table, iteration, STAGE, rows) for table, rows in tables.items())
-    contracts.check_tables(ws, iteration)
+    contracts.check_tables(ws, iteration, sources)
     taken = [session.id for session in sessions.listed(ws, iteration)]
-    manifest.write(ws, iteration, window=settings.sft.window, sessions=taken)
+    data = [one for one in read if one[0] != "scores"]  # routes hold what the scores said
+    manifest.write(ws, iteration, window=settings.sft.window, sessions=taken, data=data)
     return Built(manifests, *_figures(trajectories, routes))
 
 

@@ -92,7 +92,7 @@ def _damage(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataE
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
     """As `run`, as mappings."""
-    return run(connection, sql, parameters).to_pylist()
+    return run(connection, sql, parameters).to_pylist(maps_as_pydicts="strict")
 
 
 def render(result: pa.Table, format: Format = "table", output: Path | None = None) -> str:

@@ -74,8 +74,8 @@ CREATE VIEW learning_curves AS
         (SELECT (iteration, stage, domain, name) FROM metrics GROUP BY ALL HAVING count(*) > 1)
     ORDER BY iteration, stage, domain, name, step;
 
--- One row an iteration: what came in, where it went, what it brought. `conserved`: every trajectory that came in
--- lies in exactly one store.
+-- One row an iteration: what came in, where it went, what it brought. `success`: held-out success by domain, such as
+-- `success['games']`. `conserved`: every trajectory that came in lies in exactly one store.
 CREATE VIEW iterations AS
     WITH counts AS (
         SELECT iteration,
@@ -87,20 +87,14 @@ CREATE VIEW iterations AS
             coalesce(sum(rows) FILTER (WHERE name = 'quarantine'), 0)::BIGINT AS to_quarantine
         FROM funnel GROUP BY iteration
     ), held_out AS (
-        SELECT iteration,
-            max(before) FILTER (WHERE domain = 'games') AS success_games_before,
-            max(after) FILTER (WHERE domain = 'games') AS success_games,
-            max(before) FILTER (WHERE domain = 'sites') AS success_sites_before,
-            max(after) FILTER (WHERE domain = 'sites') AS success_sites,
-            max(before) FILTER (WHERE domain = 'control') AS success_control_before,
-            max(after) FILTER (WHERE domain = 'control') AS success_control
-        FROM success GROUP BY iteration
+        SELECT iteration, map_from_entries(list((domain, before) ORDER BY domain)) AS success_before,
+            map_from_entries(list((domain, after) ORDER BY domain)) AS success
+        FROM success WHERE domain <> 'all' GROUP BY iteration
     ), spent AS (SELECT iteration, sum(minutes) AS minutes FROM stage_minutes GROUP BY iteration)
     SELECT c.iteration, c.tasks, c.trajectories, c.recordings, p.p AS p_v1, p.low AS p_v1_low, p.high AS p_v1_high,
         c.to_sft, c.to_ct, c.to_quarantine,
         c.trajectories + c.recordings = c.to_sft + c.to_ct + c.to_quarantine AS conserved,
-        h.success_games_before, h.success_games, h.success_sites_before, h.success_sites,
-        h.success_control_before, h.success_control,
+        h.success_before, h.success,
         m.promoted, m.model, s.minutes
     FROM counts c LEFT JOIN p_v1 p ON p.iteration = c.iteration AND p.domain = 'all'
         LEFT JOIN held_out h ON h.iteration = c.iteration

@@ -4,11 +4,13 @@ below.
 `ROWS` judge single trajectories: their SQL gives (trajectory_id, detail) of each one that breaks the
 contract, and the router sets it aside with the reason. `TABLES` judge what is built: their SQL gives one row
 an offence, and any row stops the stage. Both see the catalog's tables and views, with `$iteration` the
-iteration that is judged. Limits of single columns of `trajectories` and `scores` stand in `expectations.py`.
+iteration that is judged, and `$incoming` the stages whose trajectories are routed. Limits of single columns of
+`trajectories` and `scores` stand in `expectations.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -31,7 +33,7 @@ class Contract:
 
 
 # What comes in, and is routed. Episodes of `evaluate` are judged by `TABLES` alone: they join no store.
-_NEW = "iteration = $iteration AND stage IN ('ingest', 'rollout')"
+_NEW = "iteration = $iteration AND list_contains($incoming, stage)"
 _CTE = f"""WITH t AS (FROM trajectories WHERE {_NEW}), s AS (FROM steps WHERE {_NEW}) """
 
 ROWS = (
@@ -144,26 +146,26 @@ TABLES = (
 )  # fmt: skip
 
 
-def check_rows(connection: duckdb.DuckDBPyConnection, iteration: int) -> dict[str, str]:
-    """trajectory_id -> reason, of the trajectories of `ingest` and `rollout` that break a row-level contract.
+def check_rows(connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str]) -> dict[str, str]:
+    """trajectory_id -> reason, of the trajectories of the stages `incoming` that break a row-level contract.
 
     connection: from `catalog.connect`. The first contract broken, in the order of `ROWS`, gives the reason.
     """
     broken: dict[str, str] = {}
     for contract in ROWS:
-        for row in catalog.rows(connection, contract.sql, {"iteration": iteration}):
+        for row in catalog.rows(connection, contract.sql, _asked(contract, iteration, incoming)):
             reason = f"{contract.name}: {contract.promise} ({row['detail']})"
             broken.setdefault(row["trajectory_id"], reason)
     return broken
 
 
-def check_tables(ws: Workspace, iteration: int) -> None:
+def check_tables(ws: Workspace, iteration: int, incoming: Sequence[str]) -> None:
     """Raises ContractBroken, naming contract, table and partition, for the first table-level contract
     broken.
     """
     with catalog.connect(ws) as connection:
         for contract in TABLES:
-            offences = catalog.rows(connection, contract.sql, {"iteration": iteration})
+            offences = catalog.rows(connection, contract.sql, _asked(contract, iteration, incoming))
             if offences:
                 first = ", ".join(f"{name} {value}" for name, value in offences[0].items())
                 raise ContractBroken(
@@ -171,3 +173,9 @@ def check_tables(ws: Workspace, iteration: int) -> None:
                     where=f"data/{contract.table}/iteration={label(iteration)}",
                     fix="look at these rows with `flywheel query`, then run the stage that wrote them again",
                 )
+
+
+def _asked(contract: Contract, iteration: int, incoming: Sequence[str]) -> dict[str, object]:
+    """The values of the contract's parameters; DuckDB refuses one that the SQL has no place for."""
+    values = {"iteration": iteration, "incoming": list(incoming)}
+    return {name: value for name, value in values.items() if f"${name}" in contract.sql}

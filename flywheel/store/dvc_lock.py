@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,12 @@ def decided(ws: Workspace, iteration: int) -> bool:
     return "promote" in recorded(ws).get(iteration, ())
 
 
-def enter(ws: Workspace, stage: Any) -> None:
-    """Enter a stage as DVC has it now."""
+def enter(ws: Workspace, recorded: Iterable[Any]) -> None:
+    """Enter stages as DVC has them now."""
     from dvc.stage.serialize import to_single_stage_lockfile
 
-    _edit(ws, lambda stages: stages.update({stage.name: to_single_stage_lockfile(stage)}))
+    entries = {stage.name: to_single_stage_lockfile(stage) for stage in recorded}
+    _edit(ws, lambda stages: stages.update(entries))
 
 
 def drop(ws: Workspace, iteration: int) -> None:

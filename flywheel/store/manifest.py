@@ -18,13 +18,6 @@ from flywheel.errors import DataError
 from flywheel.store.partitions import manifest_of, sha256_file, write_json
 from flywheel.workspace import Workspace, label
 
-# What training needs besides the stores: (table, stage) of each iteration.
-_SOURCES = (
-    ("trajectories", "ingest"), ("trajectories", "rollout"), ("steps", "ingest"), ("steps", "rollout"),
-    ("thoughts", "ingest"), ("images", "ingest"), ("images", "rollout"), ("images", "synthesize"),
-    ("general", "synthesize"), ("tasks", "ingest"), ("tasks", "synthesize"),
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Shard:
@@ -61,10 +54,21 @@ class Cumulative:
         return [ws.resolve(shard.path) for shard in self.shards(table)]
 
 
-def genesis(ws: Workspace, digest: str, model: str = "models/base") -> None:
-    """Iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files are kept."""
+def begin(ws: Workspace, iterations: Iterable[int] = ()) -> None:
+    """The empty stores of iteration 0, of which no model is measured. Existing files are kept.
+
+    iterations: those that are there; one made before models' outcomes were kept knows of none.
+    """
     if not ws.manifest(0).exists():
         write_json(ws.manifest(0), asdict(Cumulative(iteration=0, previous="")))
+    for k in (0, *iterations):
+        if not ws.held_out(k).exists() and (k == 0 or ws.promotion(k).exists()):
+            write_json(ws.held_out(k), {"about": "", "models": {}})
+
+
+def genesis(ws: Workspace, digest: str, model: str = "models/base") -> None:
+    """Iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files are kept."""
+    begin(ws)
     if not ws.promotion(0).exists():
         promotion = {
             "iteration": 0,
@@ -76,16 +80,19 @@ def genesis(ws: Workspace, digest: str, model: str = "models/base") -> None:
         write_json(ws.promotion(0), promotion)
 
 
-def write(ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = ()) -> Cumulative:
+def write(
+    ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = (), data: Iterable[tuple[str, str]] = ()
+) -> Cumulative:
     """Write iteration k's manifest from its partitions on disk and its predecessor's manifest.
 
     window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration.
-    Raises DataError where the predecessor's manifest is missing or not readable.
+    data: (table, stage) of what training needs besides the stores. Raises DataError where the predecessor's manifest
+    is missing or not readable.
     """
     before = read(ws, iteration - 1)
     own_sft = _shards(ws, "sft", iteration, "route")
     recent = tuple(shard for shard in before.sft if shard.iteration > iteration - window)
-    own_data = [shard for table, stage in _SOURCES for shard in _shards(ws, table, iteration, stage)]
+    own_data = [shard for table, stage in data for shard in _shards(ws, table, iteration, stage)]
     result = Cumulative(
         iteration=iteration,
         previous=sha256_file(ws.manifest(iteration - 1)),

@@ -116,7 +116,7 @@ def _damaged(ws: Workspace, repo) -> Iterator[tuple[Damage, Any]]:
     """Each damage with DVC's own object of that output."""
     recorded = {f"{name}@{label(k)}" for k, names in dvc_lock.recorded(ws).items() for name in names}
     stages = [stage for stage in repo.index.stages if getattr(stage, "name", None) in recorded]
-    order = {name: number for number, name in enumerate(versioning.stages())}
+    order = {name: number for number, name in enumerate(versioning.stages(ws))}
     stages.sort(key=lambda stage: (stage.name.split("@")[1], order.get(stage.name.split("@")[0], len(order))))
     outputs = {out.fs_path: out for stage in stages for out in stage.outs}
     remote = bool(repo.config["core"].get("remote") or repo.config["remote"])

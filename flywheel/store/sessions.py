@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,10 +62,9 @@ def listed(ws: Workspace, iteration: int) -> list[Session]:
         ) from None
 
 
-def planned(ws: Workspace, iteration: int) -> list[Session]:
-    """As `listed`, for who reads their files: checked against their sha256. Raises DataError naming one that changed
+def check(ws: Workspace, sessions: Iterable[Session]) -> None:
+    """For who reads their files: they are as they were when they were chosen. Raises DataError naming one that changed
     since."""
-    sessions = listed(ws, iteration)
     for session in sessions:
         if digest(ws.resolve(session.path)) != session.sha256:
             raise DataError(
@@ -72,7 +72,6 @@ def planned(ws: Workspace, iteration: int) -> list[Session]:
                 fix="type `flywheel run`: an iteration whose ingest is not done takes it as it is now, and one that "
                 "was set aside comes again in the next iteration",
             )  # fmt: skip
-    return sessions
 
 
 def _path(ws: Workspace, iteration: int) -> Path:

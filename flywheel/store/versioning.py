@@ -1,9 +1,8 @@
 """DVC: after a stage, its outputs are recorded; after a turn `dvc status` is clean and `dvc repro` does
 nothing.
 
-`dvc.yaml` is one file for every workspace: its source is `flywheel/store/pipeline.yaml` in the package, and
-`prepare` writes it. DVC runs in this process (0.2 s a call, against 0.6 s for its command), one call at a
-time.
+`dvc.yaml` is made from what the stages declare and the domains that the iterations have (`flywheel/pipeline.py`).
+DVC runs in this process (0.2 s a call, against 0.6 s for its command), one call at a time.
 """
 
 from __future__ import annotations
@@ -15,22 +14,26 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
 import yaml
 
 from flywheel import frozen as frozen_settings
+from flywheel import pipeline
 from flywheel import settings as settings_module
 from flywheel.errors import BadInput, DataError, FlywheelError
-from flywheel.settings import DOMAINS, Settings
-from flywheel.store import dvc_lock, sessions
+from flywheel.progress import tell
+from flywheel.settings import Settings
+from flywheel.store import dvc_lock, manifest, sessions
 from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
 
 _LOCK_TIMEOUT_S = 300.0
+_PIPELINE = "dvc.yaml"
+_SPECIALIST = "rl-"  # and its domain
+_PREVIOUS = "prev"  # in the index: the iteration before
 _CONFIG = "[core]\n    analytics = false\n    autostage = false\n    check_update = false\n"
 
 
@@ -38,39 +41,33 @@ class VersioningError(FlywheelError):
     """DVC could not record, compare or restore something."""
 
 
-def dvc_yaml() -> str:
-    """The pipeline file that every workspace has."""
-    return resources.files("flywheel.store").joinpath("pipeline.yaml").read_text(encoding="utf-8")
+def stages(ws: Workspace) -> tuple[str, ...]:
+    """Names of the workspace's stages, in the order they run."""
+    return tuple(yaml.safe_load((ws.root / _PIPELINE).read_text(encoding="utf-8"))["stages"])
 
 
-def stages() -> tuple[str, ...]:
-    """Names of the stages, in the order they run."""
-    return tuple(yaml.safe_load(dvc_yaml())["stages"])
-
-
-def address(stage: str, iteration: int) -> str:
+def address(ws: Workspace, stage: str, iteration: int) -> str:
     """DVC's name of a stage of an iteration: `rollout@007`. Raises BadInput for an unknown stage."""
-    if stage not in stages():
-        raise BadInput(f"unknown stage {stage}", where="dvc.yaml", fix=f"one of: {', '.join(stages())}")
+    if stage not in stages(ws):
+        raise BadInput(f"unknown stage {stage}", where=_PIPELINE, fix=f"one of: {', '.join(stages(ws))}")
     return f"{stage}@{label(iteration)}"
 
 
 def prepare(ws: Workspace) -> None:
-    """Make the folder a DVC project with an index of iterations. What exists is kept; git's index is not
-    touched.
+    """Make the folder a DVC project with an index of iterations, and its pipeline that of this version. What runs have
+    made is kept; git's index is not touched.
     """
     dvc = ws.root / ".dvc"
     if not (dvc / "config").exists():
         write_text(dvc / "config", _CONFIG + ("" if _in_git(ws.root) else "    no_scm = true\n"))
         write_text(dvc / ".gitignore", "/config.local\n/tmp\n/cache\n")
-    for name, text in (
-        ("dvc.yaml", dvc_yaml()),
-        (".dvcignore", "# Patterns of files that DVC ignores\n.flywheel\n.venv\n"),
-    ):
-        if not (ws.root / name).exists():
-            write_text(ws.root / name, text)
-    if not _index(ws) and not (ws.root / "iterations.yaml").exists():
-        _write_index(ws, {})
+    if not (ws.root / ".dvcignore").exists():
+        write_text(ws.root / ".dvcignore", "# Patterns of files that DVC ignores\n.flywheel\n.venv\n")
+    index = _index(ws)
+    if not (ws.root / "iterations.yaml").exists():
+        _write_index(ws, index)
+    manifest.begin(ws, map(int, index))
+    _write_pipeline(ws, index)
 
 
 def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings:
@@ -93,6 +90,7 @@ def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings
         if label(iteration) not in index:
             index[label(iteration)] = _entry(ws, iteration, settings)
             _write_index(ws, index)
+    _write_pipeline(ws, index)
     return settings
 
 
@@ -115,7 +113,7 @@ def commit(ws: Workspace, stage: str, iteration: int) -> None:
 
     Raises VersioningError naming what is missing.
     """
-    name = address(stage, iteration)
+    name = address(ws, stage, iteration)
     with repository(ws) as repo:
         (recorded,) = _load(repo, name)
         missing = [str(item) for item in (*recorded.deps, *recorded.outs) if not item.exists]
@@ -130,7 +128,7 @@ def commit(ws: Workspace, stage: str, iteration: int) -> None:
         with repo.lock:
             recorded.save(run_cache=False)
             recorded.commit()
-            dvc_lock.enter(ws, recorded)
+            dvc_lock.enter(ws, [recorded])
         log.info("recorded %s in DVC in %.2f s", name, time.perf_counter() - began)
 
 
@@ -141,7 +139,7 @@ def is_done(ws: Workspace, stage: str, iteration: int) -> bool:
 
 def unfinished(ws: Workspace, names: Iterable[str], iteration: int) -> list[str]:
     """Those of the stages that are not done, in their order; one look at DVC for all of them."""
-    addresses = {name: address(name, iteration) for name in names}
+    addresses = {name: address(ws, name, iteration) for name in names}
     with repository(ws) as repo:
         recorded = _load(repo, *addresses.values())
         with repo.lock:
@@ -252,23 +250,55 @@ def _index(ws: Workspace) -> dict[str, dict[str, str]]:
 
 
 def _entry(ws: Workspace, iteration: int, settings: Settings) -> dict[str, str]:
-    """An iteration's line of the index: its predecessor, and what `merge` reads for each domain: the specialist, or
-    where the iteration trains none, the checkpoint that it would begin from."""
-    models = {
-        domain: ws.model(iteration, f"rl-{domain}" if domain in settings.synthesis.domains else "sft")
-        for domain in DOMAINS
-    }
-    return {"prev": label(iteration - 1), **{domain: ws.relative(path) for domain, path in models.items()}}
+    """An iteration's line of the index: its predecessor, and its specialist of each domain, which `merge` reads."""
+    models = {domain: ws.model(iteration, f"{_SPECIALIST}{domain}") for domain in settings.synthesis.domains}
+    return {_PREVIOUS: label(iteration - 1), **{domain: ws.relative(path) for domain, path in models.items()}}
+
+
+def _domains(ws: Workspace, index: dict[str, dict[str, str]]) -> list[str]:
+    """Those that an iteration has; before the first iteration, those of the parameters."""
+    if not index:
+        return list(settings_module.load(ws.params).synthesis.domains)
+    return list(dict.fromkeys(key for _, entry in sorted(index.items()) for key in entry if key != _PREVIOUS))
+
+
+def _trained(entry: dict[str, str]) -> dict[str, str]:
+    """The specialists of an iteration: domain -> folder."""
+    return {key: path for key, path in entry.items() if Path(path).name == f"{_SPECIALIST}{key}"}
 
 
 def _write_index(ws: Workspace, index: dict[str, dict[str, str]]) -> None:
     # As JSON, which is YAML too: PyYAML writes 008 bare, which is text to it and a number to DVC (YAML 1.1, 1.2).
     lines = []
-    trained = {domain: {k: True for k, entry in index.items() if "/rl-" in entry.get(domain, "")} for domain in DOMAINS}
-    for name, entries in {"turns": index, **trained}.items():
+    domains = _domains(ws, index)
+    # An iteration without a domain names a specialist that it has in its place: to DVC, `merge` reads that one alone.
+    turns = {k: {**dict.fromkeys(domains, next(iter(_trained(entry).values()))), **entry} for k, entry in index.items()}
+    trained = {domain: {k: True for k, entry in index.items() if domain in _trained(entry)} for domain in domains}
+    for name, entries in {"turns": turns, **trained}.items():
         lines.append(f"{name}:" if entries else f"{name}: {{}}")
         lines += [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(entries.items())]
     write_text(ws.root / "iterations.yaml", "\n".join(lines) + "\n")
+
+
+def _write_pipeline(ws: Workspace, index: dict[str, dict[str, str]]) -> None:
+    """dvc.yaml for these iterations. What was recorded under another one is recorded anew, where it is unchanged."""
+    path, text = ws.root / _PIPELINE, pipeline.dvc_yaml(_domains(ws, index))
+    before = path.read_text(encoding="utf-8") if path.exists() else text
+    if before == text and path.exists():
+        return
+    names = {f"{name}@{label(k)}" for k, stages in dvc_lock.recorded(ws).items() for name in stages}
+    sound = names - status(ws).keys() if names else names
+    write_text(path, text)
+    if not sound:
+        return
+    with repository(ws) as repo, repo.lock:
+        other = [stage for stage in repo.index.stages if stage.name in sound and _changes(ws, stage)]
+        for stage in other:
+            stage.save(run_cache=False)
+            stage.commit()
+        dvc_lock.enter(ws, other)
+    if other:
+        tell("dvc", f"{len(other)} stages of earlier iterations are recorded by the declaration of this version")
 
 
 def _in_git(root: Path) -> bool:

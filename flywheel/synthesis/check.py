@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from flywheel.errors import BadInput, known, of_parameter
 from flywheel.sandbox import manifests, packages
 from flywheel.settings import Settings
 from flywheel.synthesis import pages
-from flywheel.synthesis.tasks import SPLITS, make_tasks
+from flywheel.synthesis.tasks import SPLITS, make_tasks, placed
 from flywheel.worlds import catalogue
+from flywheel.worlds.catalogue import World
 
 
 def check(settings: Settings, iteration: int, root: Path) -> None:
@@ -21,13 +23,15 @@ def check(settings: Settings, iteration: int, root: Path) -> None:
         if not packages.ready(one):
             fix = f"type `flywheel page fetch {one.name}`"
             raise BadInput(f"the page {one.name} is not fetched", where="synthesis.manifests", fix=fix)
-    for domain, names in chosen.domains.items():
-        if not names and not pages.turns(found, domain, "train"):
+    places = placed(settings, found)
+    for domain, (worlds, own) in places.items():
+        if not worlds and not pages.turns(own, "train"):
+            listed = [name for name in catalogue.names() if catalogue.get(name).domain == domain]
             raise BadInput(
                 f"the domain {domain} has no world to train on", where=f"synthesis.domains.{domain}",
-                fix=known("", (name for name in catalogue.names() if catalogue.get(name).domain == domain)),
+                fix=known("", listed or catalogue.names()),
             )  # fmt: skip
-    _levels(settings)
+    _levels(settings, [world for worlds, _ in places.values() for world in worlds])
     for split in SPLITS:
         with of_parameter("synthesis"):
             drawn = {task.domain for task in make_tasks(settings, iteration, split, root)}
@@ -38,9 +42,8 @@ def check(settings: Settings, iteration: int, root: Path) -> None:
             )  # fmt: skip
 
 
-def _levels(settings: Settings) -> None:
+def _levels(settings: Settings, worlds: Sequence[World]) -> None:
     """Each level is one that a world of these has: another would only seem to be asked for."""
-    worlds = [catalogue.get(name) for names in settings.synthesis.domains.values() for name in names]
     levels = sorted({level for world in worlds for level in world.levels})
     for level in settings.synthesis.levels:
         if worlds and level not in levels:

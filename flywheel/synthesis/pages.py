@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -21,12 +21,12 @@ from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import VERIFIER, Manifest
 
 
-def make_task(manifest: Manifest, variant: str, seed: int, split: str) -> Task:
+def make_task(manifest: Manifest, variant: str, seed: int, split: str, domain: str) -> Task:
     """One task of a manifest. Its instruction is "" where the page tells it. Raises BadInput for unfetched packages."""
     params = {"variant": variant, "seed": seed}
     identity = json.dumps([manifest.name, variant, manifest.level, seed])
     return Task(
-        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=manifest.domain, world=manifest.name,
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=domain, world=manifest.name,
         template=variant, level=manifest.level, seed=seed, instruction=manifest.instruct(variant), params=params,
         max_steps=manifest.max_steps, split=split, verifier=VERIFIER, threshold=1.0, checksum=checksum(manifest),
     )  # fmt: skip
@@ -62,7 +62,7 @@ async def instruct(tasks: Iterable[Task], lease: Callable[[], AbstractAsyncConte
     return list(await asyncio.gather(*(one(task) for task in tasks)))
 
 
-def turns(manifests: Mapping[str, Manifest], domain: str, split: str) -> list[tuple[Manifest, list[tuple[str, int]]]]:
-    """The manifests of a domain that have tasks in a split, each with its (variant, level) slots."""
-    chosen = [one for one in manifests.values() if one.domain == domain and split in one.splits]
+def turns(manifests: Iterable[Manifest], split: str) -> list[tuple[Manifest, list[tuple[str, int]]]]:
+    """Those that have tasks in a split, each with its (variant, level) slots."""
+    chosen = [one for one in manifests if split in one.splits]
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]

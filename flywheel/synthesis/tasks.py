@@ -27,6 +27,7 @@ _ATTEMPTS = 200
 _FEWEST = 4  # templates that a world must have before a share of them is held out
 _SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
 Slot = tuple[str, int]  # template, level
+Turn = tuple[World | Manifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
 
 
 def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None = None) -> list[Task]:
@@ -37,7 +38,7 @@ def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None
     held-out template. Of a world that has these, every third eval task is of one. root: the workspace, for
     synthesis.manifests. Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train task
     of any iteration has (`reserved`); a template without such a content is passed over, and there may be fewer than
-    promotion.tasks. They too are of the split eval. Raises BadInput for an unknown split, a world of another domain,
+    promotion.tasks. They too are of the split eval. Raises BadInput for an unknown split, a world in two domains,
     levels that no world has, a held-out template that there is not, or a wrong manifest.
     """
     if split not in SPLITS:
@@ -74,28 +75,29 @@ def _draw(
     places = []  # of each task: its domain's number, and its world's in the domain
     for index in range(count):
         domain, rest = index % len(turns), index // len(turns)
-        places.append((domain, rest % len(turns[domain])))
+        places.append((domain, rest % len(turns[domain][1])))
     taken_turns = {place: turn * places.count(place) for place in places}
     drawn: list[Task] = []
     taken: set[str] = set()
     empty: set[tuple[str, Slot]] = set()
 
-    def fresh(index: int, world: World | Manifest, slot: Slot) -> Task | None:
+    def fresh(index: int, domain: str, world: World | Manifest, slot: Slot) -> Task | None:
         for attempt in range(_ATTEMPTS):
             seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
-            task = make_task(world, *slot, seed, split)
+            task = make_task(world, *slot, seed, split, domain)
             if content(task) not in taken and fit(task):
                 return task
         return None
 
     for index, place in enumerate(places):
-        world, slots = turns[place[0]][place[1]]
+        domain, worlds = turns[place[0]]
+        world, slots = worlds[place[1]]
         for _ in slots:
             slot = slots[taken_turns[place] % len(slots)]
             taken_turns[place] += 1
             if (world.name, slot) in empty:
                 continue
-            task = fresh(index, world, slot)
+            task = fresh(index, domain, world, slot)
             if task is not None:
                 taken.add(content(task))
                 drawn.append(task)
@@ -111,23 +113,44 @@ def _draw(
     return drawn
 
 
-def _turns(settings: Settings, split: str, root: Path | None) -> list[list[tuple[World | Manifest, list[Slot]]]]:
+def _turns(settings: Settings, split: str, root: Path | None) -> list[tuple[str, list[Turn]]]:
     """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
     turns = []
     manifests = load_all(settings.synthesis.manifests, root or Path())
-    for domain, names in settings.synthesis.domains.items():
-        worlds = []
-        for name in names:
-            world = catalogue.get(name)
-            if world.domain != domain:
-                raise BadInput(f"world {name} is of domain {world.domain}", where=f"synthesis.domains.{domain}")
-            worlds.append((world, _slots(settings, world, split)))
-        worlds += pages.turns(manifests, domain, split)
-        if worlds:
-            turns.append(worlds)
+    for domain, (worlds, own) in placed(settings, manifests).items():
+        slots = [(world, _slots(settings, world, split)) for world in worlds] + pages.turns(own, split)
+        if slots:
+            turns.append((domain, slots))
     if not turns:
         raise BadInput("no world is named", where="synthesis.domains", fix=f"known are {', '.join(catalogue.names())}")
     return turns
+
+
+def placed(settings: Settings, manifests: Mapping[str, Manifest]) -> dict[str, tuple[list[World], list[Manifest]]]:
+    """Domain -> its worlds and its third-party pages. A page that no domain names is of its manifest's own domain.
+
+    Raises BadInput for a name that is of neither, and for a page whose domain the settings have not.
+    """
+    domains = settings.synthesis.domains
+    named = {name: domain for domain, names in domains.items() for name in names}
+    for name in named.keys() - manifests.keys() - set(catalogue.names()):
+        raise BadInput(
+            f"no world is called {name!r}", where=f"synthesis.domains.{named[name]}",
+            fix=known(name, (*catalogue.names(), *manifests)) + "; third-party pages stand in synthesis.manifests too",
+        )  # fmt: skip
+    for name, manifest in manifests.items():
+        if named.setdefault(name, manifest.domain) not in domains:
+            raise BadInput(
+                f"the page {name} is of the domain {manifest.domain}, which is not one of {', '.join(domains)}",
+                where="synthesis.manifests", fix=f"name {name} in a domain of synthesis.domains",
+            )  # fmt: skip
+    return {
+        domain: (
+            [catalogue.get(name) for name in names if name not in manifests],
+            [manifest for name, manifest in manifests.items() if named[name] == domain],
+        )
+        for domain, names in domains.items()
+    }
 
 
 def _slots(settings: Settings, world: World, split: str) -> list[Slot]:
@@ -205,21 +228,24 @@ def _alternate(slots: list[Slot]) -> list[Slot]:
     return [group[turn % len(group)] for turn in range(longest) for _, group in sorted(by_level.items())]
 
 
-def make_task(world: World | Manifest, template: str, level: int, seed: int, split: str) -> Task:
+def make_task(
+    world: World | Manifest, template: str, level: int, seed: int, split: str, domain: str = ""
+) -> Task:  # fmt: skip
     """One task. Its id is its content: world, template, level, seed, params.
 
-    seed: any integer. Raises BadInput for a template or a level that the world has not.
+    seed: any integer. domain: by default the one that the world is listed in. Raises BadInput for a template or a level
+    that the world has not.
     """
     if isinstance(world, Manifest):
-        return pages.make_task(world, template, seed, split)
+        return pages.make_task(world, template, seed, split, domain or world.domain)
     budget = world.budget(template, level)
     params = levels.draw(world, template, level, seed)
     spec = world.templates[template]
     identity = json.dumps([world.name, template, level, seed, params], sort_keys=True)
     return Task(
-        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=world.domain, world=world.name,
-        template=template, level=level, seed=seed, instruction=spec.instruction.format(**params), params=params,
-        max_steps=budget, split=split, verifier=spec.verifier, threshold=spec.threshold,
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=domain or world.domain,
+        world=world.name, template=template, level=level, seed=seed, instruction=spec.instruction.format(**params),
+        params=params, max_steps=budget, split=split, verifier=spec.verifier, threshold=spec.threshold,
         checksum=world.checksum,
     )  # fmt: skip
 

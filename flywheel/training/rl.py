@@ -30,8 +30,8 @@ import torch
 from flywheel.errors import BadInput, FlywheelError, TrainingError
 from flywheel.evaluation.evaluate import grade
 from flywheel.policy import open_policy
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.ledger import Ledger, Plan

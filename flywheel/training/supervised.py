@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from flywheel.errors import TrainingError
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest, load_model, save_checkpoint
+from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.settings import Supervised
 from flywheel.training.reading import Reader
 from flywheel.training.samples import Sample

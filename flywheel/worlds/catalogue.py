@@ -42,7 +42,7 @@ class World(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     title: str = Field(min_length=1)
-    domain: Literal["games", "sites", "control"]
+    domain: str  # where it is listed; a workspace may put it into another (`synthesis.domains`)
     kind: Literal["game", "site", "page"]
     version: int = Field(ge=1)
     templates: dict[str, Template] = Field(min_length=1)

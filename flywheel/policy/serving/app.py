@@ -22,8 +22,8 @@ from starlette.routing import Route
 from flywheel import settings as config
 from flywheel.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import checkpoint, wire
+from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.model import digest
 from flywheel.policy.protocol import Completion, Policy
 
 T = TypeVar("T")

@@ -1,0 +1,122 @@
+"""The pipeline, made from what the stages declare: their order, and DVC's file of them.
+
+A stage is a module of `flywheel/stages` with a `STAGE`. It runs after those that write what it reads; what is there
+once a domain is repeated over the domains of the iteration (`synthesis.domains`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Sequence
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from flywheel.errors import BadInput
+from flywheel.store.artifacts import DOMAIN, Artifact, Record, is_repeated, of_domains
+from flywheel.workspace import Workspace
+
+
+_STAGES = "flywheel.stages"
+_HERE = Workspace(Path())
+_HEAD = """\
+# The stages of the flywheel for DVC, written by flywheel from what flywheel/stages declares: edits are overwritten.
+# Prefect runs the same commands; DVC records them, and `dvc repro` alone gives the same result. `rollout@007` is
+# iteration 7's rollout. iterations.yaml is the index: each iteration names its predecessor, so the loop has no cycle,
+# and its own frozen parameters, so an edit of params.yaml changes no past iteration.
+vars:
+  - iterations.yaml
+
+stages:
+"""
+
+
+@cache
+def stages() -> tuple[Any, ...]:
+    """All stages (`stages/base.py: Stage`) in their order: as what they read is written, then by name."""
+    package = importlib.import_module(_STAGES)  # by its name, as plug-ins are found: the stages stand above this
+    modules = (importlib.import_module(f"{_STAGES}.{one.name}") for one in pkgutil.iter_modules(package.__path__))
+    declared = {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
+    return tuple(declared[name] for name in _sorted(declared.values()))
+
+
+def order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
+    """Names of the stages of a turn in the order in which they run. closing: and of those after its end."""
+    names = []
+    for stage in stages():
+        if closing or not stage.closing:
+            names += _instances(stage.name, domains)
+    return tuple(names)
+
+
+def get(name: str) -> Any:
+    """The stage of that name, such as `rollout` or `rl-games`. Raises BadInput."""
+    for stage in stages():
+        before, domain, _ = stage.name.partition(DOMAIN)
+        if name == stage.name or (domain and name.startswith(before) and name != before):
+            return stage
+    known = ", ".join(stage.name.replace(DOMAIN, "<domain>") for stage in stages())
+    raise BadInput(f"unknown stage {name}", fix=f"one of: {known}")
+
+
+def dvc_yaml(domains: Sequence[str]) -> str:
+    """DVC's file of the pipeline. domains: all that an iteration of the workspace has."""
+    return _HEAD + "\n".join(
+        _dvc_stage(stage, name, domains) for stage in stages() for name in _instances(stage.name, domains)
+    )
+
+
+def _dvc_stage(stage: Any, name: str, domains: Sequence[str]) -> str:
+    own = name.removeprefix(stage.name.partition(DOMAIN)[0]) if DOMAIN in stage.name else ""
+    deps = [line for one in stage.reads for line in _deps(one, own, domains)]
+    small = [one for one in stage.outputs if isinstance(one, Record)]
+    outs = [_path(one, "${key}") for whole in stage.outputs for one in of_domains(whole, [own]) if whole not in small]
+    lines = [
+        f"{name}:",
+        f"  foreach: ${{{own or 'turns'}}}",
+        "  do:",
+        f"    cmd: flywheel stage {name} --iteration ${{key}}",
+    ]
+    if stage.settings:
+        lines += ["    params:", f"      - iterations/${{key}}/params.yaml: [{', '.join(stage.settings)}]"]
+    if deps:
+        lines += ["    deps:", *(f"      - {path}" for path in deps)]
+    lines += ["    outs:", *(f"      - {path}" for path in outs)]
+    for one in small:  # of use to people: git keeps it
+        lines += [f"      - {_path(one, '${key}')}:", "          cache: false"]
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def _deps(artifact: Artifact, own: str, domains: Sequence[str]) -> list[str]:
+    """Paths of what is read. own: the domain that the stage is there for, where it is there once a domain."""
+    if isinstance(artifact, Record) and artifact.previous:
+        return [_path(artifact, "${item.prev}")]
+    if is_repeated(artifact) and not own:  # not every iteration has all domains: the index names what is read instead
+        return [f"${{item.{domain}}}" for domain in domains]
+    return [_path(one, "${key}") for one in of_domains(artifact, [own])]
+
+
+def _path(artifact: Artifact, key: str) -> str:
+    return artifact.path(_HERE, key).as_posix()
+
+
+def _instances(name: str, domains: Iterable[str]) -> list[str]:
+    return [name.replace(DOMAIN, domain) for domain in domains] if DOMAIN in name else [name]
+
+
+def _sorted(declared: Iterable[Any]) -> list[str]:
+    """Names, each after those that write what it reads; of those that could run, the first by name comes first."""
+    writer = {one: stage.name for stage in declared for one in stage.outputs}
+    graph = TopologicalSorter()
+    for stage in declared:
+        graph.add(stage.name, *(writer[one] for one in stage.reads if one in writer))
+    graph.prepare()
+    found: list[str] = []
+    ready: list[str] = []
+    while graph.is_active():
+        ready = sorted([*ready, *graph.get_ready()])
+        found.append(ready.pop(0))
+        graph.done(found[-1])
+    return found

@@ -1,0 +1,194 @@
+"""The pipeline is what the stages declare: its order, a new stage by its file alone, and declarations that are true."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import synthetic
+import yaml
+from opened import watching
+
+import flywheel.stages as package
+from flywheel import init as workspaces
+from flywheel import pipeline
+from flywheel.errors import BadInput
+from flywheel.settings import Settings, load
+from flywheel.stages.base import Context, inputs, run_stage
+from flywheel.store import manifest, partitions, versioning
+from flywheel.store.artifacts import Checkpoint, Partition, Record, of_domains
+from flywheel.workspace import Workspace
+
+
+def test_the_order_follows_from_what_is_read():
+    assert pipeline.order(["games", "web"], closing=True) == (
+        "ingest", "synthesize", "rollout", "score", "route", "ct", "sft", "rl-games", "rl-web", "merge", "evaluate",
+        "promote", "runs",
+    )  # fmt: skip
+    assert "runs" not in pipeline.order(["games"])
+
+
+def test_the_pipeline_is_known_without_what_learns():
+    """Who asks for the order waits for no torch."""
+    code = "from flywheel import pipeline; pipeline.stages(); import sys; print('torch' in sys.modules)"
+    import subprocess
+
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
+
+
+def test_each_path_is_written_by_one_stage():
+    written = [path for stage in pipeline.stages() for path in stage.outputs]
+    assert len(set(written)) == len(written)
+    read = {one for stage in pipeline.stages() for one in stage.reads if not getattr(one, "previous", False)}
+    assert read - set(written) == {Record("sessions")}  # chosen when an iteration begins
+
+
+@pytest.mark.parametrize("name", ["rolout", "rl-", "rl", ""])
+def test_an_unknown_stage_is_refused(name):
+    with pytest.raises(BadInput, match=r"unknown stage .*one of: ingest, .*rl-<domain>"):
+        pipeline.get(name)
+
+
+CENSUS = """
+from flywheel.stages import data
+from flywheel.stages.base import StageResult, single
+from flywheel.store import metrics
+from flywheel.store.artifacts import Partition
+
+
+def _work(ctx, folder):
+    return len(data.rows(ctx, "trajectories", "rollout"))
+
+
+def _finish(ctx, folder, count):
+    return StageResult((), (metrics.row("trajectories", count),))
+
+
+STAGE = single(
+    "census", reads=(Partition("trajectories", "rollout"),), writes=(), settings=("rollout",), work=_work, finish=_finish
+)
+"""
+
+
+@pytest.fixture
+def census(tmp_path, monkeypatch):
+    """A stage from outside: one file."""
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "census.py").write_text(CENSUS)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / "stages")])
+    pipeline.stages.cache_clear()
+    yield
+    pipeline.stages.cache_clear()
+    sys.modules.pop("flywheel.stages.census", None)
+
+
+def test_a_stage_is_one_file(census, tmp_path):
+    names = pipeline.order(["games"])
+    assert names.index("rollout") < names.index("census") < len(names)
+    declared = yaml.safe_load(pipeline.dvc_yaml(["games"]))["stages"]["census"]["do"]
+    assert declared["deps"] == ["data/trajectories/iteration=${key}/stage=rollout"]
+    assert declared["params"] == [{"iterations/${key}/params.yaml": ["rollout"]}]
+    ws, settings = synthetic.workspace(tmp_path / "ws")
+    synthetic.incoming(ws, settings, 1, tasks=2)
+    ctx = Context(ws, settings, 1, "census")
+    run_stage(pipeline.get("census"), ctx)
+    versioning.commit(ws, "census", 1)
+    assert versioning.is_done(ws, "census", 1)
+    counted = {row["name"]: row["value"] for row in partitions.read(ws, "metrics", 1, "census").to_pylist()}
+    assert counted["trajectories"] == 8
+
+
+def test_what_is_declared_keys_the_shards(tmp_path):
+    ws, settings = synthetic.workspace(tmp_path / "ws")
+    synthetic.incoming(ws, settings, 1, tasks=2)
+    score = pipeline.get("score")
+
+    def key(**changes):
+        return Context(ws, Settings.model_validate({**settings.model_dump(), **changes}), 1, "score").key(score)
+
+    before = key()
+    assert key(seed=8) == before  # it does not read it
+    assert key(routing={"threshold": 0.5}) != before
+    rows = partitions.read(ws, "trajectories", 1, "rollout").to_pylist()
+    partitions.write(ws, "trajectories", 1, "rollout", rows[1:])
+    assert key() != before
+
+
+# -- declarations are true --------------------------------------------------------------------------------------------
+class Watched(Settings):
+    """Settings that remember which of their blocks were asked for."""
+
+    def __getattribute__(self, name: str):
+        if name in type(self).model_fields:
+            _ASKED.add(name)
+        return super().__getattribute__(name)
+
+
+_ASKED: set[str] = set()
+_PERHAPS = {"language_model"}  # read where a model writes, which is not so here
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Workspace:
+    ws = workspaces.create(tmp_path_factory.mktemp("declared") / "ws", "small")
+    small = {
+        "recording.processes": 1, "synthesis.domains": {"games": ["shapes"], "sites": ["shop"]},
+        "synthesis.held_out": [], "synthesis.train_tasks": 2, "synthesis.eval_tasks": 2, "synthesis.general_samples": 20,
+        "rollout.samples": 1, "policy.max_new_tokens": 24, "ct.samples": 12, "sft.samples": 12, "rl.tasks": 1,
+        "rl.value_pretraining_steps": 1, "rl.length_buffer": 8, "merge.weights": {"games": 0.5, "sites": 0.5},
+        "promotion.tasks": 20,
+    }  # fmt: skip
+    (ws.params).write_text(yaml.safe_dump(load(ws.params, small).model_dump(mode="json")))
+    manifest.genesis(ws, "base", "models/base")
+    versioning.add_iteration(ws, 1, load(ws.params))
+    return ws
+
+
+def named(ws: Workspace, record: Record, iteration: int) -> list[Path]:
+    """What a record names by hash, which is read with it."""
+    path = record.path(ws, iteration - record.previous)
+    told = json.loads(path.read_text())
+    match record.name:
+        case "sessions":
+            return [ws.resolve(session["path"]) for session in told["sessions"]]
+        case "promotion":
+            return [ws.resolve(told["model"])]
+        case "manifest":
+            return [ws.resolve(shard["path"]) for table in ("ct", "sft", "data") for shard in told[table]]
+    return []
+
+
+@pytest.mark.slow
+def test_what_a_stage_opens_is_what_it_declares(workspace):
+    ws = workspace
+    settings = Watched.model_validate(load(ws.frozen_params(1)).model_dump())
+    for name in pipeline.order(settings.synthesis.domains, closing=True):
+        stage, ctx = pipeline.get(name), Context(ws, settings, 1, name)
+        ctx.key(stage)  # it reads all that is declared
+        _ASKED.clear()
+        with watching(ws.root) as opened:
+            run_stage(stage, ctx)
+        assert set(stage.settings) >= _ASKED, name
+        assert set(stage.settings) - _ASKED <= _PERHAPS, name
+        domains = [ctx.domain] if ctx.domain else list(settings.synthesis.domains)
+        reads = [one for declared in stage.reads for one in of_domains(declared, domains)]
+        places = {one: one.path(ws, 1 - getattr(one, "previous", False)) for one in reads}
+        allowed = [*places.values(), ws.frozen_params(1)]
+        allowed += [path for one in reads if isinstance(one, Record) for path in named(ws, one, 1)]
+        own = [path.path(ws, 1) for whole in stage.outputs for path in of_domains(whole, [ctx.domain])]
+        used = {path for path in opened if not path.is_relative_to(ws.state)}
+        strange = [path for path in used if not any(path.is_relative_to(place) for place in (*allowed, *own))]
+        assert not strange, f"{name} opens what it does not declare"
+        idle = [one for one, place in places.items() if not any(path.is_relative_to(place) for path in used)]
+        assert not idle, f"{name} declares what it does not open"
+
+
+def test_inputs_are_json(workspace):
+    stage = pipeline.get("synthesize")
+    told = inputs(stage, Context.open(workspace, 1, "synthesize"))
+    assert json.loads(json.dumps(told)) == told
+    assert Partition("tasks", "synthesize") in stage.outputs
+    assert Checkpoint("merged") in pipeline.get("merge").outputs
