@@ -18,7 +18,6 @@ from flywheel.errors import BadInput
 from flywheel.store.artifacts import DOMAIN, Artifact, Record, is_repeated, of_domains
 from flywheel.workspace import Workspace
 
-
 _STAGES = "flywheel.stages"
 _HERE = Workspace(Path())
 _HEAD = """\

@@ -33,7 +33,7 @@ def ws(tmp_path_factory) -> Workspace:
 
 
 def ask(ws: Workspace, sql: str) -> list[dict]:
-    return catalog.query(ws, sql).to_pylist()
+    return catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
 
 
 def test_an_empty_workspace_has_every_table_typed(tmp_path):

@@ -93,7 +93,8 @@ class Stage:
 
     reads: what it opens. writes: names of tables (the partition that it owns; of `metrics` every stage has one),
     checkpoints and records. settings: the blocks of the settings that its result depends on; DVC's parameters.
-    extra: JSON values on which it depends besides. closing: it runs once the turn is over.
+    extra: JSON values on which it depends besides. judges: it checks the contracts, which look at the tables of all
+    iterations and stop it where one is broken. closing: it runs once the turn is over.
 
     plan: names of the shards, in order. work: does one shard in its folder (which may hold the leavings of a killed
     try) and returns a small JSON value. finish: turns the shards' results into partitions. All of them can be called
@@ -108,6 +109,7 @@ class Stage:
     work: Callable[[Context, str, Path], Any]
     finish: Callable[[Context, dict[str, tuple[Path, Any]]], StageResult]
     extra: Callable[[Context], Any] = lambda ctx: None
+    judges: bool = False
     closing: bool = False
 
     @property

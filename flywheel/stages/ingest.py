@@ -11,7 +11,7 @@ from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_dup
 from flywheel.recording.recognizer import located
 from flywheel.stages import staged
 from flywheel.stages.base import Context, Stage, StageResult
-from flywheel.store import metrics, partitions, sessions
+from flywheel.store import manifest, metrics, partitions, sessions
 from flywheel.store.artifacts import Record
 from flywheel.store.sessions import Session
 
@@ -96,9 +96,20 @@ def _without_duplicates(ctx: Context, results: dict[str, tuple[Path, Any]]) -> t
 def _known(ctx: Context) -> dict[str, str]:
     """Fingerprints of the usable recordings of earlier iterations -> trajectory."""
     known: dict[str, str] = {}
+    earlier = manifest.read(ctx.ws, ctx.iteration - 1)
     for k in range(1, ctx.iteration):
-        tables = ("trajectories", "steps", "tasks")
-        trajectories, steps, tasks = (partitions.read(ctx.ws, table, k, ctx.stage).to_pylist() for table in tables)
+        files = {
+            table: [
+                ctx.ws.resolve(one.path)
+                for one in earlier.shards(table)
+                if (one.iteration, one.stage) == (k, ctx.stage)
+            ]
+            for table in ("trajectories", "steps", "tasks")
+        }
+        trajectories, steps, tasks = (
+            [row for path in paths for row in partitions.read_file(ctx.ws, table, path).to_pylist()]
+            for table, paths in files.items()
+        )
         by_id = {task["task_id"]: task for task in tasks}
         for row in trajectories:
             if row["status"] != "invalid":
@@ -111,6 +122,6 @@ STAGE = Stage(
     "ingest",
     reads=(Record("sessions"), Record("manifest", previous=True)),
     writes=("trajectories", "steps", "thoughts", "events", "images", "tasks", "reviews"),
-    settings=("seed", "policy", "sandbox", "recording", "language_model"),
+    settings=("policy", "sandbox", "recording", "language_model"),
     plan=_plan, work=_work, finish=_finish,
 )  # fmt: skip

@@ -85,5 +85,5 @@ STAGE = single(
     ),
     writes=("reviews", Record("promotion")),
     settings=("promotion",),
-    work=_work, finish=_finish, extra=_decision,
+    work=_work, finish=_finish, extra=_decision, judges=True,
 )  # fmt: skip

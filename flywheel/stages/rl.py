@@ -91,6 +91,6 @@ STAGE = single(
         Partition("scores", "score"),
     ),
     writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "curriculum", "lineage"),
-    settings=("seed", "policy", "language_model", "sandbox", "rollout", "rl"),
+    settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "rl"),
     work=_work, finish=_finish,
 )  # fmt: skip

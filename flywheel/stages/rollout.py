@@ -84,6 +84,6 @@ STAGE = Stage(
     "rollout",
     reads=(Partition("tasks", "synthesize"), Record("promotion", previous=True)),
     writes=("trajectories", "steps", "images"),
-    settings=("seed", "policy", "language_model", "sandbox", "rollout", "synthesis"),
+    settings=("policy", "language_model", "sandbox", "rollout", "synthesis"),
     plan=_plan, work=_work, finish=_finish,
 )  # fmt: skip

@@ -36,6 +36,6 @@ STAGE = single(
     ),
     writes=("routes", "sft", "ct", "quarantine", "lineage", Record("manifest")),
     settings=("routing", "sft"),
-    work=_work, finish=_finish,
+    work=_work, finish=_finish, judges=True,
 )  # fmt: skip
 INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # whose trajectories are routed

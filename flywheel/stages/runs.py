@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from flywheel.stages.base import Context, StageResult, single
+from flywheel.store import manifest
 from flywheel.store.artifacts import Record
 
 
@@ -19,6 +20,7 @@ def _history(ctx: Context) -> list[dict]:
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
+    manifest.read_promotion(ctx.ws, ctx.iteration)  # an iteration that is not decided has not ended
     rows = []
     for row in _history(ctx):
         times = {key: datetime.fromisoformat(row[key]) if row[key] else None for key in ("started_at", "ended_at")}
