@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from flywheel import pipeline
 from flywheel.errors import BadInput, DataError
+from flywheel.progress import listening
 from flywheel.settings import Settings
 from flywheel.store import manifest, versioning
 from flywheel.store.partitions import write_text
@@ -194,6 +195,31 @@ def test_prepare_keeps_what_exists(done):
     before = {path: path.read_bytes() for path in done.root.rglob("*.yaml")}
     versioning.prepare(done)
     assert {path: path.read_bytes() for path in done.root.rglob("*.yaml")} == before
+
+
+def test_a_workspace_of_an_earlier_version_goes_on(tmp_path, settings, monkeypatch):
+    """Its pipeline declared other parameters and inputs: what it recorded stands, what was changed is still seen."""
+    text = (Path(__file__).parent / "data" / "pipeline-before.yaml").read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "dvc_yaml", lambda domains: text)
+        ws = least_work.turned(tmp_path / "ws")
+    ws.held_out(0).unlink()  # it had none
+    write_text(ws.model(1, "ct") / "part-00000.parquet", "changed since")
+    before = versioning.status(ws)
+    assert set(before) == {"ct@001", "sft@001"}
+    told = []
+    with listening(lambda *line: told.append(line)):
+        versioning.prepare(ws)
+    assert "recorded by the declaration of this version" in str(told)
+    assert set(versioning.status(ws)) == set(before)
+    assert versioning.is_done(ws, "evaluate", 1)
+    domains = {**Settings().synthesis.domains, "sites": ["shop"], "web": ["settings"]}
+    four = frozen(settings, synthesis={"domains": domains}, merge={"weights": dict.fromkeys(domains, 0.25)})
+    versioning.add_iteration(ws, 2, four)
+    assert {name for name in versioning.status(ws) if name.endswith("@001")} == set(before)
+    assert "rl-web@002" in versioning.status(ws)
+    versioning.prepare(ws)
+    subprocess.run([DVC, "status"], cwd=ws.root, check=True, capture_output=True, timeout=120)
 
 
 def test_the_repository_is_itself_a_workspace():

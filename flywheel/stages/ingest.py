@@ -97,21 +97,15 @@ def _known(ctx: Context) -> dict[str, str]:
     """Fingerprints of the usable recordings of earlier iterations -> trajectory."""
     known: dict[str, str] = {}
     earlier = manifest.read(ctx.ws, ctx.iteration - 1)
+
+    def rows(table: str, iteration: int) -> list[dict[str, Any]]:
+        own = [one for one in earlier.shards(table) if (one.iteration, one.stage) == (iteration, ctx.stage)]
+        return [row for one in own for row in partitions.read_file(ctx.ws, table, ctx.ws.resolve(one.path)).to_pylist()]
+
     for k in range(1, ctx.iteration):
-        files = {
-            table: [
-                ctx.ws.resolve(one.path)
-                for one in earlier.shards(table)
-                if (one.iteration, one.stage) == (k, ctx.stage)
-            ]
-            for table in ("trajectories", "steps", "tasks")
-        }
-        trajectories, steps, tasks = (
-            [row for path in paths for row in partitions.read_file(ctx.ws, table, path).to_pylist()]
-            for table, paths in files.items()
-        )
-        by_id = {task["task_id"]: task for task in tasks}
-        for row in trajectories:
+        by_id = {task["task_id"]: task for task in rows("tasks", k)}
+        steps = rows("steps", k)
+        for row in rows("trajectories", k):
             if row["status"] != "invalid":
                 own = [step for step in steps if step["trajectory_id"] == row["trajectory_id"]]
                 known[fingerprint(by_id[row["task_id"]], own)] = row["trajectory_id"]
