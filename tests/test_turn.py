@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from test_manifest_pages import COUNTER, lay
 
 from flywheel import init as workspaces
 from flywheel.store import catalog, manifest
@@ -48,10 +50,24 @@ def finished_shards(ws: Workspace) -> list[str]:
     return sorted(path.parent.name for path in ws.staging(1, "rollout").glob("*/*/result.json"))
 
 
+def with_a_domain_of_its_own(ws: Workspace) -> None:
+    """A fourth domain, of a third-party page: named in params.yaml and nowhere else."""
+    page = lay(ws.root / "pages" / "counter", COUNTER)
+    raw = yaml.safe_load(ws.params.read_text())
+    raw["synthesis"]["domains"]["clicking"] = [page.name]
+    raw["synthesis"]["manifests"] = ["pages/counter/page.yaml"]
+    raw["merge"]["weights"] = dict.fromkeys(raw["synthesis"]["domains"], 0.25)
+    ws.params.write_text(yaml.safe_dump(raw))
+    git = ["git", "-C", str(ws.root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "-qm", "A domain"], check=True)
+
+
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     """A workspace after one iteration that was interrupted twice; and the shards that were finished by then."""
     ws = workspaces.create(tmp_path_factory.mktemp("turn") / "flywheel", "small")
+    with_a_domain_of_its_own(ws)
 
     stopped = start(ws, "run")
     until(stopped, "ingest")
@@ -100,6 +116,19 @@ def test_what_comes_in_is_what_lies_in_the_stores(turned):
     assert row["rows_in"] > 0
     assert row["rows_in"] == row["to_sft"] + row["to_ct"] + row["to_quarantine"]
     assert rows(ws, "select iteration, conserved from iterations") == [{"iteration": 1, "conserved": True}]
+
+
+def test_a_domain_is_a_name_in_the_parameters(turned):
+    """Tasks, rollouts, a specialist with its curriculum, the merge, the catalogue and the report have it."""
+    ws, _ = turned
+    having = "select distinct stage from trajectories where domain = 'clicking' order by stage"
+    assert [row["stage"] for row in rows(ws, having)] == ["evaluate", "rl-clicking", "rollout"]
+    assert {row["world"] for row in rows(ws, "from curriculum where stage = 'rl-clicking'")} == {"counter"}
+    merged = "select parent from lineage where child like '%/merged' and parent like 'models/%' order by parent"
+    assert "models/iteration=001/rl-clicking" in [row["parent"] for row in rows(ws, merged)]
+    assert rows(ws, "select success['clicking'] is not null as told from iterations") == [{"told": True}]
+    assert "rl-clicking@001" in (ws.root / "dvc.lock").read_text()
+    assert "Held-out success, clicking" in ws.report_page.read_text()
 
 
 def test_dvc_is_clean_and_has_nothing_to_do(turned):
