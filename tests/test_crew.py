@@ -48,7 +48,7 @@ def test_every_member_is_called(crews, size, total):
 @pytest.mark.parametrize(
     ("fail", "said"),
     [
-        ("raise", r"training process 2 of 2: ValueError: it does not fit \(rl\.processes\)"),
+        ("raise", r"training process 2 of 2: ValueError: it does not fit \(processes\)"),
         ("die", r"training process 2 of 2: has ended \(exit status -9\)"),
     ],
 )

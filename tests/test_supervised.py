@@ -102,7 +102,7 @@ def test_no_samples_is_an_error(base, tmp_path):
 
 def test_loss_that_is_not_finite_stops_and_leaves_no_model(base, samples, tmp_path):
     broken = [replace(s, prompt=replace(s.context, pixel_values=s.context.pixel_values * np.nan)) for s in samples]
-    with pytest.raises(TrainingError, match="the loss is nan at step 1"):
+    with pytest.raises(TrainingError, match="the loss of step 1 is nan"):
         train(base, tmp_path, broken)
     assert not (tmp_path / "out").exists()
 
