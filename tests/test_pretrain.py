@@ -72,6 +72,15 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
     assert Encoder.from_folder(folder).encode_text("click")
 
 
+def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "chunks", undrawn)
+    torch.save({"model": {}, "step": 9000}, tmp_path / "state.pt")
+    before = (tmp_path / "state.pt").read_bytes()
+    with pytest.raises(BadInput, match=r"of an earlier version \(.*state\.pt\)"):
+        pretrain(Recipe(tmp_path, seed=3, steps=1))
+    assert (tmp_path / "state.pt").read_bytes() == before
+
+
 @pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path):
     """Real screens; both must end at the same step, and one line is written for both."""
