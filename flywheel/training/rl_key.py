@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from flywheel.policy.model import digest
+from flywheel.policy.checkpoint import digest
 from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 from flywheel.training.curriculum import Tally
