@@ -13,7 +13,7 @@ test: setup-test ## set up, then run all tests, two files at a time
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed
-	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_crew.py
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_crew.py tests/test_supervised.py
 
 lint: setup-test ## check style and imports
 	.venv/bin/ruff check .

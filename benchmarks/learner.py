@@ -32,7 +32,7 @@ from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.synthesis.tasks import make_tasks
 from flywheel.training.experience import Experience, experiences, turns
-from flywheel.training.learner import Learner, learner
+from flywheel.training.learner import Learner
 from flywheel.training.packs import packs
 from flywheel.training.update import ppo_update
 
@@ -64,7 +64,7 @@ class Side:
 
     def __init__(self, model: Path, rl: config.Rl) -> None:
         self.rl = rl.model_copy(update={"actor_lr": 1e-12, "critic_lr": 1e-12})
-        self.learner: Learner = learner(load_model(model), self.rl, 0)
+        self.learner: Learner = Learner(load_model(model), self.rl, 0)
         self.seconds: list[float] = []
 
     def step(self, batch: Sequence[Experience]) -> dict[str, float]:

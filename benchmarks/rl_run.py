@@ -42,7 +42,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "no-value-pretraining": ("without value pretraining", {"value_pretraining_steps": 0}),
     "fixed-lambda": ("without length-adaptive GAE: lambda 0.95", {"lambda_policy": 0.95}),
     "no-clip-higher": ("without clip-higher: both 0.2", {"eps_high": 0.2}),
-    "grpo": ("GRPO: advantages relative to the group", {"advantage": "group"}),
+    "grpo": ("GRPO: advantages relative to the group", {"algorithm": "grpo"}),
 }
 QUICK = {"tasks_per_step": 5, "samples": 2, "value_pretraining_tasks": 2}
 

@@ -317,15 +317,20 @@ def bench(context: click.Context, name: str | None, options: tuple[str, ...], as
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="They share each batch.")
 @click.option("--start", type=click.Path(path_type=Path), help="A checkpoint to go on from; default: from nothing.")
-def pretrain(out: Path, steps: int, seeing: int, seed: int, processes: int, start: Path | None) -> None:
+@click.option("--engine", type=click.Choice(["torch", "deepspeed"]), default="torch", show_default=True)
+@click.option("--zero-stage", type=click.IntRange(1, 3), default=2, show_default=True, help="Of engine deepspeed.")
+def pretrain(
+    out: Path, steps: int, seeing: int, seed: int, processes: int, start: Path | None, engine: str, zero_stage: int
+) -> None:
     """Train the small base model on rendered pages. Resumes where it was stopped; log.jsonl shows how it does."""
     import logging
 
-    from flywheel.training.pretrain import Recipe
+    from flywheel.training.pretrain import OPTIMIZER, Recipe
     from flywheel.training.pretrain import pretrain as train
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    folder = train(Recipe(out, seed=seed, steps=steps, seeing=seeing, start=start, processes=processes))
+    optimizer = OPTIMIZER.model_copy(update={"processes": processes, "engine": engine, "zero_stage": zero_stage})
+    folder = train(Recipe(out, seed=seed, steps=steps, seeing=seeing, start=start, optimizer=optimizer))
     click.echo(f"the checkpoint is {folder}")
 
 

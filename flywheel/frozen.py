@@ -23,7 +23,7 @@ def load(ws: Workspace, iteration: int) -> Settings:
     if not path.is_file():
         raise BadInput(f"iteration {label(iteration)} has not been begun", where=path, fix="`flywheel run` does")
     try:
-        return settings.load(path)
+        return settings.load(path, earlier=True)
     except BadInput as error:
         raise BadInput(error.what, where=error.where, fix=_fix(ws, iteration)) from None
 

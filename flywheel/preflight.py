@@ -16,6 +16,7 @@ from flywheel.policy import checkpoint, endpoint
 from flywheel.sandbox import chromium
 from flywheel.settings import Promotion, Settings
 from flywheel.synthesis import check as synthesis
+from flywheel.training import algorithm
 from flywheel.workspace import Workspace
 
 # Two default iterations write about 150 MB, DVC keeps a copy of each file, and Chromium wants room in /tmp.
@@ -34,6 +35,7 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     with of_parameter("policy.base"):
         checkpoint.check(checkpoint.resolve(settings.policy.base, ws.root))
     _devices(settings)
+    algorithm.check(settings.rl.algorithm)
     _recording(ws, settings)
     _promotion(settings.promotion)
     chromium.find(settings.sandbox)
@@ -52,8 +54,11 @@ def _devices(settings: Settings) -> None:
 
         if not torch.cuda.is_available():
             raise BadInput("this machine has no GPU that torch can use", where=wanted[0], fix="set it to auto or cpu")
-    if settings.rl.engine == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
-        raise BadInput("DeepSpeed is not installed", where="rl.engine", fix="pip install 'flywheel[deepspeed]'")
+    wanted = [name for name in ("ct", "sft", "rl") if blocks[name].engine == "deepspeed"]
+    if wanted and importlib.util.find_spec("deepspeed") is None:
+        raise BadInput(
+            "DeepSpeed is not installed", where=f"{wanted[0]}.engine", fix="pip install 'flywheel[deepspeed]'"
+        )
 
 
 def _recording(ws: Workspace, settings: Settings) -> None:

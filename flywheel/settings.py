@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from flywheel import settings_faults, yaml_text
+from flywheel import settings_earlier, settings_faults, yaml_text
 from flywheel.errors import BadInput
 
 # The coordinate spaces in which the form of actions that policy.template names can be written.
@@ -157,7 +157,18 @@ class Routing(_Block):
     threshold: float = Field(1.0, gt=0, le=1)  # V = 1 where score >= threshold
 
 
-class Training(_Block):
+class Optimizer(_Block):
+    """How gradient steps are taken: in CT, SFT, RL and pretraining alike. AdamW; each step names its own rate."""
+
+    engine: Literal["torch", "deepspeed"] = "torch"  # deepspeed: the extra of that name
+    zero_stage: Literal[1, 2, 3] = 2  # of engine deepspeed: what the processes share out (ZeRO)
+    processes: int = Field(1, ge=1, le=64)  # that train together, on this machine; each has a GPU where there are GPUs
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    beta2: float = Field(0.95, ge=0, lt=1)  # AdamW's, of the squared gradient's mean; beta1 is 0.9
+
+
+class Training(Optimizer):
     """What CT, SFT and RL share."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"  # that trains; auto: cuda if there is one
@@ -174,8 +185,6 @@ class Supervised(Training):
     agent_fraction: float = Field(0.4, ge=0, le=1)  # of the mix; the rest is general data
     max_repeats: int = Field(12, ge=1)  # times an agent sample is seen, on average, at most
     warmup: float = Field(0.05, ge=0, lt=1)  # share of the steps in which the rate rises; then a cosine to a tenth
-    weight_decay: float = Field(0.01, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
     save_every: int = Field(10, ge=1)  # gradient steps between resumable states
 
 
@@ -191,15 +200,13 @@ class Sft(Supervised):
 
 
 class Rl(Training):
-    algorithm: Literal["ppo"] = "ppo"
-    advantage: Literal["gae", "group"] = "gae"  # group: GRPO, against the task's other episodes; no V
+    algorithm: str = Field("ppo", min_length=1)  # ppo; grpo: against the task's other episodes, no V; or another module
     steps: int = Field(4, ge=0)  # PPO steps for each domain
     tasks_per_step: int = Field(4, ge=1)
     samples: int = Field(4, ge=1)  # episodes a task; a step trains on tasks_per_step x samples of them
     max_staleness: int = Field(1, ge=0)  # steps by which an episode's oldest weights may lag; 0: rollout, then update
     batch_timeout_s: float = Field(3600, gt=0)  # deadline for the episodes of one step
     deterministic: bool = False  # every request answered alone: at max_staleness 0 a run repeats bit for bit
-    processes: int = Field(1, ge=1, le=64)  # that train together, on this machine; each has a GPU where there are GPUs
     threads: int = Field(0, ge=0, le=1024)  # of the trainer; 0: half of them beside a policy on this CPU, else all
     temperature: float = Field(0.5, gt=0)  # of sampling; PPO's ratio is that of the tempered policy
     epochs: int = Field(1, ge=1)  # passes of the policy over a step's samples
@@ -225,11 +232,10 @@ class Rl(Training):
     length_buffer: int = Field(8, ge=0)  # tokens below max_new_tokens where the length penalty begins
     length_penalty: float = Field(0.05, ge=0)
     step_penalty: float = Field(0.0, ge=0)  # taken by an episode that uses its whole budget of steps, evenly over them
-    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    beta2: float = Field(0.999, ge=0, lt=1)
     max_mismatch: float = Field(0.05, gt=0)  # mean |log-probability recomputed - sampled| that stops the run
     max_drift: float = Field(0.5, gt=0)  # the same of samples of older weights, which differ by right
-    engine: Literal["torch", "deepspeed"] = "torch"  # deepspeed: the extra of that name
-    zero_stage: Literal[1, 2, 3] = 2  # of engine deepspeed: what the processes share out (ZeRO)
     curriculum_floor: float = Field(0.2, gt=0, le=1)  # share of draws spread evenly over all tasks; 1: no curriculum
     curriculum_memory: float = Field(0.7, ge=0, le=1)  # of a task's outcomes, kept as a newer group comes
     curriculum_rise: float = Field(0.6, ge=0, le=1)  # success of a world's level that opens the next one
@@ -331,8 +337,9 @@ class Settings(_Block):
         return self
 
 
-def load(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
-    """Read settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3).
+def load(path: Path, overrides: dict[str, Any] | None = None, *, earlier: bool = False) -> Settings:
+    """Read settings from a YAML file; `overrides` maps dotted names to values ("rl.steps": 3). earlier: also parameters
+    by which earlier versions wrote the file, which are else refused with the name that they have now.
 
     Raises BadInput, naming the parameter, for a missing, empty or cut-off file, bad YAML, an unknown name or a bad
     value; what is wrong with an override is said of `--set`.
@@ -363,7 +370,7 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Settings:
             if not isinstance(block, dict):
                 raise BadInput(f"{name}: {part} is not a block of settings", where="--set", fix=f"see {path}")
         block[leaf] = value
-    return parse(raw, where=str(path), overrides=overrides or {})
+    return parse(settings_earlier.upgraded(raw) if earlier else raw, where=str(path), overrides=overrides or {})
 
 
 def parse(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None = None) -> Settings:

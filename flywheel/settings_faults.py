@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from flywheel import settings_earlier
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -61,6 +63,8 @@ def place(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
 def _message(fault: dict[str, Any], path: Sequence[str], settings: type[BaseModel]) -> str:
     if fault["type"] != "extra_forbidden":
         return fault["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    if said := settings_earlier.told(".".join(path)):
+        return said
     block: type[BaseModel] = settings
     for part in path[:-1]:
         block = block.model_fields[part].annotation

@@ -17,7 +17,7 @@ from trainees import made_up
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
 from flywheel.training.experience import turns
-from flywheel.training.learner import learner
+from flywheel.training.learner import Learner
 from flywheel.training.update import ppo_update
 from flywheel.training.value_pretraining import pretrain_value
 
@@ -30,12 +30,12 @@ def main(model: Path, out: Path, engine: str, stage: int) -> None:
     if engine == "torch" and "RANK" in os.environ:
         dist.init_process_group("gloo")
     batch = made_up(model, rl)
-    made = learner(load_model(model), rl, 0)
+    made = Learner(load_model(model), rl, 0)
     pretrain_value(made, batch, rl, seed=0)
     figures = [ppo_update(made, turns(batch, made, rl)[0], rl, seed) for seed in (1, 2)]
     state = made.state_dict()
     figures.append(ppo_update(made, turns(batch, made, rl)[0], rl, 3))
-    again = learner(load_model(model), rl, 5)
+    again = Learner(load_model(model), rl, 5)
     again.load_state_dict(state)
     repeated = ppo_update(again, turns(batch, again, rl)[0], rl, 3)
     with again.gathered():

@@ -17,7 +17,7 @@ LAYERS = (
         "agent", "frozen", "pipeline",
     ),
     ("language_model", "local_server", "run_lock", "workspace", "settings", "progress"),
-    ("schema", "errors", "secret", "settings_faults", "yaml_text"),
+    ("schema", "errors", "secret", "settings_faults", "settings_earlier", "yaml_text"),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -74,7 +74,7 @@ def test_each_variant_leaves_out_one_part():
     }
     assert left_out == {
         "full": set(), "no-value-pretraining": {"value_pretraining_steps"}, "fixed-lambda": {"lambda_policy"},
-        "no-clip-higher": {"eps_high"}, "grpo": {"advantage"},
+        "no-clip-higher": {"eps_high"}, "grpo": {"algorithm"},
     }  # fmt: skip
     assert run.settings("full", 3).seed == 3
 

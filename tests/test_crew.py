@@ -48,7 +48,7 @@ def test_every_member_is_called(crews, size, total):
 @pytest.mark.parametrize(
     ("fail", "said"),
     [
-        ("raise", r"training process 2 of 2: ValueError: it does not fit \(rl\.processes\)"),
+        ("raise", r"training process 2 of 2: ValueError: it does not fit \(processes\)"),
         ("die", r"training process 2 of 2: has ended \(exit status -9\)"),
     ],
 )
@@ -77,12 +77,22 @@ def test_an_error_of_all_is_that_error(crews):
         crews(Member, 2).do("refuse")
 
 
-def test_the_others_end_with_the_leader(tmp_path):
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os.kill(os.getpid(), 9)",
+        "[p.ask(('add', (1.0,))) for p in crew._processes]; os.kill(os.getpid(), 9)",
+        "sys.exit()",
+    ],
+    ids=["killed", "killed while they are at work", "without closing it"],
+)
+def test_the_others_end_with_the_leader(tmp_path, end):
     """Whatever it ends by."""
     lead = (
-        "import os, sys, pathlib; from crew_members import Member; from flywheel.training.crew import Crew\n"
+        "import os, sys, pathlib; from functools import partial; from crew_members import Member\n"
+        "from flywheel.training.crew import Crew\n"
         "if __name__ == '__main__':\n"
-        "    crew = Crew(Member, 2); crew.do('here', pathlib.Path(sys.argv[1])); os.kill(os.getpid(), 9)"
+        f"    crew = Crew(partial(Member, 1, 'hang'), 2); crew.do('here', pathlib.Path(sys.argv[1])); {end}"
     )
     script = tmp_path / "lead.py"
     script.write_text(lead)

@@ -18,7 +18,7 @@ from trainees import DEEPSPEED, needs_deepspeed
 from flywheel.errors import TrainingError
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
-from flywheel.training.learner import learner
+from flywheel.training.learner import Learner
 
 HERE = Path(__file__).parent
 
@@ -63,5 +63,5 @@ def test_same_losses_as_one_process_of_plain_torch(folder, alone, tmp_path, engi
 
 @pytest.mark.skipif(DEEPSPEED, reason="deepspeed is installed")
 def test_deepspeed_that_is_not_installed_is_named(folder):
-    with pytest.raises(TrainingError, match=r"deepspeed is not installed \(rl\.engine\)"):
-        learner(load_model(folder), Rl(engine="deepspeed"), 0)
+    with pytest.raises(TrainingError, match=r"deepspeed is not installed \(engine\)"):
+        Learner(load_model(folder), Rl(engine="deepspeed"), 0)

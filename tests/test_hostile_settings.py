@@ -51,7 +51,10 @@ LOOKED_AT = (
     "recording.folder",
     "recording.whisper_model",
     "policy.base",
+    "ct.engine",
+    "sft.engine",
     "rl.engine",
+    "rl.algorithm",
     "sandbox.executable",
 )
 
@@ -149,6 +152,8 @@ def flywheel(*arguments: Any) -> tuple[int, str]:
         ("rollout.samples=true", "rollout.samples"),
         ("rollout.sampels=3", "did you mean samples?"),
         ("rl.batch_timeout_s=.inf", "rl.batch_timeout_s"),
+        ("rl.algorithm=pppo", "there is no algorithm 'pppo' (rl.algorithm); known are grpo, ppo"),
+        ("rl.advantage=group", "leave it out and set algorithm: ppo (for gae) or algorithm: grpo (for group) (--set)"),
         ("sandbox.width=1000000", "sandbox.width"),
         ("policy.base=models/nope", "policy.base"),
         ("language_model={endpoint: 'http://127.0.0.1:9/v1', model: m}", "language_model.endpoint"),

@@ -19,10 +19,11 @@ from flywheel.policy.model import load_model
 from flywheel.rollout.pool import rollout
 from flywheel.settings import Supervised
 from flywheel.training.experience import experiences, turns
+from flywheel.training.learner import Learner
 from flywheel.training.rl import train_rl
 from flywheel.training.samples import Sample
 from flywheel.training.supervised import train_supervised
-from flywheel.training.update import learner, ppo_update
+from flywheel.training.update import ppo_update
 from flywheel.training.value_pretraining import pretrain_value
 
 RL = {
@@ -152,7 +153,7 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
         assert (got.beyond is None) is hit  # cut off where it failed: the limit is no end of the task
         assert len(got.samples) == len(got.rewards) == len(episode.steps)
         assert got.rewards[-1] == pytest.approx(float(hit), abs=0.2)
-    made = learner(load_model(sft), S.rl, 0)
+    made = Learner(load_model(sft), S.rl, 0)
     # V is 0 everywhere at first and the critic's lambda is 1: every return is the sum of rewards to come.
     cut, horizon = turns(batch, made, S.rl)
     assert horizon > 1
@@ -167,8 +168,8 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
 
 async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_the_outcome(sft):
     _, batch = await collect(sft)
-    rl = S.rl.model_copy(update={"lambda_policy": 1.0})
-    made = learner(load_model(sft), rl, 0)
+    rl = S.rl.model_copy(update={"lambda_policy": 1.0, "normalise": False})
+    made = Learner(load_model(sft), rl, 0)
     with torch.no_grad():
         made.value.head[-1].bias.fill_(0.5)
     batch = [replace(one, score=0.25) if one.beyond is not None else one for one in batch]
@@ -188,7 +189,7 @@ async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_
 async def test_value_pretraining_fits_returns_and_leaves_the_policy(sft):
     _, batch = await collect(sft)
     rl = S.rl.model_copy(update={"value_pretraining_steps": 30})
-    made = learner(load_model(sft), rl, 0)
+    made = Learner(load_model(sft), rl, 0)
     before = {name: tensor.clone() for name, tensor in made.policy.state_dict().items()}
     returns = np.concatenate([t.returns for t in turns(batch, made, rl)[0]])
     got = pretrain_value(made, batch, rl, seed=3)
@@ -199,7 +200,7 @@ async def test_value_pretraining_fits_returns_and_leaves_the_policy(sft):
 
 async def test_disagreement_of_rollout_and_training_stops_the_run(sft):
     _, batch = await collect(sft)
-    other = learner(load_model(sft), S.rl, 0)
+    other = Learner(load_model(sft), S.rl, 0)
     with torch.no_grad():
         for parameter in other.policy.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))

@@ -47,6 +47,10 @@ def undrawn(name, first, coordinates):
         yield number, pixels, drawn
 
 
+def processes(count):
+    return module.OPTIMIZER.model_copy(update={"processes": count})
+
+
 def lines(folder):
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
@@ -68,20 +72,29 @@ def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkey
     assert Encoder.from_folder(folder).encode_text("click")
 
 
+def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "chunks", undrawn)
+    torch.save({"model": {}, "step": 9000}, tmp_path / "state.pt")
+    before = (tmp_path / "state.pt").read_bytes()
+    with pytest.raises(BadInput, match=r"of an earlier version \(.*state\.pt\)"):
+        pretrain(Recipe(tmp_path, seed=3, steps=1))
+    assert (tmp_path / "state.pt").read_bytes() == before
+
+
 @pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path):
     """Real screens; both must end at the same step, and one line is written for both."""
-    run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1, "processes": 2}
-    folder = pretrain(Recipe(out=tmp_path / "a", **run))
+    run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1}
+    folder = pretrain(Recipe(out=tmp_path / "a", optimizer=processes(2), **run))
     assert [line["step"] for line in lines(tmp_path / "a") if "answers" in line] == [1, 2]
-    assert digest(folder) == digest(pretrain(Recipe(out=tmp_path / "b", **run)))
+    assert digest(folder) == digest(pretrain(Recipe(out=tmp_path / "b", optimizer=processes(2), **run)))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "chunks", undrawn)
     true = objectives.digit_weights
     monkeypatch.setattr(objectives, "digit_weights", lambda *given: true(*given) * float("nan"))
-    with pytest.raises(TrainingError, match="not finite"):
+    with pytest.raises(TrainingError, match=r"the loss of step 0 is nan \(pretraining\)"):
         pretrain(Recipe(tmp_path, seed=3, steps=2, seeing=0))
 
 
@@ -229,7 +242,7 @@ def test_what_is_read_weighs_more_than_a_token_of_an_action(encoder):
 
 
 def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
-    training = module._Training(Recipe(tmp_path, steps=1000, seeing=0), 0)
+    training = module._Training(Recipe(tmp_path, steps=1000, seeing=0))
     rates = {}
     for step in (0, 99, 199, 500, 749, 875, 999):
         training.step = step
@@ -239,15 +252,15 @@ def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
 
 def test_what_cannot_be_run_is_refused_before_it_begins(tmp_path):
     with pytest.raises(BadInput, match="3 processes do not share 8 screens evenly"):
-        pretrain(Recipe(tmp_path / "out", processes=3))
+        pretrain(Recipe(tmp_path / "out", optimizer=processes(3)))
     with pytest.raises(ModelError, match="no such model folder"):
-        pretrain(Recipe(tmp_path / "out", start=tmp_path / "nowhere", processes=2))
+        pretrain(Recipe(tmp_path / "out", start=tmp_path / "nowhere", optimizer=processes(2)))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_only_sees_keeps_its_rate(tmp_path):
     for steps in (900, 1000):
-        training = module._Training(Recipe(tmp_path, steps=steps, seeing=1000), 0)
+        training = module._Training(Recipe(tmp_path, steps=steps, seeing=1000))
         training.step = 800
         assert training._schedule() == 1
 

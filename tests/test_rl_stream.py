@@ -22,7 +22,8 @@ from flywheel.rollout.episode import run_episode, seed_of
 from flywheel.training import rl
 from flywheel.training.curriculum import Curriculum
 from flywheel.training.experience import experiences, turns
-from flywheel.training.update import learner, ppo_update
+from flywheel.training.learner import Learner
+from flywheel.training.update import ppo_update
 
 RL = {
     "steps": 3, "tasks_per_step": 3, "samples": 2, "minibatch": 8, "actor_lr": 1e-3, "value_pretraining_steps": 0,
@@ -51,7 +52,7 @@ def train(model, folder, block, tasks=TASKS, **more):
 async def synchronous(model, folder, chosen: config.Settings) -> dict:
     """The loop as plainly as it can be written: one episode after another, no pool, nothing on disk but weights."""
     seed = lambda *names: seed_of(chosen.seed, 1, "games", *names)  # noqa: E731
-    encoder, made = Encoder.from_folder(model), learner(load_model(model), chosen.rl, seed("value"))
+    encoder, made = Encoder.from_folder(model), Learner(load_model(model), chosen.rl, seed("value"))
     curriculum, tasks = Curriculum(TASKS, chosen.rl, seed("curriculum")), {t.task_id: t for t in TASKS}
     alone = chosen.policy.model_copy(update={"batch": 1, "cache_mb": 0})
     drawn: Counter[str] = Counter()
@@ -77,22 +78,22 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
     return made.policy.state_dict()
 
 
-def both_ways(model, folder, advantage) -> tuple[bool, bool]:
+def both_ways(model, folder, algorithm) -> tuple[bool, bool]:
     """Whether the two loops give the same weights, and others than at the start."""
     torch.set_num_threads(1)  # how sums are split changes their last bits, and a run shares the threads out
     evaluate.score = lambda task, state: float(task.params["side"] == "left")
-    wanted = asyncio.run(synchronous(model, folder, settings(rl=RL | {"advantage": advantage}, policy=POLICY)))
-    train(model, folder, {"advantage": advantage})
+    wanted = asyncio.run(synchronous(model, folder, settings(rl=RL | {"algorithm": algorithm}, policy=POLICY)))
+    train(model, folder, {"algorithm": algorithm})
     got, before = (load_file(path / "model.safetensors") for path in (folder / "out", model))
     same = [all(torch.equal(got[name], other[name]) for name in got) for other in (wanted, before)]
     return same[0], not same[1]
 
 
-@pytest.mark.parametrize("advantage", ["gae", "group"])
-def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(model, tmp_path, advantage):
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(model, tmp_path, algorithm):
     """In a process of its own, as a run is: what others load (speech recognition) changes the last bits of sums."""
     with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-        assert fresh.submit(both_ways, model, tmp_path, advantage).result(300) == (True, True)
+        assert fresh.submit(both_ways, model, tmp_path, algorithm).result(300) == (True, True)
 
 
 def test_staleness_stays_within_its_bound(model, tmp_path):

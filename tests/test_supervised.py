@@ -9,6 +9,7 @@ import pytest
 import torch
 from lamps import LEFT, RIGHT, screen, settings, small_model
 from safetensors.torch import load_file
+from trainees import needs_deepspeed
 
 from flywheel.agent.prompt import build_context
 from flywheel.errors import TrainingError
@@ -80,6 +81,52 @@ def test_killed_run_ends_with_the_same_weights(base, samples, tmp_path):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=needs_deepspeed)])
+def test_two_processes_come_to_what_one_comes_to(base, samples, tmp_path, monkeypatch, engine):
+    """The two were stopped in between."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+
+    class Killed(Exception):
+        pass
+
+    def kill(metric):
+        if metric["step"] == 3:
+            raise Killed
+
+    alone = train(base, tmp_path / "alone", samples)
+    two = BLOCK.model_copy(update={"processes": 2, "engine": engine, "zero_stage": 3, "pack_tokens": 300})
+    with pytest.raises(Killed):
+        train(base, tmp_path / "two", samples, settings=two, on_metric=kill)
+    steps = []
+    together = train(
+        base, tmp_path / "two", samples, settings=two, on_metric=lambda metric: steps.append(metric["step"])
+    )
+    assert steps == [3, 4, 5, 6]  # it went on from the state of step 2
+    assert together == pytest.approx(alone, rel=2e-3)
+    one, other = (load_file(tmp_path / name / "out" / "model.safetensors") for name in ("alone", "two"))
+    assert all(torch.allclose(one[name], other[name], atol=2e-4) for name in one)
+
+
+def test_a_run_goes_on_with_another_number_of_processes(base, samples, tmp_path):
+    """The state is that of the training, not of the processes that happened to do it."""
+
+    class Killed(Exception):
+        pass
+
+    def kill(metric):
+        if metric["step"] == 5:
+            raise Killed
+
+    whole = train(base, tmp_path / "whole", samples)
+    with pytest.raises(Killed):
+        train(base, tmp_path / "two", samples, on_metric=kill)
+    two, steps = BLOCK.model_copy(update={"processes": 2}), []
+    again = train(base, tmp_path / "two", samples, settings=two, on_metric=lambda metric: steps.append(metric["step"]))
+    assert steps == [5, 6]
+    assert again == pytest.approx(whole, rel=2e-3)
+
+
 def test_state_of_another_run_is_not_taken_up(base, samples, tmp_path):
     class Killed(Exception):
         pass
@@ -102,7 +149,7 @@ def test_no_samples_is_an_error(base, tmp_path):
 
 def test_loss_that_is_not_finite_stops_and_leaves_no_model(base, samples, tmp_path):
     broken = [replace(s, prompt=replace(s.context, pixel_values=s.context.pixel_values * np.nan)) for s in samples]
-    with pytest.raises(TrainingError, match="the loss is nan at step 1"):
+    with pytest.raises(TrainingError, match="the loss of step 1 is nan"):
         train(base, tmp_path, broken)
     assert not (tmp_path / "out").exists()
 

@@ -16,7 +16,8 @@ from flywheel.errors import TrainingError
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
 from flywheel.training.experience import turns
-from flywheel.training.update import Learner, learner, policy_rate, ppo_update, value_update
+from flywheel.training.learner import Learner
+from flywheel.training.update import policy_rate, ppo_update, value_update
 from flywheel.training.value_pretraining import pretrain_value
 
 RL = Rl(minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1, warmup=2)
@@ -33,7 +34,7 @@ def batch(folder):
 
 
 def fresh(folder, rl: Rl = RL) -> Learner:
-    return learner(load_model(folder), rl, 0)
+    return Learner(load_model(folder), rl, 0)
 
 
 def update(made: Learner, batch, rl: Rl = RL, seed: int = 1) -> dict[str, float]:
@@ -139,9 +140,9 @@ def test_log_probabilities_at_one_alone(folder, batch):
 
 
 def test_group_relative_advantages_need_no_value_model(folder, batch):
-    rl = RL.model_copy(update={"advantage": "group"})
+    rl = RL.model_copy(update={"algorithm": "grpo"})
     made = fresh(folder, rl)
-    before = {name: tensor.clone() for name, tensor in made.value.state_dict().items()}
+    assert made.value is None
     cut, horizon = turns(batch, made, rl)
     assert math.isnan(horizon)
     of = {e.trajectory_id: sum(e.rewards) for e in batch}
@@ -155,7 +156,7 @@ def test_group_relative_advantages_need_no_value_model(folder, batch):
         assert turn.advantages == pytest.approx(np.full(len(turn.sample.response), expected))
     figures = ppo_update(made, cut, rl, 1)
     assert "value_loss" not in figures
-    assert all(torch.equal(before[name], tensor) for name, tensor in made.value.state_dict().items())
+    assert set(made.state_dict()["modules"]) == {"policy"}
 
 
 def test_state_holds_all(folder, batch, tmp_path):
@@ -166,7 +167,7 @@ def test_state_holds_all(folder, batch, tmp_path):
     expected = update(straight, batch, rl, seed=2)
     update(first, batch, rl)
     torch.save(first.state_dict(), tmp_path / "state.pt")
-    second = learner(load_model(folder), rl, 99)
+    second = Learner(load_model(folder), rl, 99)
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert (second.version, second.gradient_steps) == (1, 1)
     assert update(second, batch, rl, seed=2) == expected
@@ -177,13 +178,14 @@ def test_state_holds_all(folder, batch, tmp_path):
 def test_weights_that_do_not_fit(folder, batch):
     made = fresh(folder)
     state = made.state_dict()
+    weights = state["modules"]
     name = "model.language_model.norm.weight"
-    with pytest.raises(TrainingError, match=rf"policy's {name} is 64, the saved one 63 \(RL state\)"):
-        made.load_state_dict(state | {"policy": state["policy"] | {name: torch.zeros(63)}})
+    with pytest.raises(TrainingError, match=rf"policy's {name} is 64, the saved one 63 \(the saved state\)"):
+        made.load_state_dict(state | {"modules": weights | {"policy": weights["policy"] | {name: torch.zeros(63)}}})
     with pytest.raises(TrainingError, match="is not among the saved weights"):
-        made.load_state_dict(state | {"value": {}})
-    with pytest.raises(TrainingError, match="RL state"):
-        made.load_state_dict(state | {"actor": {"state": {}, "param_groups": []}})
+        made.load_state_dict(state | {"modules": weights | {"value": {}}})
+    with pytest.raises(TrainingError, match="the saved state"):
+        made.load_state_dict(state | {"engines": state["engines"] | {"policy": {"state": {}, "param_groups": []}}})
 
 
 def test_warmup():
@@ -241,9 +243,9 @@ def test_weights_that_give_no_number_stop_the_step_by_name(folder, batch):
     cut = turns(batch, made, RL)[0]
     with torch.no_grad():
         made.policy.model.language_model.norm.weight.fill_(math.nan)
-    with pytest.raises(TrainingError, match=r"the loss of step 1, gradient step 1 is nan \(PPO\)"):
+    with pytest.raises(TrainingError, match=r"the loss of the policy in step 1, gradient step 1 is nan \(RL\)"):
         ppo_update(made, cut, RL, 1)
     broken = [replace(turn, returns=turn.returns * math.nan) for turn in cut]
     made = fresh(folder)
-    with pytest.raises(TrainingError, match=r"the value loss of step 1 is nan"):
+    with pytest.raises(TrainingError, match=r"the loss of V in step 1 is nan"):
         value_update(made, broken, RL)

@@ -1,4 +1,5 @@
-"""Training in this process, or in several of one machine that make the same calls and exchange gradients.
+"""Training in this process, or in several of one machine that make the same calls and exchange gradients: CT, SFT, RL,
+pretraining.
 
 Several are all of them processes of their own: torch.distributed and DeepSpeed join a process for good, and this one
 has other runs to lead. Between calls they wait at a pipe, for as long as rollouts take; they end with this process, by
@@ -7,6 +8,7 @@ whatever it ends.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import time
@@ -21,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from flywheel.errors import FlywheelError, TrainingError
+from flywheel.training.parent import end_with_parent
 
 T = TypeVar("T")
 
@@ -29,20 +32,24 @@ _GRACE_S = 10.0  # once one has failed or is to end, for the others
 
 class Crew(Generic[T]):
     """size: processes. make: gives each its member; it can be pickled. threads: of each. limit: seconds that a call, or
-    the start, may take where there are several.
+    the start, may take where there are several. where: the setting that says how many, which errors name.
 
     Raises what `make` raises, or TrainingError where a process ends.
     """
 
-    def __init__(self, make: Callable[[], T], size: int = 1, threads: int = 1, limit: float = 3600) -> None:
+    def __init__(
+        self, make: Callable[[], T], size: int = 1, threads: int = 1, limit: float = 3600, where: str = "processes"
+    ) -> None:
         self._processes: list[_Process] = []
         self._limit = limit
         if size == 1:
             self._member = make()
             return
+        atexit.register(self.close)  # else this process would wait for them as it ends
         place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         try:
-            self._processes = [_Process(make, rank, place, threads, limit) for rank in range(size)]
+            for rank in range(size):
+                self._processes.append(_Process(make, rank, place, threads, limit, where))
             self._answers()
         except BaseException:
             self.close()
@@ -72,6 +79,7 @@ class Crew(Generic[T]):
         return answers[0]
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         for process in self._processes:
             process.pipe.close()
         for process in self._processes:
@@ -91,12 +99,16 @@ class _Failed(Exception):
 class _Process:
     """One of them, as this process sees it."""
 
-    def __init__(self, make: Callable[[], Any], rank: int, place: dict[str, str], threads: int, limit: float) -> None:
+    def __init__(
+        self, make: Callable[[], Any], rank: int, place: dict[str, str], threads: int, limit: float, where: str
+    ) -> None:
         spawn = get_context("spawn")  # a fork would have this process's locks, and no thread that frees them
         self.pipe, theirs = spawn.Pipe()
         self._name = f"training process {rank + 1} of {place['WORLD_SIZE']}"
+        self._where = where
         place = place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        self._process = spawn.Process(target=_work, args=(theirs, make, place, threads, limit), daemon=True)
+        # No daemon, which could start none of its own: pretraining has its screens drawn beside it.
+        self._process = spawn.Process(target=_work, args=(theirs, make, place, threads, limit))
         self._process.start()
         theirs.close()
 
@@ -123,8 +135,8 @@ class _Process:
         return result
 
     def _named(self, why: str) -> TrainingError:
-        fix = "start again, it goes on where it was; if it comes again, lower rl.processes or rl.pack_tokens"
-        return TrainingError(f"{self._name}: {why}", where="rl.processes", fix=fix)
+        fix = "start again, it goes on where it was; if it comes again, take fewer processes or smaller packs"
+        return TrainingError(f"{self._name}: {why}", where=self._where, fix=fix)
 
     def end(self) -> None:
         self._process.join(_GRACE_S)
@@ -136,6 +148,7 @@ class _Process:
 
 def _work(pipe: Connection, make: Callable[[], Any], place: dict[str, str], threads: int, limit: float) -> None:
     """What each process does: make its member, then what it is told, until the pipe is closed."""
+    end_with_parent()
     torch.set_num_threads(threads)
     try:
         _meet(place, limit)
@@ -159,7 +172,7 @@ def _meet(place: dict[str, str], limit: float) -> None:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(place["RANK"]) % torch.cuda.device_count())
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=limit))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=limit))
 
 
 def _free_port() -> int:

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
+
 from flywheel.errors import TrainingError
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl
@@ -252,3 +254,18 @@ def _fraction(seed: int, *names: object) -> float:
     """0 <= fraction < 1, a function of seed and names: the first order."""
     said = " ".join(map(str, ("curriculum", seed, *names)))
     return int.from_bytes(hashlib.sha256(said.encode()).digest()[:6]) / 2**48
+
+
+class Shuffled:
+    """Tasks in shuffled rounds, none again before all have come: for value pretraining, whose policy is fixed."""
+
+    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
+        self._order = [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]
+        self._drawn = 0
+
+    def next(self) -> Task:
+        self._drawn += 1
+        return self._order[(self._drawn - 1) % len(self._order)]
+
+    def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
+        pass

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
-import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,6 +17,7 @@ from flywheel.sandbox import chromium
 from flywheel.synthesis import scenes
 from flywheel.synthesis.render import Renderer
 from flywheel.training.mixture import plan
+from flywheel.training.parent import end_with_parent
 
 CHUNK = 256  # scenes drawn at once
 
@@ -41,16 +40,6 @@ def chunks(name: str, first: int, coordinates: int) -> Iterator[tuple[int, np.nd
         # Waited for, though a drawing may be under way: else the worker and the end of this process can wait for each
         # other without end.
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def end_with_parent() -> None:
-    """In a process that was started: a killed parent must not leave it, and its browser, behind."""
-
-    def watch() -> None:
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @cache

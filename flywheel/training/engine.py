@@ -1,15 +1,16 @@
-"""What takes the gradient steps: plain torch, or DeepSpeed's ZeRO 1 to 3, behind one contract and with one loop.
+"""The gradient steps of every training: plain torch, or DeepSpeed's ZeRO 1 to 3, behind one contract and one loop.
 
-Several processes (`crew`) share one global batch: each reads its parts of it, and the gradient is the sum over all
-of them, as the loss is (`ppo.py`: sums over the tokens, divided by their number in the global batch). So how many
-processes there are, and which engine, changes the losses by rounding alone (tests/test_engines.py).
+CT, SFT, RL's policy and value model, and pretraining all take theirs by `gradient_step`. Several
+processes (`crew`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them, as
+the loss is (`ppo.py`: sums over the tokens, divided by their number in the global batch). So how many processes there
+are, and which engine, changes the losses by rounding alone (tests/test_engines.py).
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -18,13 +19,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
-from flywheel.settings import Rl
+from flywheel.settings import Optimizer
 
 T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """One trained module with its optimiser. rank, size: this process, and how many there are.
+    """One trained module with its optimiser. rank, size: this process, and how many there are. holds_weights: whether
+    its `state_dict` has the module's weights, too.
 
     Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
     """
@@ -32,6 +34,7 @@ class Engine(Protocol):
     rank: int
     size: int
     module: nn.Module
+    holds_weights: bool
 
     def forward(self, *inputs: Any) -> Any:
         """The module's forward pass."""
@@ -40,9 +43,9 @@ class Engine(Protocol):
         """Add the gradient of this process's part of the loss. last: the next call is `step`."""
 
     def step(self, rate: float) -> float:
-        """Add up the gradients of the processes, cut their norm to rl.max_grad_norm, take a step at this learning rate.
+        """Add up the gradients of the processes, cut their norm to max_grad_norm, take a step at this learning rate.
 
-        Returns the norm before the cut. Raises TrainingError where it is not finite.
+        Returns the norm before the cut.
         """
 
     def full(self) -> Any:
@@ -57,10 +60,12 @@ class Engine(Protocol):
 class TorchEngine:
     """AdamW in every process, with all of the weights."""
 
-    def __init__(self, module: nn.Module, rl: Rl, rate: float) -> None:
-        self.module, self._norm = module, rl.max_grad_norm
+    holds_weights = False
+
+    def __init__(self, module: nn.Module, chosen: Optimizer) -> None:
+        self.module, self._norm = module, chosen.max_grad_norm
         self.rank, self.size = processes()
-        self.optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=0.0)
+        self.optimizer = adamw(list(module.parameters()), chosen)
         self.optimizer.zero_grad(set_to_none=True)
 
     def forward(self, *inputs: Any) -> Any:
@@ -74,8 +79,7 @@ class TorchEngine:
         if self.size > 1:
             _add_up(parameters)
         norm = float(nn.utils.clip_grad_norm_(parameters, self._norm))
-        finite(norm, "the gradient's norm")
-        _set_rate(self.optimizer, rate)
+        set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
@@ -91,13 +95,50 @@ class TorchEngine:
         self.optimizer.load_state_dict(state)
 
 
-def open_engine(module: nn.Module, rl: Rl, rate: float) -> Engine:
-    """The engine that rl.engine names. Raises TrainingError where DeepSpeed is not installed."""
-    if rl.engine == "torch":
-        return TorchEngine(module, rl, rate)
+def open_engine(module: nn.Module, chosen: Optimizer) -> Engine:
+    """The engine that the settings name. Raises TrainingError where DeepSpeed is not installed."""
+    if chosen.engine == "torch":
+        return TorchEngine(module, chosen)
     from flywheel.training.zero import ZeroEngine
 
-    return ZeroEngine(module, rl, rate, rl.zero_stage)
+    return ZeroEngine(module, chosen)
+
+
+def gradient_step(
+    engine: Engine,
+    mine: Sequence[tuple[T, float]],
+    loss_of: Callable[[T], tuple[Tensor, Sequence[float]]],
+    rate: float,
+    *,
+    what: str,
+    where: str,
+) -> tuple[list[float], float]:
+    """One gradient step on a batch that the processes share, in as many passes as this one has parts of it.
+
+    mine: the parts of this process, each with the weight of its loss (`rounds`; 0: a part that only fills up).
+    loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise. what,
+    where: how errors name the step.
+
+    Returns ([loss, *figures] of the whole batch, the gradient's norm before it was cut). Raises TrainingError where
+    the loss or the norm is not finite; all processes see what one has met.
+    """
+    sums: list[float] = []
+    for number, (part, weight) in enumerate(mine):
+        loss, figures = loss_of(part)
+        loss = loss * weight
+        engine.backward(loss, last=number == len(mine) - 1)
+        found = [float(loss.detach()), *figures] if weight else [0.0] * (1 + len(figures))
+        sums = [total + more for total, more in zip(sums or [0.0] * len(found), found, strict=True)]
+    sums = added(sums, engine)
+    _check(sums[0], f"the loss of {what}", where)
+    norm = engine.step(rate)
+    _check(norm, f"the gradient's norm of {what}", where)
+    return sums, norm
+
+
+def _check(value: float, what: str, where: str) -> None:
+    if not math.isfinite(value):
+        raise TrainingError(f"{what} is {value}", where=where, fix="lower the learning rate")
 
 
 def processes() -> tuple[int, int]:
@@ -131,13 +172,12 @@ def collected(mine: T, engine: Engine) -> list[T]:
     return every
 
 
-def finite(value: float, what: str) -> None:
-    """Raises TrainingError where it is not."""
-    if not math.isfinite(value):
-        raise TrainingError(f"{what} is {value}", where="PPO", fix="lower the learning rates")
+def adamw(parameters: Sequence[nn.Parameter], chosen: Optimizer) -> torch.optim.AdamW:
+    """Its rate is set at each step."""
+    return torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay)
 
 
-def _set_rate(optimizer: Any, rate: float) -> None:
+def set_rate(optimizer: Any, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -147,11 +187,16 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def _add_up(parameters: Sequence[nn.Parameter]) -> None:
-    """Sum the gradients over the processes in one exchange."""
-    for parameter in parameters:
-        if parameter.grad is None:  # a process may have had no such part
+    """Sum the gradients over the processes in one exchange. What no process has a gradient of is left without one, as
+    one process alone would leave it: its optimiser then neither moves nor decays it."""
+    there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+    there = there.to(parameters[0].device)
+    dist.all_reduce(there, dist.ReduceOp.MAX)
+    trained = [parameter for parameter, anywhere in zip(parameters, there.tolist(), strict=True) if anywhere]
+    for parameter in trained:
+        if parameter.grad is None:  # another process has had such a part
             parameter.grad = torch.zeros_like(parameter)
-    flat = torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
+    flat = torch.cat([parameter.grad.reshape(-1) for parameter in trained])
     dist.all_reduce(flat)
-    for piece, parameter in zip(flat.split([parameter.numel() for parameter in parameters]), parameters, strict=True):
+    for piece, parameter in zip(flat.split([parameter.numel() for parameter in trained]), trained, strict=True):
         parameter.grad.copy_(piece.view_as(parameter))

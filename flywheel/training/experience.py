@@ -1,8 +1,9 @@
-"""From episodes to PPO's training samples: shaped rewards, values, advantages per trajectory, and only then the cut.
+"""From episodes to training samples: shaped rewards, values, advantages per trajectory, and only then the cut.
 
-PPO's denominator are the log-probabilities as sampled: those that the policy recorded when it drew the token, at the
-sampling temperature. Each token has those of the weights that really drew it, so a trajectory that several weight
-versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is its own sampler.
+The denominator of the policy's ratio are the log-probabilities as sampled: those that the policy recorded when it drew
+the token, at the sampling temperature. Each token has those of the weights that really drew it, so a trajectory that
+several weight versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is
+its own sampler.
 One forward pass of the policy as it is gives the hidden states that V reads, and the same log-probabilities once more:
 on samples of the newest weights the two must agree (`mismatch`); on older ones they show how far the policy has moved
 on (`drift`), and the step's own move is clipped around them (`ppo.policy_loss`).
@@ -26,9 +27,8 @@ from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import step_context
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl, Settings
+from flywheel.training.algorithm import Rewarded, find
 from flywheel.training.engine import collected, rounds
-from flywheel.training.gae import estimate_turns
-from flywheel.training.group import group_relative
 from flywheel.training.learner import Learner
 from flywheel.training.reading import Item
 from flywheel.training.samples import Sample, agent_samples
@@ -58,19 +58,19 @@ class Turn:
 
     old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
     these sampled it (`fresh`). apart: [response], |recomputed - sampled| under the weights as they are. hidden: what V
-    reads, [response, width]. item: the sample as the model reads it.
+    reads, [response, width]. returns, values, hidden: None where there is no V. item: the sample as the model reads it.
     """
 
     sample: Sample
     task_id: str
     advantages: np.ndarray
-    returns: np.ndarray
-    values: np.ndarray
+    returns: np.ndarray | None
+    values: np.ndarray | None
     old_logprobs: np.ndarray
     proximal: np.ndarray
     apart: np.ndarray
     fresh: bool
-    hidden: Tensor
+    hidden: Tensor | None
     success: bool
     item: Item
 
@@ -105,7 +105,7 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
     # A goal that was reached is an end, also where the limit came in the same step.
     cut_off = episode.trajectory["status"] != "completed" and not result.v
     beyond = None
-    if cut_off and settings.rl.bootstrap and settings.rl.advantage == "gae":  # GRPO has no value to end in
+    if cut_off and settings.rl.bootstrap and find(settings.rl.algorithm).needs_value:  # else there is no V to end in
         context = step_context(
             task.instruction, episode.steps, episode.images, episode.last_screen, settings.policy,
             count=encoder.count, summarizer=summarizer,
@@ -126,10 +126,8 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
 
 
 def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[Turn], float]:
-    """Values and advantages over each whole trajectory, then one turn a step; and the mean horizon in tokens.
-
-    rl.advantage gae: decoupled, length-adaptive GAE. group: GRPO's, from the sums of the trajectories' rewards; the
-    horizon is then NaN.
+    """Values and advantages over each whole trajectory, as the learner's algorithm has them, then one turn a step; and
+    the mean horizon in tokens (NaN where the algorithm has none).
 
     Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step without a trainable
     token, a reward or log-probability that is not finite, and a step whose log-probabilities nobody knows.
@@ -140,36 +138,39 @@ def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[T
         _check(experience)
     items = [[learner.reader.item(s.context, s.response) for s in experience.samples] for experience in batch]
     # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
-    cut = [number for number, experience in enumerate(batch) if experience.beyond is not None]
+    valued = learner.value is not None
+    cut = [number for number, experience in enumerate(batch) if valued and experience.beyond is not None]
     beyond = [learner.reader.item(batch[number].beyond, (0,)) for number in cut]
-    read = _read(learner, [*(item for some in items for item in some), *beyond], rl)
-    states = iter(read)
+    states = iter(_read(learner, [*(item for some in items for item in some), *beyond], rl))
     mine = [[next(states) for _ in some] for some in items]
-    with torch.no_grad():
-        ends = {number: float(learner.value(hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}
-    relative = group_relative([sum(e.rewards) for e in batch], [e.task_id for e in batch])
-    result, horizons = [], []
-    for number, (experience, some, states_of) in enumerate(zip(batch, items, mine, strict=True)):
-        values = [learner.value.evaluate(hidden).double().cpu().numpy() for hidden, _, _ in states_of]
-        got = estimate_turns(
-            experience.rewards, values, gamma=rl.gamma, lambda_critic=rl.lambda_critic, alpha=rl.alpha,
-            lambda_policy=rl.lambda_policy, bootstrap=ends.get(number, 0.0),
-            outcome=experience.score if number in ends else 0.0,
-        )  # fmt: skip
-        grouped = rl.advantage == "group"
-        horizons.append(float("nan") if grouped else got.horizon)
+    ends = {number: float(_values(learner, hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}
+    rewarded = [
+        Rewarded(
+            experience.task_id, experience.rewards, tuple(len(item.response) for item in some),
+            tuple(_values(learner, hidden) for hidden, _, _ in states_of) if valued else (),
+            bootstrap=ends.get(number, 0.0), outcome=experience.score if number in ends else 0.0,
+        )
+        for number, (experience, some, states_of) in enumerate(zip(batch, items, mine, strict=True))
+    ]  # fmt: skip
+    estimates = learner.algorithm.advantages(rewarded, rl)
+    result = []
+    for experience, some, states_of, one, got in zip(batch, items, mine, rewarded, estimates, strict=True):
         for row, (sample, item, (hidden, *logs)) in enumerate(zip(experience.samples, some, states_of, strict=True)):
             fresh = sample.version in (None, learner.version)
             old, apart = _as_sampled(sample, *logs, fresh, rl)
-            proximal = old if fresh else logs[0]
-            advantages = np.full(len(item.response), relative[number]) if grouped else got.advantages[row]
             result.append(
                 Turn(
-                    sample, experience.task_id, advantages, got.returns[row], values[row], old, proximal, apart,
-                    fresh, hidden, experience.success, item,
+                    sample, experience.task_id, got.advantages[row], got.returns[row] if valued else None,
+                    one.values[row] if valued else None, old, old if fresh else logs[0], apart, fresh, hidden,
+                    experience.success, item,
                 )
             )  # fmt: skip
-    return result, float(np.mean(horizons))
+    return result, float(np.mean([got.horizon for got in estimates]))
+
+
+def _values(learner: Learner, hidden: Tensor) -> np.ndarray:
+    """V [...] of hidden states [..., width]."""
+    return learner.value.evaluate(hidden).double().cpu().numpy()
 
 
 def _check(experience: Experience) -> None:
@@ -215,9 +216,9 @@ def _as_sampled(
 
 
 @torch.no_grad()
-def _read(learner: Learner, items: Sequence[Item], rl: Rl) -> list[tuple[Tensor, np.ndarray, np.ndarray]]:
-    """Of each item's response the hidden states [response, width] and the log-probabilities [response], at the
-    sampling temperature and at 1. Several processes read a part each."""
+def _read(learner: Learner, items: Sequence[Item], rl: Rl) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
+    """Of each item's response the hidden states [response, width], where V reads them, and the log-probabilities
+    [response], at the sampling temperature and at 1. Several processes read a part each."""
     found = {}
     for part, weight in rounds(learner.reader.parts(items, rl, learner.actor.size), learner.actor):
         hidden, _, *logprobs = learner.actor.forward(part, rl.temperature, 1.0)
@@ -225,7 +226,7 @@ def _read(learner: Learner, items: Sequence[Item], rl: Rl) -> list[tuple[Tensor,
         if weight:
             pieces = [hidden.detach().tensor_split(ends), *(np.split(read.cpu().numpy(), ends) for read in logprobs)]
             found |= {
-                member: (state.clone(), tempered.copy(), natural.copy())
+                member: (state.clone() if learner.value is not None else None, tempered.copy(), natural.copy())
                 for member, state, tempered, natural in zip(part.members, *pieces, strict=True)
             }
     every = {member: read for mine in collected(found, learner.actor) for member, read in mine.items()}

@@ -101,11 +101,12 @@ def estimate(
 
 @dataclass(frozen=True)
 class TurnEstimates:
-    """One array a turn, [response tokens of that turn]."""
+    """One array a turn, [response tokens of that turn]. returns: none where nothing is trained on them. horizon: NaN
+    where a reward reaches every token alike."""
 
     advantages: tuple[np.ndarray, ...]
-    returns: tuple[np.ndarray, ...]
-    horizon: float
+    returns: tuple[np.ndarray, ...] = ()
+    horizon: float = float("nan")
 
 
 def estimate_turns(

@@ -1,4 +1,4 @@
-"""The PPO objective as pure functions on token arrays, padded or not.
+"""The PPO objective as pure functions on token arrays, padded or not, and `clipped_loss`: all of it for one pass.
 
 Sources: PPO (Schulman et al. 2017); clip-higher and the token-level mean (DAPO 2025); the positive-example term
 (VAPO 2025); section 2.5.4 of the UI-TARS-2 report. For tokens of older weights: the decoupled objective (Hilton et al.
@@ -17,6 +17,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 from torch import Tensor
+
+from flywheel.settings import Rl
 
 _FARTHEST = 20.0  # of log rho: beyond it exp would soon overflow, and 0 x inf make the gradient NaN
 
@@ -43,6 +45,39 @@ class PolicyTerms:
         """Token-level means, by name."""
         n = max(self.tokens, 1.0)
         return {f.name: getattr(self, f.name) / n for f in fields(self) if f.name != "tokens"}
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """The trainable tokens of one pass, part of a minibatch; each array [tokens].
+
+    logprobs: under the weights as they are trained, with gradient. old_logprobs: as sampled. proximal: under the
+    weights before this step. successful: whether its trajectory succeeded. tokens, successful_tokens: how many there
+    are in the whole minibatch, over all its parts and processes.
+    """
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    proximal: Tensor
+    advantages: Tensor
+    entropy: Tensor
+    successful: Tensor
+    tokens: int
+    successful_tokens: int
+
+
+def clipped_loss(part: TokenBatch, rl: Rl) -> tuple[Tensor, PolicyTerms]:
+    """`policy_loss`, and `positive_nll` in the measure of rl.positive_nll."""
+    every = torch.ones_like(part.logprobs, dtype=torch.bool)
+    loss, terms = policy_loss(
+        part.logprobs, part.old_logprobs, part.advantages, every, eps_low=rl.eps_low, eps_high=rl.eps_high,
+        tokens=part.tokens, dual_clip=rl.dual_clip, proximal=part.proximal, entropy=part.entropy,
+    )  # fmt: skip
+    if rl.positive_nll:
+        loss = loss + rl.positive_nll * positive_nll(
+            part.logprobs, every, part.successful, tokens=part.successful_tokens
+        )
+    return loss, terms
 
 
 def policy_loss(

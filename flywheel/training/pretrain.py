@@ -13,31 +13,34 @@ import json
 import logging
 import math
 import random
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from torch import Tensor, nn
 
 from flywheel import settings as config
-from flywheel.errors import BadInput, TrainingError
+from flywheel.errors import BadInput
 from flywheel.policy import checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.synthesis import scenes, words
 from flywheel.training import attention
-from flywheel.training.drawing import chunks, end_with_parent
+from flywheel.training.crew import Crew
+from flywheel.training.drawing import chunks
+from flywheel.training.engine import added, gradient_step, open_engine
 from flywheel.training.mixture import Tally
-from flywheel.training.objectives import WEIGHTS, Aids, Shown, losses, seeing
+from flywheel.training.objectives import WEIGHTS, Aids, Losses, Shown, losses, seeing
 from flywheel.training.packing import IGNORED, Packed, Packer
 from flywheel.training.skills import DESCRIBING, evaluate, success
+from flywheel.training.state import TrainState
 from flywheel.training.targets import name_cells, place_cells, read_cells, spell_patches
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,9 @@ SEEING_BATCH = 8  # screens of a step in which it learns to see
 COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
 DECAY = 0.998  # of the average over the weights
 KINDS = list(scenes.KINDS)
+OPTIMIZER = config.Optimizer(beta2=0.98)
+_KEY = "pretraining 2"  # of the state on disk: that of another format is not taken up
+_LIMIT_S = 6 * 3600  # for the steps between two evaluations, where several processes wait for one another
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Recipe:
     """What one pretraining does. out: its folder. start: a checkpoint to go on from.
 
     steps: gradient steps in all. seeing: those of them, the first, in which it learns to name what it sees and no more.
-    processes: they share each batch; the result depends on their number as on a seed.
+    optimizer: its processes share each batch; the result depends on their number as on a seed.
     held_out: scenes a kind in each evaluation.
     """
 
@@ -69,7 +75,7 @@ class Recipe:
     seeing: int = 7_000
     start: Path | None = None
     seconds: float = math.inf
-    processes: int = 1
+    optimizer: config.Optimizer = OPTIMIZER
     report_every: int = 50
     evaluate_every: int = 1000
     held_out: int = 24
@@ -82,11 +88,12 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
     Resumable: `out`/state.pt holds weights, optimiser and counters. `out`/log.jsonl takes a line each
     `report_every` steps and each evaluation. Stops after `steps` steps, or `seconds` of this call.
     Raises TrainingError for a loss that is not finite, ModelError for a `start` that is not a model, BadInput for a
-    number of processes that does not share the batches evenly.
+    number of processes that does not share the batches evenly, and for a state that an earlier version left.
     """
-    if SEEING_BATCH % recipe.processes:
+    size = recipe.optimizer.processes
+    if SEEING_BATCH % size:
         raise BadInput(
-            f"{recipe.processes} processes do not share {SEEING_BATCH} screens evenly", where="pretraining",
+            f"{size} processes do not share {SEEING_BATCH} screens evenly", where="pretraining",
             fix="take 1, 2, 4 or 8",
         )  # fmt: skip
     if recipe.start:
@@ -94,74 +101,87 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
     recipe.out.mkdir(parents=True, exist_ok=True)
     if not resume:
         (recipe.out / "state.pt").unlink(missing_ok=True)
-    if recipe.processes == 1:
-        _Training(recipe, 0).run()
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                torch.multiprocessing.spawn(_join, (recipe, f"{folder}/meeting"), nprocs=recipe.processes)
-            except torch.multiprocessing.ProcessRaisedException as error:
-                log.error("%s", error)
-                raise TrainingError(str(error).strip().splitlines()[-1], where="a process of pretraining") from None
+    crew = Crew(partial(_Training, recipe), size, 1, _LIMIT_S, "--processes")
+    try:
+        while not crew.do("go_on"):
+            pass
+    finally:
+        crew.close()
     return recipe.out / "base"
 
 
-def _join(rank: int, recipe: Recipe, meeting: str) -> None:
-    """One of several processes."""
-    end_with_parent()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=recipe.processes)
-    try:
-        _Training(recipe, rank).run()
-    finally:
-        dist.destroy_process_group()
+class _Pupil(nn.Module):
+    """What is trained: the model, and the aids that it leaves behind."""
+
+    def __init__(self, model: nn.Module, aids: Aids, digits: Tensor) -> None:
+        super().__init__()
+        self.model, self.aids, self._digits = model, aids, digits
+
+    def forward(self, packed: Packed, shown: Shown, only_sees: bool) -> Losses:
+        if only_sees:
+            return seeing(self.model, self.aids, packed, shown)
+        return losses(self.model, self.aids, packed, shown, self._digits)
 
 
-class _Training:
-    """Weights, optimiser, tally and counters of one process; they are the same in all."""
+class _Training(TrainState):
+    """What each process of pretraining does: weights, optimiser, tally and counters, which are the same in all."""
 
-    def __init__(self, recipe: Recipe, rank: int) -> None:
-        self.recipe, self.rank = recipe, rank
+    counters = ("step", "chunk")
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
         torch.manual_seed(recipe.seed)
         start = recipe.start
         self.encoder = Encoder.from_folder(start) if start else Encoder.new(train_tokenizer(words.corpus()), SCREEN)
         self.model = load_model(start) if start else new_model(recipe.seed)
         self.average = copy.deepcopy(self.model)
         shape = self.model.config
-        self.aids = Aids(shape.text_config.hidden_size, shape.vision_config.hidden_size)
-        self.parameters = [*self.model.parameters(), *self.aids.parameters()]
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+        aids = Aids(shape.text_config.hidden_size, shape.vision_config.hidden_size)
+        digits = torch.tensor(self.encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
+        pupil = _Pupil(self.model, aids, digits)
+        self.engine = open_engine(pupil, recipe.optimizer)
+        super().__init__({"pupil": pupil, "average": self.average}, {"pupil": self.engine})
         self.tally, self.step, self.chunk = Tally(), 0, 0
-        self._restore()
+        saved = recipe.out / "state.pt"
+        if self.load(saved, _KEY) is None and saved.exists():
+            raise BadInput(
+                "the state is of an earlier version", where=saved,
+                fix="move it away to begin anew, from its last checkpoint with --start",
+            )  # fmt: skip
         self.packer = Packer(self.encoder, SCREEN)
-        self.digits = torch.tensor(self.encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
         attention.install(self.model)
         self.model.train()
-        self.report = _Report(recipe.out, rank == 0)
+        self.report = _Report(recipe.out, self.first)
+        self._course = self._follow()
 
-    def run(self) -> None:
-        recipe, began = self.recipe, time.monotonic()
-        stream = chunks(f"{recipe.seed}/{self.rank}", self.chunk, recipe.policy.coordinates)
-        with closing(stream):
-            self._follow(stream, began)
+    def go_on(self) -> bool:
+        """Train up to the next evaluation; whether that was the last."""
+        return next(self._course, True)
 
-    def _follow(self, stream: Iterator[Any], began: float) -> None:
-        recipe = self.recipe
-        for number, pixels, drawn in stream:
-            self.chunk = number + 1
-            rng = random.Random(f"{recipe.seed}/{self.rank}/{number}/questions")
-            order = rng.sample(range(len(drawn)), len(drawn))
-            while order:
-                rows = (SEEING_BATCH if self.step < self.recipe.seeing else BATCH) // recipe.processes
-                chosen, order = order[:rows], order[rows:]
-                self._step(pixels[chosen], [drawn[row] for row in chosen], rng)
-                ended = self._together(self.step >= recipe.steps or time.monotonic() - began > recipe.seconds)
-                if self.step % recipe.report_every == 0:
-                    self.report.write(self.step, self.tally.success)
-                if self.step % recipe.evaluate_every == 0 or ended:
-                    self._keep()
-                if ended:
-                    return
+    def _follow(self) -> Iterator[bool]:
+        recipe, rank, began = self.recipe, self.engine.rank, time.monotonic()
+        with closing(chunks(f"{recipe.seed}/{rank}", self.chunk, recipe.policy.coordinates)) as stream:
+            for number, pixels, drawn in stream:
+                self.chunk = number + 1
+                rng = random.Random(f"{recipe.seed}/{rank}/{number}/questions")
+                order = rng.sample(range(len(drawn)), len(drawn))
+                while order:
+                    rows = (SEEING_BATCH if self.step < recipe.seeing else BATCH) // self.engine.size
+                    chosen, order = order[:rows], order[rows:]
+                    self._step(pixels[chosen], [drawn[row] for row in chosen], rng)
+                    ended = self.step >= recipe.steps or self._late(began)
+                    if self.step % recipe.report_every == 0:
+                        self.report.write(self.step, self.tally.success)
+                    if self.step % recipe.evaluate_every == 0 or ended:
+                        self._keep()
+                        if ended:
+                            return
+                        yield False
+
+    def _late(self, began: float) -> bool:
+        """Whether the time is over for any process: they must stop at the same step."""
+        late = time.monotonic() - began > self.recipe.seconds
+        return math.isfinite(self.recipe.seconds) and added([float(late)], self.engine)[0] > 0
 
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
         chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
@@ -172,25 +192,23 @@ class _Training:
             name_cells(self.encoder, things, SCREEN, CELLS), place_cells(things, SCREEN, CELLS),
             spell_patches(texts, SCREEN, 2 * CELLS, 2), read_cells(texts, SCREEN, CELLS),
         )  # fmt: skip
-        if self.step < self.recipe.seeing:
-            lost = seeing(self.model, self.aids, packed, shown)
-        else:
-            lost = losses(self.model, self.aids, packed, shown, self.digits)
-        self.optimizer.zero_grad(set_to_none=True)
-        lost.total.backward()
-        counts = self._counts(packed, lost.predicted, drawn, chosen)
-        total, counts = self._share(lost.total.item(), counts)
-        if not math.isfinite(total):
-            raise TrainingError("the loss is not finite", where=f"pretraining, step {self.step}")
-        for kind, (hits, asked) in zip(KINDS, counts.tolist(), strict=True):
+        lost: Losses | None = None
+
+        def loss_of(batch: Packed) -> tuple[Tensor, list[float]]:
+            nonlocal lost
+            lost = self.engine.forward(batch, shown, self.step < self.recipe.seeing)
+            return lost.total, self._counts(batch, lost.predicted, drawn, chosen).flatten().tolist()
+
+        share = 1 / self.engine.size  # of the batch: each process has screens of its own, as many as any other
+        rate = RATE * self._schedule()
+        (_, *counts), _ = gradient_step(
+            self.engine, [(packed, share)], loss_of, rate, what=f"step {self.step}", where="pretraining"
+        )
+        for kind, hits, asked in zip(KINDS, counts[::2], counts[1::2], strict=True):
             self.tally.note(kind, round(hits), round(asked))
-        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = RATE * self._schedule()
-        self.optimizer.step()
         since = self.step - (self.recipe.seeing if self.step >= self.recipe.seeing else 0)  # forgets what came before
         decay = min(DECAY, (since + 1) / (since + 10))
-        with torch.no_grad():
+        with torch.no_grad(), self.gathered():
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
         self.step += 1
         self.report.note(lost, len(drawn), sum(len(some) for some in chosen))
@@ -200,27 +218,6 @@ class _Training:
         others = max(1, self.recipe.steps - self.recipe.seeing)  # a run that only sees does not cool down
         left = (self.recipe.steps - self.step) / (COOLDOWN * others)
         return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
-
-    def _share(self, loss: float, counts: torch.Tensor) -> tuple[float, torch.Tensor]:
-        """Average the gradients over the processes in one exchange, the loss with them, and add up the counts."""
-        if self.recipe.processes == 1:
-            return loss, counts
-        parts = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        flat = torch.cat([*(part.reshape(-1) for part in parts), torch.tensor([loss]), counts.reshape(-1)])
-        dist.all_reduce(flat)
-        size = sum(part.numel() for part in parts)
-        flat[: size + 1] /= self.recipe.processes
-        for piece, part in zip(flat[:size].split([part.numel() for part in parts]), parts, strict=True):
-            part.copy_(piece.view_as(part))
-        return flat[size].item(), flat[size + 1 :].view_as(counts)
-
-    def _together(self, ended: bool) -> bool:
-        """Whether any process says so: they must stop at the same step."""
-        if self.recipe.processes == 1 or math.isinf(self.recipe.seconds):
-            return ended
-        flag = torch.tensor([float(ended)])
-        dist.all_reduce(flag)
-        return flag.item() > 0
 
     def _counts(
         self, packed: Packed, predicted: torch.Tensor, drawn: Sequence[scenes.Scene], chosen: list[list]
@@ -239,33 +236,14 @@ class _Training:
                     counts[KINDS.index(scene.kind)] += torch.tensor([float(hit), 1.0])
         return counts
 
-    def _restore(self) -> None:
-        saved = self.recipe.out / "state.pt"
-        if not saved.exists():
-            return
-        state = torch.load(saved, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.average.load_state_dict(state["average"])
-        self.aids.load_state_dict(state["aids"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.chunk = state["step"], state["chunk"]
-
     def _keep(self) -> None:
         """Save, and evaluate the average; the first process does it for all."""
-        if self.rank == 0:
-            recipe, out = self.recipe, self.recipe.out
-            state = {
-                "model": self.model.state_dict(), "average": self.average.state_dict(),
-                "aids": self.aids.state_dict(),
-                "optimizer": self.optimizer.state_dict(), "step": self.step, "chunk": self.chunk,
-            }  # fmt: skip
-            torch.save(state, out / "state.tmp")
-            (out / "state.tmp").replace(out / "state.pt")
-            save_checkpoint(self.average, self.encoder, out / "base", dtype=torch.bfloat16)
+        recipe = self.recipe
+        self.save(recipe.out / "state.pt", {"key": _KEY})
+        if self.first:
+            save_checkpoint(self.average, self.encoder, recipe.out / "base", dtype=torch.bfloat16)
             found = evaluate(self.average, self.encoder, recipe.policy, seed=recipe.seed, scenes_a_kind=recipe.held_out)
             self.report.evaluation(self.step, found)
-        if self.recipe.processes > 1:
-            dist.barrier()
 
 
 def _choose(questions: Sequence[scenes.Question], rng: random.Random) -> list[scenes.Question]:

@@ -1,4 +1,19 @@
-"""PPO in real environments for one domain (section 2.5): take a batch, update, publish the weights, repeat.
+"""RL in real environments for one domain (section 2.5): take a batch, update, publish the weights, repeat.
+
+One step, in order, each line with the file to read:
+
+ 1. tasks are drawn by what is still to be learnt of them       curriculum.py
+ 2. their episodes stream in, until a batch is whole            rollout/stream.py, rollout/ledger.py
+ 3. an outcome becomes rewards, step by step                    reward/shaping.py, experience.py (experiences)
+ 4. every process of the trainer gets the batch                 crew.py, trainer.py
+ 5. the policy is read: log-probabilities, hidden states        reading.py, packs.py, varlen.py
+ 6. V is read from the hidden states                            value.py
+ 7. whole trajectories get advantages and V's targets           algorithms/ppo.py, gae.py; algorithms/grpo.py, group.py
+ 8. and are cut into turns, the samples, held against theirs    experience.py (turns), update.py (_agreement)
+ 9. minibatches of turns get the algorithm's loss               update.py, algorithms/, ppo.py
+10. gradients are added up, cut, and move the policy, then V    engine.py (gradient_step), zero.py
+11. all of it goes to disk, so that a kill costs one step       state.py, learner.py
+12. the new weights are published, and the pool goes on         _Run._step below
 
 Rollouts stream (`rollout.stream`): while a batch is trained on, in a thread of its own, the event loop goes on acting,
 within rl.max_staleness. At 0 it waits, and the run is the synchronous one.
@@ -11,8 +26,6 @@ of what was drawn before, and episodes are put in order before anything is compu
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import shutil
 import time
@@ -24,7 +37,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from flywheel.errors import BadInput, FlywheelError, TrainingError
@@ -40,10 +52,12 @@ from flywheel.rollout.stream import Batch, Pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings
+from flywheel.training.algorithm import find
 from flywheel.training.crew import Crew
-from flywheel.training.curriculum import Curriculum, Tally
+from flywheel.training.curriculum import Curriculum, Shuffled, Tally
 from flywheel.training.experience import Experience, experiences
 from flywheel.training.rl_figures import by_world, finite, of_episodes
+from flywheel.training.rl_key import run_key
 from flywheel.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -51,19 +65,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
 OpenSandbox = Callable[[Settings], AbstractAsyncContextManager[Sandbox]]
-
-_FORMAT = 2  # of the state on disk: that of another one is not taken up
-# Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
-_FREE = {
-    "rl": {"batch_timeout_s", "threads", "processes", "device"},
-    "policy": {
-        "backend", "endpoint", "model", "key_variable", "device", "batch", "queue", "cache_mb", "timeout_s", "retries",
-    },
-    "sandbox": {
-        "browsers", "pages", "pages_min", "timeout_s", "wait_s", "lease_s", "silent_s", "idle_s", "recycle_after",
-        "browser_mb", "page_mb", "executable", "record", "record_folder", "record_mb",
-    },
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def train_rl(
 def _check(settings: Settings) -> None:
     """What can be known to fail is refused before hours of rollouts."""
     rl = settings.rl
+    find(rl.algorithm)
     if settings.policy.backend == "openai" and rl.temperature != 1 and rl.max_staleness:
         raise BadInput(
             f"a server tells log-probabilities at temperature 1 alone, and rl.temperature is {rl.temperature:g}: for "
@@ -153,21 +155,6 @@ def threads(settings: Settings, every: int) -> int:
     return settings.rl.threads or (max(1, every // 2) if beside else every)
 
 
-class _Shuffled:
-    """Tasks in shuffled rounds, none again before all have come: for value pretraining, whose policy is fixed."""
-
-    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
-        self._order = [tasks[i] for i in np.random.default_rng(seed).permutation(len(tasks))]
-        self._drawn = 0
-
-    def next(self) -> Task:
-        self._drawn += 1
-        return self._order[(self._drawn - 1) % len(self._order)]
-
-    def record(self, task_id: str, scores: Sequence[float], successes: Sequence[bool]) -> None:
-        pass
-
-
 class _Run:
     """The state of one RL run: what is learnt, how far it is, what it used, what was measured. thread: everything of
     torch is done on it (a thread that computes gets a team of OpenMP threads of its own, and keeps it)."""
@@ -185,6 +172,7 @@ class _Run:
         thread: ThreadPoolExecutor,
     ) -> None:
         self.domain, self.tasks, self.settings, self.rl = domain, tasks, settings, settings.rl
+        self.algorithm = find(self.rl.algorithm)
         self.by_id = {task.task_id: task for task in tasks}
         self.iteration, self.folder, self.on_episode, self.thread = iteration, folder, on_episode, thread
         self.encoder = Encoder.from_folder(sft_folder)
@@ -193,13 +181,13 @@ class _Run:
         self.metrics: list[dict[str, Any]] = []
         self.trajectories: list[str] = []
         self.weights: list[str] = []
-        self.key = self._key(sft_folder, prior)
+        self.key = run_key(settings, sft_folder, domain, iteration, tasks, prior)
         self.crew: Crew[Trainer] = thread.submit(self._crew, sft_folder).result()
 
     def _crew(self, sft_folder: Path) -> Crew[Trainer]:
-        make = partial(Trainer, sft_folder, self.rl, self._seed("value"))
+        make = partial(Trainer, sft_folder, self.rl, self._seed("value"), self.algorithm)
         size = self.rl.processes
-        return Crew(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s)
+        return Crew(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s, "rl.processes")
 
     async def train(self, open_sandbox: OpenSandbox, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
         await self._on_thread(self._load)
@@ -228,7 +216,7 @@ class _Run:
         count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
         plan = Plan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
-        source = _Shuffled(self.tasks, self._seed("pretraining", 0))
+        source = Shuffled(self.tasks, self._seed("pretraining", 0))
         async with self._pool(self._ledger("pretraining", source, plan, 0), policy, sandbox) as pool:
             return await pool.batch()
 
@@ -293,16 +281,16 @@ class _Run:
     # -- what it is made of ---------------------------------------------------------------------------------------
     @property
     def _pretrains(self) -> bool:
-        return bool(self.rl.value_pretraining_steps and self.rl.steps and self.rl.advantage == "gae")
+        return bool(self.rl.value_pretraining_steps and self.rl.steps and self.algorithm.needs_value)
 
     def _plan(self) -> Plan:
         rl = self.rl
-        whole = rl.advantage == "group"
         return Plan(
-            rl.samples, rl.tasks_per_step * rl.samples, rl.steps, rl.max_staleness, self._seed("train"), whole
+            rl.samples, rl.tasks_per_step * rl.samples, rl.steps, rl.max_staleness, self._seed("train"),
+            self.algorithm.whole_groups,
         )  # fmt: skip
 
-    def _ledger(self, name: str, source: Curriculum | _Shuffled, plan: Plan, version: int) -> Ledger:
+    def _ledger(self, name: str, source: Curriculum | Shuffled, plan: Plan, version: int) -> Ledger:
         return Ledger(self.folder / name, self.key, source, self.by_id, plan, version)
 
     def _pool(self, ledger: Ledger, policy: Policy, sandbox: Sandbox) -> Pool:
@@ -344,13 +332,6 @@ class _Run:
     @property
     def _path(self) -> Path:
         return self.folder / "rl.pt"
-
-    def _key(self, sft_folder: Path, prior: Tally | None) -> str:
-        """Names the run's inputs: the state of another run is not taken up."""
-        tasks = [task.task_id for task in self.tasks]
-        used = [_FORMAT, digest(sft_folder), self.domain, self.iteration, self.settings.seed, tasks]
-        blocks = [getattr(self.settings, name).model_dump(exclude=free) for name, free in _FREE.items()]
-        return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()
 
 
 def _grade(task: Task, episode: Episode) -> tuple[float, bool]:

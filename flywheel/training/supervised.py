@@ -1,4 +1,4 @@
-"""CT and SFT: one loop of next-token loss on response tokens."""
+"""CT and SFT: next-token loss on response tokens, in one process or several."""
 
 from __future__ import annotations
 
@@ -7,23 +7,31 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flywheel.errors import TrainingError
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.settings import Supervised
-from flywheel.training.reading import Reader
+from flywheel.training.crew import Crew
+from flywheel.training.engine import gradient_step, open_engine, rounds
+from flywheel.training.reading import Part, Reader
 from flywheel.training.samples import Sample
+from flywheel.training.state import TrainState
 
 log = logging.getLogger(__name__)
 
 OnMetric = Callable[[Mapping[str, Any]], None]  # called with {"step", "steps", "loss", "lr", "probability"} each step
+
+_FORMAT = 2  # of the state on disk: that of another one is not taken up
+_FREE = {"processes", "device"}  # settings that a run which goes on may have others of
 
 
 def train_supervised(
@@ -39,38 +47,66 @@ def train_supervised(
     """Train the checkpoint on the samples and write the result to `out_folder`; returns the loss of each step.
 
     A killed run that is called again with the same arguments goes on from the state in `state_folder` and ends with
-    the same weights; the state is left for the caller to delete. Raises TrainingError where there are no samples or
-    the loss is not finite.
+    the same weights; the state is left for the caller to delete. Raises TrainingError where there are no samples, the
+    loss is not finite, or one of several processes ends.
     """
+    name = out_folder.name
     if not samples:
-        raise TrainingError("there are no samples to train on", where=out_folder.name, fix="collect trajectories first")
-    encoder, model = Encoder.from_folder(model_folder), load_model(model_folder, device=settings.device)
-    model.train()
-    reader = Reader(model)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
-    )
+        raise TrainingError("there are no samples to train on", where=name, fix="collect trajectories first")
     batches = plan(len(samples), settings.batch, seed)
-    state = _State(state_folder, _key(model_folder, samples, settings, seed))
-    done, losses = state.load(model, optimizer)
-    for number in range(done, len(batches)):
-        lr = schedule(number, len(batches), settings)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        loss, probability = _accumulate(reader, [samples[i] for i in batches[number]], settings)
-        losses.append(loss)
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the loss is {loss} at step {number + 1}", where=out_folder.name, fix="lower the learning rate"
-            )
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if (number + 1) % settings.save_every == 0:
-            state.save(model, optimizer, number + 1, losses)
-        on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
-    save_checkpoint(model.eval(), encoder, out_folder)
+    path, key = state_folder / "supervised.pt", _key(model_folder, samples, settings, seed)
+    make, size = partial(_Trainer, model_folder, samples, settings, name), settings.processes
+    crew = Crew(make, size, max(1, torch.get_num_threads() // size), where=f"{name}.processes")
+    try:
+        about = crew.do("load", path, key) or {"key": key, "done": 0, "losses": []}
+        done, losses = about["done"], about["losses"]
+        if done:
+            log.info("goes on at step %d", done)
+        for number in range(done, len(batches)):
+            lr = schedule(number, len(batches), settings)
+            loss, probability = crew.do("step", batches[number], lr, number + 1)
+            losses.append(loss)
+            if (number + 1) % settings.save_every == 0:
+                crew.do("save", path, {"key": key, "done": number + 1, "losses": losses})
+            on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
+        crew.do("write", out_folder)
+    finally:
+        crew.close()
     return losses
+
+
+class _Trainer(TrainState):
+    """What each process of CT and SFT does. Each has all samples, and encodes those of a batch as it comes."""
+
+    def __init__(self, folder: Path, samples: Sequence[Sample], settings: Supervised, name: str) -> None:
+        self.samples, self.settings, self.name = samples, settings, name
+        self.encoder = Encoder.from_folder(folder)
+        self.policy = load_model(folder, device=settings.device).train()
+        self.reader = Reader(self.policy)
+        self.engine = open_engine(self.reader, settings)
+        super().__init__({"policy": self.policy}, {"policy": self.engine})
+
+    def step(self, batch: Sequence[int], rate: float, number: int) -> tuple[float, float]:
+        """One gradient step on samples by their numbers: the loss, -mean log pi over their response tokens, and the
+        tokens' mean probability."""
+        chosen = [self.samples[i] for i in batch]
+        tokens = sum(len(sample.response) for sample in chosen)
+        items = [self.reader.item(sample.context, sample.response) for sample in chosen]
+
+        def loss_of(part: Part) -> tuple[Tensor, tuple[float]]:
+            _, _, logprobs = self.engine.forward(part, 1.0)
+            return -logprobs.sum() / tokens, (float(logprobs.detach().exp().sum()) / tokens,)
+
+        parts = rounds(self.reader.parts(items, self.settings, self.engine.size), self.engine)
+        (loss, probability), _ = gradient_step(
+            self.engine, parts, loss_of, rate, what=f"step {number}", where=self.name
+        )
+        return loss, probability
+
+    def write(self, folder: Path) -> None:
+        with self.gathered():
+            if self.first:
+                save_checkpoint(self.policy.eval(), self.encoder, folder)
 
 
 def plan(count: int, batch: int, seed: int) -> list[list[int]]:
@@ -91,51 +127,9 @@ def schedule(step: int, steps: int, settings: Supervised) -> float:
     return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def _accumulate(reader: Reader, samples: Sequence[Sample], settings: Supervised) -> tuple[float, float]:
-    """Adds the gradient of the loss, -mean log pi over the response tokens of all samples; returns the loss and their
-    mean probability."""
-    tokens = sum(len(sample.response) for sample in samples)
-    items = [reader.item(sample.context, sample.response) for sample in samples]
-    loss = probability = 0.0
-    for part in reader.parts(items, settings):
-        _, _, logprobs = reader.forward(part, 1.0)
-        mean = -logprobs.sum() / tokens
-        mean.backward()
-        loss += float(mean.detach())
-        probability += float(logprobs.detach().exp().sum()) / tokens
-    return loss, probability
-
-
-class _State:
-    """The resumable state of a run: one file, replaced whole. Its key names the run's inputs: another run's state is
-    not taken up."""
-
-    def __init__(self, folder: Path, key: str) -> None:
-        self.path, self.key = folder / "supervised.pt", key
-
-    def load(self, model, optimizer) -> tuple[int, list[float]]:
-        if not self.path.is_file():
-            return 0, []
-        raw = torch.load(self.path, weights_only=True)
-        if raw["key"] != self.key:
-            return 0, []
-        model.load_state_dict(raw["model"])
-        optimizer.load_state_dict(raw["optimizer"])
-        log.info("goes on at step %d", raw["done"])
-        return raw["done"], raw["losses"]
-
-    def save(self, model, optimizer, done: int, losses: list[float]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".part")
-        torch.save(
-            {"key": self.key, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done,
-             "losses": losses}, temporary,
-        )  # fmt: skip
-        temporary.replace(self.path)
-
-
 def _key(model_folder: Path, samples: Sequence[Sample], settings: Supervised, seed: int) -> str:
-    sha = hashlib.sha256(json.dumps([digest(model_folder), repr(settings), seed]).encode())
+    block = settings.model_dump(exclude=_FREE)
+    sha = hashlib.sha256(json.dumps([_FORMAT, digest(model_folder), block, seed], sort_keys=True).encode())
     for sample in samples:
         sha.update(f"{sample.trajectory_id}|{sample.step}|{sample.response}".encode())
     return sha.hexdigest()

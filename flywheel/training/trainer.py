@@ -1,4 +1,4 @@
-"""What each training process of RL does: fit V, take PPO's steps, read and write weights and state."""
+"""What each training process of RL does: fit V, take the algorithm's steps, read and write weights and state."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.settings import Rl
+from flywheel.training.algorithm import Algorithm
 from flywheel.training.experience import Experience, turns
-from flywheel.training.update import learner, ppo_update
+from flywheel.training.learner import Learner
+from flywheel.training.update import ppo_update
 from flywheel.training.value_pretraining import pretrain_value
 
 
 class Trainer:
     """All processes that train together (`crew`) make the same calls; the first one alone writes files."""
 
-    def __init__(self, folder: Path, rl: Rl, seed: int) -> None:
+    def __init__(self, folder: Path, rl: Rl, seed: int, algorithm: Algorithm) -> None:
         """folder: the checkpoint it begins with. seed: of the value model's first weights."""
         self.rl, self.encoder = rl, Encoder.from_folder(folder)
-        self.learner = learner(load_model(folder, device=rl.device), rl, seed)
+        self.learner = Learner(load_model(folder, device=rl.device), rl, seed, algorithm)
 
     def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
         """Value pretraining; its figures."""
@@ -30,7 +30,7 @@ class Trainer:
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 
     def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """One PPO step on the batch; the figures of `ppo_update`, and horizon."""
+        """One RL step on the batch; the figures of `ppo_update`, and horizon."""
         found, horizon = turns(batch, self.learner, self.rl)
         return ppo_update(self.learner, found, self.rl, seed) | {"horizon": horizon}
 
@@ -41,20 +41,7 @@ class Trainer:
                 save_checkpoint(self.learner.policy, self.encoder, folder)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Everything that must outlast a kill, and `about`, in one file, which is replaced whole."""
-        state = self.learner.state_dict()
-        if self.learner.first:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".part")
-            torch.save({**about, "learner": state}, temporary)
-            temporary.replace(path)
+        self.learner.save(path, about)
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
-        """Back to what `save` wrote; returns its `about`, None where there is no file or one of another key."""
-        if not path.is_file():
-            return None
-        raw = torch.load(path, weights_only=True)
-        if raw["key"] != key:
-            return None
-        self.learner.load_state_dict(raw.pop("learner"))
-        return raw
+        return self.learner.load(path, key)

@@ -1,9 +1,9 @@
-"""Gradient steps of PPO: the policy's and the value model's, over minibatches of turns."""
+"""Gradient steps of RL: the policy's by its algorithm's loss, and the value model's, over minibatches of turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 
 import numpy as np
 import torch
@@ -11,21 +11,11 @@ from torch import Tensor
 
 from flywheel.errors import TrainingError
 from flywheel.settings import Rl
-from flywheel.training.engine import added, finite, rounds
+from flywheel.training.engine import gradient_step, rounds
 from flywheel.training.experience import Turn
-from flywheel.training.learner import Learner, learner
-from flywheel.training.ppo import PolicyTerms, explained_variance, policy_loss, positive_nll, value_loss
-
-__all__ = ["Learner", "learner", "normalised", "policy_rate", "ppo_update", "value_update"]
-
-
-def normalised(turns: Sequence[Turn]) -> list[Turn]:
-    """Advantages of all turns to mean 0 and deviation 1 over their tokens; unchanged where all are the same."""
-    every = np.concatenate([turn.advantages for turn in turns])
-    mean, deviation = every.mean(), every.std()
-    if deviation < 1e-8:
-        return list(turns)
-    return [replace(turn, advantages=(turn.advantages - mean) / deviation) for turn in turns]
+from flywheel.training.learner import Learner
+from flywheel.training.ppo import PolicyTerms, TokenBatch, explained_variance, value_loss
+from flywheel.training.reading import Part
 
 
 def policy_rate(step: int, rl: Rl) -> float:
@@ -34,8 +24,8 @@ def policy_rate(step: int, rl: Rl) -> float:
 
 
 def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> dict[str, float]:
-    """rl.epochs passes of the policy and rl.critic_epochs of the value model over the turns; `learner` is then of the
-    next version.
+    """rl.epochs passes of the policy and rl.critic_epochs of the value model, where there is one, over the turns;
+    `learner` is then of the next version.
 
     Returns token-level means: policy_loss, kl, entropy, clip_fraction, truncated_fraction (importance weights that were
     held), value_loss, explained_variance (of V before the update); mismatch (|log-probability recomputed - sampled| of
@@ -46,22 +36,20 @@ def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> di
     prompts, the tokens or the weights), a drift over rl.max_drift, and a loss or gradient that is not finite.
     """
     if not turns:
-        raise TrainingError("the batch is empty", where="PPO")
+        raise TrainingError("the batch is empty", where="RL")
     figures = _agreement(turns, rl)
-    grouped = rl.advantage == "group"
-    trained = normalised(turns) if rl.normalise and not grouped else list(turns)
     rng, total, norms, rate = np.random.default_rng(seed), PolicyTerms(), [], 0.0
     for part in _minibatches([t.task_id for t in turns], rl.epochs, rl.minibatch, rl.minibatch_by, rng):
         rate = policy_rate(learner.gradient_steps, rl)
-        terms, norm = _policy_step(learner, [trained[i] for i in part], rl, rate)
+        terms, norm = _policy_step(learner, [turns[i] for i in part], rl, rate)
         total, norms = total + terms, [*norms, norm]
     means = total.means()
     figures |= {
         "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"], "clip_fraction": means["clipped"],
         "truncated_fraction": means["truncated"],
-        "grad_norm": float(np.mean(norms)), "learning_rate": rate, "tokens": float(len(_all(turns, "returns"))),
+        "grad_norm": float(np.mean(norms)), "learning_rate": rate, "tokens": float(len(_all(turns, "advantages"))),
     }  # fmt: skip
-    if not grouped:
+    if learner.value is not None:
         names = [str(number) for number in range(len(turns))]
         parts = _minibatches(names, rl.critic_epochs, rl.minibatch, "turn", rng)
         losses = [value_update(learner, [turns[i] for i in part], rl) for part in parts]
@@ -94,47 +82,41 @@ def _agreement(turns: Sequence[Turn], rl: Rl) -> dict[str, float]:
 def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
     """One gradient step of the value model on all tokens of the turns; returns its loss."""
     engine, tokens = learner.critic, sum(len(turn.returns) for turn in turns)
-    mine, weight = rounds([turns[start :: engine.size] for start in range(min(engine.size, len(turns)))], engine)[0]
-    returns = torch.from_numpy(_all(mine, "returns")).float()
-    hidden = torch.cat([turn.hidden for turn in mine])
-    values, returns = engine.forward(hidden), returns.to(hidden.device)
-    loss = weight * value_loss(values, returns, torch.ones_like(returns, dtype=torch.bool), tokens=tokens)
-    total = added([float(loss.detach())], engine)[0]
-    finite(total, f"the value loss of step {learner.version + 1}")
-    engine.backward(loss, last=True)
-    engine.step(rl.critic_lr)
-    return total
+
+    def loss_of(mine: Sequence[Turn]) -> tuple[Tensor, tuple[()]]:
+        hidden = torch.cat([turn.hidden for turn in mine])
+        returns = torch.from_numpy(_all(mine, "returns")).float().to(hidden.device)
+        values = engine.forward(hidden)
+        return value_loss(values, returns, torch.ones_like(returns, dtype=torch.bool), tokens=tokens), ()
+
+    parts = [turns[start :: engine.size] for start in range(min(engine.size, len(turns)))]
+    what = f"V in step {learner.version + 1}"
+    (loss,), _ = gradient_step(engine, rounds(parts, engine), loss_of, rl.critic_lr, what=what, where="RL")
+    return loss
 
 
 def _policy_step(learner: Learner, turns: Sequence[Turn], rl: Rl, rate: float) -> tuple[PolicyTerms, float]:
     """One gradient step of the policy, over parts of the minibatch; its sums, and the gradient's norm."""
-    engine, terms, lost = learner.actor, PolicyTerms(), 0.0
-    tokens = sum(len(turn.returns) for turn in turns)
-    positive_tokens = sum(len(turn.returns) for turn in turns if turn.success)
-    parts = rounds(learner.reader.parts([turn.item for turn in turns], rl, engine.size), engine)
-    for number, (part, weight) in enumerate(parts):
+    engine, tokens = learner.actor, sum(len(turn.advantages) for turn in turns)
+    successful_tokens = sum(len(turn.advantages) for turn in turns if turn.success)
+
+    def loss_of(part: Part) -> tuple[Tensor, tuple[float, ...]]:
         some = [turns[member] for member in part.members]
         _, entropy, logprobs = engine.forward(part, rl.temperature)
         old, proximal, advantages = (
             _tensor(_all(some, name), logprobs) for name in ("old_logprobs", "proximal", "advantages")
         )
-        every = torch.ones_like(logprobs, dtype=torch.bool)
-        loss, got = policy_loss(
-            logprobs, old, advantages, every, eps_low=rl.eps_low, eps_high=rl.eps_high, tokens=tokens,
-            dual_clip=rl.dual_clip, proximal=proximal, entropy=entropy,
+        success = np.repeat([turn.success for turn in some], [len(turn.advantages) for turn in some])
+        batch = TokenBatch(
+            logprobs, old, proximal, advantages, entropy, torch.from_numpy(success).to(logprobs.device), tokens,
+            successful_tokens,
         )  # fmt: skip
-        if rl.positive_nll:
-            success = torch.tensor(np.repeat([t.success for t in some], [len(t.returns) for t in some]))
-            loss = loss + rl.positive_nll * positive_nll(
-                logprobs, every, success.to(every.device), tokens=positive_tokens
-            )
-        loss = loss * weight
-        engine.backward(loss, last=number == len(parts) - 1)
-        if weight:
-            terms, lost = terms + got, lost + float(loss.detach())
-    lost, *sums = added([lost, *astuple(terms)], engine)  # all processes see what one has met
-    finite(lost, f"the loss of step {learner.version + 1}, gradient step {learner.gradient_steps + 1}")
-    norm = engine.step(rate)
+        loss, terms = learner.algorithm.loss(batch, rl)
+        return loss, astuple(terms)
+
+    parts = rounds(learner.reader.parts([turn.item for turn in turns], rl, engine.size), engine)
+    what = f"the policy in step {learner.version + 1}, gradient step {learner.gradient_steps + 1}"
+    (_, *sums), norm = gradient_step(engine, parts, loss_of, rate, what=what, where="RL")
     learner.gradient_steps += 1
     return PolicyTerms(*sums), norm
 

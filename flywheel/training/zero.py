@@ -18,39 +18,41 @@ import torch
 from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
-from flywheel.settings import Rl
-from flywheel.training.engine import _set_rate, collected, finite, processes
+from flywheel.settings import Optimizer
+from flywheel.training.engine import adamw, collected, processes, set_rate
 
 _TAG = "flywheel"
 
 
 class ZeroEngine:
-    """stage: 1 shares out the optimiser's states, 2 the gradients too, 3 the weights too.
+    """zero_stage 1 shares out the optimiser's states, 2 the gradients too, 3 the weights too.
 
     Raises TrainingError where deepspeed is not installed.
     """
 
-    def __init__(self, module: nn.Module, rl: Rl, rate: float, stage: int) -> None:
+    holds_weights = True  # in DeepSpeed's own checkpoint
+
+    def __init__(self, module: nn.Module, chosen: Optimizer) -> None:
         deepspeed = _library()
         _meet(deepspeed)
-        self.module, self.stage = module, stage
+        self.module, self.stage = module, chosen.zero_stage
         self.rank, self.size = processes()
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._engine, *_ = deepspeed.initialize(
             model=module,
             model_parameters=parameters,
-            optimizer=torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0),
+            optimizer=adamw(parameters, chosen),
             dist_init_required=False,
             config={
                 "train_micro_batch_size_per_gpu": 1,
                 "gradient_accumulation_steps": 1,  # where a step ends is said at each backward pass
-                "gradient_clipping": rl.max_grad_norm,
-                "zero_optimization": {"stage": stage},
+                "gradient_clipping": chosen.max_grad_norm,
+                "zero_optimization": {"stage": self.stage},
                 "zero_allow_untested_optimizer": True,
                 "steps_per_print": 1 << 30,
             },
         )
-        if stage == 3:
+        if self.stage == 3:
             _declare(deepspeed, module)
 
     def forward(self, *inputs: Any) -> Any:
@@ -63,11 +65,9 @@ class ZeroEngine:
             self._engine.step()  # counts, and takes no step
 
     def step(self, rate: float) -> float:
-        _set_rate(self._engine.optimizer, rate)
+        set_rate(self._engine.optimizer, rate)
         self._engine.step()
-        norm = float(self._engine.get_global_grad_norm())
-        finite(norm, "the gradient's norm")  # the run ends; the state on disk is that of the step before
-        return norm
+        return float(self._engine.get_global_grad_norm())
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class ZeroEngine:
         if (state.get("stage"), state.get("size")) != (self.stage, self.size):
             raise TrainingError(
                 f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes",
-                where="RL state", fix=f"go on with the same, not with ZeRO {self.stage} and {self.size}",
+                where="the saved state", fix=f"go on with the same, not with ZeRO {self.stage} and {self.size}",
             )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             for name, content in state["files"].items():
@@ -109,8 +109,8 @@ def _library() -> Any:
         import deepspeed
     except ImportError:
         raise TrainingError(
-            "deepspeed is not installed", where="rl.engine",
-            fix="pip install 'flywheel[deepspeed]' (DS_BUILD_OPS=0), or set rl.engine to torch",
+            "deepspeed is not installed", where="engine",
+            fix="pip install 'flywheel[deepspeed]' (DS_BUILD_OPS=0), or set engine to torch",
         ) from None  # fmt: skip
     return deepspeed
 

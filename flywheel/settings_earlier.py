@@ -1,0 +1,28 @@
+"""Parameters as earlier versions named them: what to type now, and what an iteration's own copy of them means.
+
+A person who edits `params.yaml` is told the new name. The copy that an iteration was begun with is a record and stays
+as it is on disk: it is read as it was meant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ALGORITHMS = {"gae": "ppo", "group": "grpo"}  # by the value of rl.advantage, beside which rl.algorithm was always ppo
+
+
+def told(name: str) -> str:
+    """What to type in place of a parameter that is no more; empty where there never was one of this dotted name."""
+    if name == "rl.advantage":
+        values = " or ".join(f"algorithm: {new} (for {old})" for old, new in _ALGORITHMS.items())
+        return f"there is no such parameter any more; leave it out and set {values}"
+    return ""
+
+
+def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same parameters by the names of today."""
+    rl = raw.get("rl")
+    if not isinstance(rl, dict) or rl.get("advantage") not in _ALGORITHMS:
+        return raw
+    kept = {name: value for name, value in rl.items() if name != "advantage"}
+    return {**raw, "rl": kept | {"algorithm": _ALGORITHMS[rl["advantage"]]}}

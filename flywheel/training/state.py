@@ -1,0 +1,117 @@
+"""The resumable state of a training, whichever it is: one file, replaced whole.
+
+CT, SFT, RL and pretraining keep theirs by it, in one process or several, with plain torch or ZeRO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from flywheel.errors import TrainingError
+from flywheel.training.engine import Engine
+
+
+class TrainState:
+    """Weights, optimisers, counters and random state: all of a training that must outlast a kill.
+
+    modules: by name. engines: what steps some of them, by the same names. counters: attributes of the subclass, whole
+    numbers. Where several processes train, all of them make each call, and the first one alone writes.
+    """
+
+    counters: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, modules: Mapping[str, nn.Module], engines: Mapping[str, Engine]) -> None:
+        self._modules, self._engines = modules, engines
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes files and speaks for the others."""
+        return all(engine.rank == 0 for engine in self._engines.values())
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Inside of it the modules hold all of their weights, to be saved or published, also under ZeRO 3."""
+        with ExitStack() as stack:
+            for engine in self._engines.values():
+                stack.enter_context(engine.full())
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """As it is now, on the CPU: tensors, numbers, texts and bytes, which `torch.save` takes and
+        `torch.load(weights_only=True)` gives back."""
+        with self.gathered():
+            weights = {name: _copy(module.state_dict()) for name, module in self._modules.items()}
+        return {
+            "modules": weights,
+            "engines": {name: engine.state_dict() for name, engine in self._engines.items()},
+            "counters": {name: getattr(self, name) for name in self.counters},
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises TrainingError where it is of another model or another engine; nothing is then changed that counts:
+        the run must be begun anew."""
+        with self.gathered():
+            for name, module in self._modules.items():
+                _fits(module, state["modules"].get(name, {}), name)
+        try:
+            for name, module in self._modules.items():
+                if name not in self._engines or not self._engines[name].holds_weights:
+                    module.load_state_dict(state["modules"][name])
+            for name, engine in self._engines.items():
+                engine.load_state_dict(state["engines"][name])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise _unfit(str(error).splitlines()[0]) from None
+        for name in self.counters:
+            setattr(self, name, state["counters"][name])
+        torch.set_rng_state(state["random"])
+
+    def save(self, path: Path, about: dict[str, Any]) -> None:
+        """The state and `about`, with its "key", which names the run's inputs, in one file."""
+        state = self.state_dict()
+        if self.first:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(".part")
+            torch.save({**about, "state": state}, temporary)
+            temporary.replace(path)
+
+    def load(self, path: Path, key: str) -> dict[str, Any] | None:
+        """Back to what `save` wrote; returns its `about`, None where there is no file or one of another key."""
+        if not path.is_file():
+            return None
+        raw = torch.load(path, weights_only=True)
+        if raw.get("key") != key:
+            return None
+        self.load_state_dict(raw.pop("state"))
+        return raw
+
+
+def _copy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+
+
+def _fits(module: nn.Module, state: Mapping[str, Tensor], name: str) -> None:
+    """Raises TrainingError naming the first weight that does not fit."""
+    mine = module.state_dict()
+    for key in sorted(mine.keys() | state.keys()):
+        if key not in state:
+            raise _unfit(f"the {name}'s {key} is not among the saved weights")
+        if key not in mine:
+            raise _unfit(f"the saved {key} has no place in the {name}")
+        if mine[key].shape != state[key].shape:
+            raise _unfit(f"the {name}'s {key} is {_shape(mine[key])}, the saved one {_shape(state[key])}")
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape))
+
+
+def _unfit(what: str) -> TrainingError:
+    fix = "it is of another model or engine: delete it and begin anew"
+    return TrainingError(what, where="the saved state", fix=fix)

@@ -1,0 +1,126 @@
+"""Algorithms as modules: what each must give, and a third one that trains by being registered, with no other change."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from algorithms import Rloo
+from lamps import Lamps, settings, small_model, task
+from safetensors.torch import load_file
+from trainees import made_up
+
+from flywheel.errors import BadInput
+from flywheel.evaluation import evaluate
+from flywheel.policy.model import load_model
+from flywheel.settings import Rl
+from flywheel.training import algorithm
+from flywheel.training.algorithm import ALGORITHMS, Rewarded
+from flywheel.training.experience import turns
+from flywheel.training.learner import Learner
+from flywheel.training.ppo import TokenBatch
+from flywheel.training.rl import train_rl
+from flywheel.training.update import ppo_update
+
+NAMES = ["ppo", "grpo", "rloo"]
+
+
+@pytest.fixture(autouse=True)
+def third(monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "rloo", Rloo())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, project):
+    return small_model(tmp_path_factory.mktemp("algorithms") / "model", project)
+
+
+def test_names_are_the_files_and_what_was_registered():
+    assert set(algorithm.names()) == set(NAMES)
+    for name in NAMES:
+        assert algorithm.find(name) is ALGORITHMS[name]
+    with pytest.raises(BadInput, match=r"no algorithm 'pp' \(rl\.algorithm\); known are grpo, ppo, rloo"):
+        algorithm.find("pp")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_token_of_each_step_gets_an_advantage(name):
+    rng, lengths, made = np.random.default_rng(0), [(3, 1), (2,), (4, 4, 4), (1,)], algorithm.find(name)
+    batch = [
+        Rewarded(
+            f"task{number // 2}", tuple(rng.normal(size=len(some)).tolist()), some,
+            tuple(rng.normal(size=n) for n in some) if made.needs_value else (),
+        )
+        for number, some in enumerate(lengths)
+    ]  # fmt: skip
+    found = made.advantages(batch, Rl())
+    assert [tuple(map(len, one.advantages)) for one in found] == lengths
+    assert [tuple(map(len, one.returns)) for one in found] == (lengths if made.needs_value else [()] * 4)
+    every = np.concatenate([part for one in found for part in one.advantages])
+    assert np.isfinite(every).all()
+    assert np.ptp(every) > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_and_gradients_of_parts_add_up_to_the_minibatchs(name):
+    torch.manual_seed(0)
+    n, made = 12, algorithm.find(name)
+    old = -torch.rand(n)
+    logprobs = (old + 0.3 * torch.randn(n)).requires_grad_()
+    successful = torch.arange(n) % 3 == 0
+    whole = TokenBatch(logprobs, old, old.clone(), torch.randn(n), torch.rand(n), successful, n, int(successful.sum()))
+
+    def cut(first: int, last: int) -> TokenBatch:
+        parts = {f.name: getattr(whole, f.name) for f in fields(whole)}
+        return replace(whole, **{k: v[first:last] for k, v in parts.items() if isinstance(v, torch.Tensor)})
+
+    def losses(*parts: TokenBatch):
+        got = [made.loss(part, Rl(positive_nll=0.1)) for part in parts]
+        total = sum(loss for loss, _ in got)
+        (gradient,) = torch.autograd.grad(total, logprobs)
+        return total.detach(), gradient, sum((terms for _, terms in got[1:]), start=got[0][1])
+
+    (one, gradient, terms), (two, added, summed) = losses(whole), losses(cut(0, 5), cut(5, 6), cut(6, n))
+    torch.testing.assert_close(one, two)
+    torch.testing.assert_close(gradient, added)
+    assert terms.tokens == summed.tokens == n
+    assert terms.loss == pytest.approx(summed.loss, rel=1e-5)
+    assert gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_makes_likelier_what_was_better(folder, name):
+    """Over all tokens, advantage times the change of the log-probability is above 0."""
+    rl = Rl(algorithm=name, actor_lr=1e-3, warmup=0, positive_nll=0.0, minibatch=64, max_mismatch=100)
+    made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
+    assert (made.value is not None) == algorithm.find(name).needs_value
+    cut, horizon = turns(batch, made, rl)
+    figures = ppo_update(made, cut, rl, 1)
+    # What V explains, and how far a reward reaches, are figures of algorithms that have V.
+    assert ("value_loss" in figures, np.isfinite(horizon)) == (made.value is not None,) * 2
+    made.version = 0  # so that the same samples are read as fresh ones
+    again, _ = turns([replace(e, samples=tuple(replace(s, version=9) for s in e.samples)) for e in batch], made, rl)
+    moved = [(one.advantages * (two.proximal - one.old_logprobs)).sum() for one, two in zip(cut, again, strict=True)]
+    assert sum(moved) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatch, processes):
+    scores = np.random.default_rng(0)  # so that trajectories of one task differ
+    monkeypatch.setattr(evaluate, "score", lambda task, state: float(scores.random()))
+    rl = {
+        "algorithm": "rloo", "steps": 2, "tasks_per_step": 2, "samples": 2, "actor_lr": 1e-3, "max_staleness": 0,
+        "format_penalty": 0.1, "length_buffer": 2, "processes": processes,
+    }  # fmt: skip
+    done = train_rl(
+        folder, tmp_path / "out", "games", [task(number, max_steps=2) for number in range(4)],
+        settings=settings(rl=rl, policy={"max_new_tokens": 9, "timeout_s": 60}), iteration=1,
+        state_folder=tmp_path / "state", open_sandbox=Lamps.open,
+    )  # fmt: skip
+    assert [row["step"] for row in done.curve] == [1, 2]  # no step 0: there is no V to pretrain
+    assert all("value_loss" not in row and "horizon" not in row for row in done.curve)
+    before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "out"))
+    assert any(not torch.equal(before[name], after[name]) for name in before)

@@ -1,0 +1,46 @@
+"""Parameters of earlier versions: refused with what to type now, and read as they were meant in an iteration's copy."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from flywheel import frozen, settings
+from flywheel.errors import BadInput
+from flywheel.store.partitions import write_text
+
+
+def written(path, advantage) -> str:
+    """A file as the version wrote it that had rl.advantage beside an rl.algorithm that was always ppo."""
+    raw = settings.Settings().model_dump(mode="json")
+    for name in ("weight_decay", "beta2"):
+        del raw["rl"][name]
+    for name in ("engine", "zero_stage", "processes", "beta2"):
+        del raw["ct"][name]
+    raw["rl"] |= {"algorithm": "ppo", "advantage": advantage, "steps": 3}
+    write_text(path, yaml.safe_dump(raw))
+    return path.read_text()
+
+
+def test_params_with_an_earlier_name_are_told_what_to_type(tmp_path):
+    written(tmp_path / "params.yaml", "group")
+    with pytest.raises(BadInput) as caught:
+        settings.load(tmp_path / "params.yaml")
+    said = str(caught.value)
+    assert "rl.advantage: there is no such parameter any more" in said
+    assert "algorithm: ppo (for gae) or algorithm: grpo (for group)" in said
+    assert "params.yaml" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(("advantage", "algorithm"), [("gae", "ppo"), ("group", "grpo")])
+def test_the_copy_of_an_iteration_is_read_as_it_was_meant(ws, advantage, algorithm):
+    before = written(ws.frozen_params(1), advantage)
+    assert frozen.load(ws, 1) == settings.parse({"rl": {"algorithm": algorithm, "steps": 3}}, where="")
+    assert ws.frozen_params(1).read_text() == before
+
+
+def test_a_copy_whose_value_never_was_one_is_refused(ws):
+    written(ws.frozen_params(1), "both")
+    with pytest.raises(BadInput, match=r"rl\.advantage"):
+        frozen.load(ws, 1)
