@@ -23,13 +23,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flywheel import settings as config
 from flywheel.bench import Case, compare, emit, exit_code
+from flywheel.evaluation.evaluate import judge
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.rollout.episode import Episode
+from flywheel.rollout.ledger import Outcome
 from flywheel.rollout.pool import rollout
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring.panel import Panel
 from flywheel.synthesis.tasks import make_tasks
 from flywheel.training.experience import Experience, experiences, turns
 from flywheel.training.learner import Learner
@@ -101,7 +104,11 @@ def main(argv: list[str]) -> int:
     })  # fmt: skip
     tasks, played = episodes(folder, settings, options.tasks)
     encoder = Encoder.from_folder(folder)
-    batch = experiences(played, {task.task_id: task for task in tasks}, encoder, settings)
+    by_id, panel = {task.task_id: task for task in tasks}, Panel(settings)
+    played = [episode for episode in played if episode.steps]
+    results = [judge(by_id[episode.trajectory.task_id], episode, panel).result for episode in played]
+    outcomes = [Outcome(0, result.score, result.v) for result in results]
+    batch = experiences(played, outcomes, by_id, encoder, settings)
     return exit_code([measure(folder, settings.rl, batch, options.repetitions)])
 
 

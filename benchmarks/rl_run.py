@@ -142,10 +142,10 @@ async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, bo
     try:
         async with open_sandbox(s) as pool:
             # Iteration: a number that no training has, so that no seed of sampling is one of training.
-            results, _ = await evaluate(policy, tasks, pool, iteration=1000 + s.seed, settings=s)
+            played = await evaluate(policy, tasks, pool, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
-    return {result.task_id: bool(result.v) for result in results}
+    return {one.task.task_id: one.result.v for one in played}
 
 
 def _read(path: Path) -> dict[str, Any] | None:

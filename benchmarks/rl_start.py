@@ -12,11 +12,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from flywheel.agent.actions import NAMES, Action
 from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.parser import serialise
+from flywheel.agent.trajectory import Step, Trajectory, of_action
 from flywheel.errors import BadInput
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
@@ -96,22 +94,20 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
 async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder) -> list[Sample]:
     async with open_sandbox(settings) as pool:
 
-        async def one(task: Task) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bytes]]:
+        async def one(task: Task) -> tuple[Trajectory, list[Step], dict[str, bytes]]:
             async with pool.env() as env:
                 return await _demonstration(env, task, Grammar.of_settings(settings))
 
         played = await asyncio.gather(*map(one, chosen))
-    rows = [row for _, steps, _ in played for row in steps]
+    every = [step for _, steps, _ in played for step in steps]
     images = {name: png for _, _, screens in played for name, png in screens.items()}
-    return agent_samples([trajectory for trajectory, _, _ in played], rows, images, encoder, settings.policy)
+    return agent_samples([trajectory for trajectory, _, _ in played], every, images, encoder, settings.policy)
 
 
-async def _demonstration(
-    env: Env, task: Task, grammar: Grammar
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bytes]]:
-    """Rows as the tables have them, of the columns that samples are made from."""
+async def _demonstration(env: Env, task: Task, grammar: Grammar) -> tuple[Trajectory, list[Step], dict[str, bytes]]:
+    """The fields that samples are made from."""
     seen: StepResult = await env.reset(task, task.seed)
-    rows, images = [], {}
+    steps, images = [], {}
     while not (seen.terminated or seen.truncated):
         advice = oracle.next_step(task, seen.info["state"], task.seed)
         if advice is None:
@@ -120,18 +116,12 @@ async def _demonstration(
         png = seen.observation.screenshot
         name = hashlib.sha256(png).hexdigest()
         images[name] = png
-        rows.append(_row(task, len(rows), thought, action, name, grammar, seen.observation.url))
+        done, url = of_action(action, grammar), seen.observation.url
         seen = await env.step(action)
-        rows[-1]["tool_result"] = seen.info.get("note") or seen.observation.text or None
-    return {"trajectory_id": task.task_id, "instruction": task.instruction, "domain": task.domain}, rows, images
-
-
-def _row(
-    task: Task, step: int, thought: str, action: Action, screen: str, grammar: Grammar, url: str
-) -> dict[str, Any]:
-    text = serialise(action, grammar)
-    return {
-        "trajectory_id": task.task_id, "step": step, "author": "human", "thought": thought, "action": text,
-        "action_type": NAMES[type(action)], "raw_text": response_text(thought, text), "image_sha256": screen,
-        "url": url,
-    }  # fmt: skip
+        steps.append(
+            Step(
+                task.task_id, len(steps), "human", thought, raw_text=response_text(thought, done["action"]),
+                image_sha256=name, url=url, tool_result=seen.info.get("note") or seen.observation.text or None, **done,
+            )
+        )  # fmt: skip
+    return Trajectory(task.task_id, task.task_id, task.domain, instruction=task.instruction), steps, images

@@ -96,7 +96,7 @@ def outcome(episode: Episode) -> tuple[Any, ...]:
     """What two runs of one task must share. The trajectory's reward is what scoring reads."""
     row = episode.trajectory
     last = hashlib.sha256(episode.last_screen or b"").hexdigest()
-    return row["status"], row.get("reward"), row["steps"], row.get("final_state"), sorted(episode.images), last
+    return row.status, row.reward, row.steps, row.final_state, sorted(episode.images), last
 
 
 @dataclass
@@ -129,10 +129,10 @@ async def chaos(open_pool: Any, tasks: Sequence[Task], episodes: int, settings: 
     async with open_pool() as pool:
         sandbox = _Watching(pool)
         calm = await rollout(tasks, 1, expert, sandbox, iteration=0, settings=settings, temperature=0.0)
-        expected = {episode.trajectory["task_id"]: outcome(episode) for episode in calm}
+        expected = {episode.trajectory.task_id: outcome(episode) for episode in calm}
         for episode in calm:
-            if episode.trajectory["status"] == "crashed":
-                raise EnvError(f"a calm episode crashed: {episode.trajectory['error']}", where="bench sandbox")
+            if episode.trajectory.status == "crashed":
+                raise EnvError(f"a calm episode crashed: {episode.trajectory.error}", where="bench sandbox")
         del calm, episode
         begin = time.monotonic()
         killer = asyncio.create_task(_kill(found, census, samples, random.Random(0)))
@@ -167,11 +167,11 @@ def _judge(found: Chaos, played: Sequence[Episode], expected: dict[str, tuple[An
     found.episodes += len(played)
     for episode in played:
         row = episode.trajectory
-        if row["status"] == "crashed":
+        if row.status == "crashed":
             found.lost += 1
-        elif outcome(episode) != expected[row["task_id"]]:
+        elif outcome(episode) != expected[row.task_id]:
             found.misscored += 1
-        name = json.dumps(row.get("reward"))
+        name = json.dumps(row.reward)
         found.rewards[name] = found.rewards.get(name, 0) + 1
 
 

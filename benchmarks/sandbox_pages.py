@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from flywheel.reward import verifiers
 from flywheel.sandbox.env import Task
 
 GAME, MINIWOB = "bench_game", "bench_miniwob"  # names of worlds
@@ -64,8 +63,7 @@ _MINIWOB_STATE = "({ reward: Number(WOB_RAW_REWARD_GLOBAL) || 0, terminated: Boo
 
 
 def task_of(world: str, number: int = 0) -> Task:
-    """A task without an end: the benchmarks count steps. Its verifier reads the state that it finds, and gives 0."""
-    verifiers.VERIFIERS.setdefault("bench", lambda params, state: 0.0 if "terminated" in state else 1.0)
+    """A task without an end."""
     return Task(
         f"bench{number:03d}", "games", world, "bench", 1, number, "Click.", {}, 1_000_000, "eval", "bench", 1.0, ""
     )
@@ -86,6 +84,9 @@ class Session:
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         return dict(seen.get("game") or {})
+
+    def score(self, state: Mapping[str, Any]) -> float:
+        return 0.0  # without an end: the benchmarks count steps
 
     def keep(self) -> bytes:
         return b""

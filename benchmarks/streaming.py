@@ -107,10 +107,10 @@ async def final_reward(model: Path, chosen: Settings, options: argparse.Namespac
     held_out: list[Task] = tasks(400, options.median, options.tail, seed=9_999)
     policy = EmbeddedPolicy(model, chosen.policy)
     try:
-        results, _ = await evaluate(policy, held_out, Line(0.0), iteration=0, settings=chosen)
+        played = await evaluate(policy, held_out, Line(0.0), iteration=0, settings=chosen)
     finally:
         await policy.close()
-    return fmean(result.score for result in results)
+    return fmean(one.result.score for one in played)
 
 
 def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Namespace, before: float) -> list[Case]:

@@ -29,9 +29,10 @@ from worlds_play import (
 )
 
 from flywheel.agent.actions import Finished
-from flywheel.reward import verifiers
+from flywheel.reward.verdict import Verdict
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring import verifiers
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import catalogue, levels, references
@@ -172,7 +173,7 @@ def _spread(total: int, count: int) -> set[int]:
 
 
 def _refused(task: Task, state: Row) -> bool:
-    return verifiers.score(task, state) < task.threshold
+    return not Verdict(verifiers.score(task, state), task.threshold).v
 
 
 async def _replay(pool, played: list[Episode], rows: dict[str, Row]) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from flywheel.agent.actions import Action, Finished
 from flywheel.errors import FlywheelError
+from flywheel.reward.verdict import Verdict
 from flywheel.sandbox.env import Env, StepResult, Task
 from flywheel.worlds import oracle
 from flywheel.worlds.catalogue import World
@@ -133,7 +134,7 @@ async def _play(env: Env, task: Task, choose: Callable[[StepResult], Action | No
         actions.append(action)
         screens.append(_digest(result))
     score = result.info["score"]
-    won = result.terminated and result.reward >= task.threshold
+    won = result.terminated and bool(Verdict(result.reward, task.threshold).v)
     state = dict(result.info["state"])
     return Episode(task, score, won, tuple(actions), tuple(screens), state, before, fault)
 

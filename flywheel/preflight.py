@@ -14,6 +14,7 @@ from flywheel.errors import BadInput, DiskFull, of_parameter
 from flywheel.evaluation import gate
 from flywheel.policy import checkpoint, endpoint
 from flywheel.sandbox import chromium
+from flywheel.scoring.panel import Panel
 from flywheel.settings import Promotion, Settings
 from flywheel.synthesis import check as synthesis
 from flywheel.training import algorithm
@@ -40,6 +41,7 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     _promotion(settings.promotion)
     chromium.find(settings.sandbox)
     synthesis.check(settings, iteration, ws.root)
+    Panel(settings)
     if settings.language_model.endpoint:
         _language_model(settings)
     if settings.policy.backend == "openai":

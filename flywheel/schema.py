@@ -7,9 +7,14 @@ Each file carries `schema_version` and `table` in its metadata.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
+T = TypeVar("T")
 
 _TIME = pa.timestamp("us", tz="UTC")
 _TEXT = pa.string()
@@ -70,9 +75,12 @@ TABLES: dict[str, pa.Schema] = {
         trajectory_id=_TEXT, event=pa.int32(), time_s=pa.float64(), kind=_TEXT, x=pa.float64(), y=pa.float64(),
         key=_TEXT, text=_TEXT, step=pa.int32(),
     ),
+    # One row a trajectory and scorer (`reward.verdict`). `score`: null where the scorer gave none; `detail` says why.
+    # `version`: of the scorer.
     "scores": _schema(
         "scores",
         trajectory_id=_TEXT, scorer=_TEXT, score=pa.float64(), threshold=pa.float64(), v=pa.bool_(), detail=_TEXT,
+        version=_TEXT,
     ),
     "routes": _schema(
         "routes",
@@ -131,16 +139,31 @@ TABLES: dict[str, pa.Schema] = {
 }  # fmt: skip
 
 # Columns that tables were given after their first version: null where an older file lacks them.
-ADDED: dict[str, tuple[str, ...]] = {"steps": ("memory",), "thoughts": ("confidence", "doubtful")}
+ADDED: dict[str, tuple[str, ...]] = {
+    "steps": ("memory",), "thoughts": ("confidence", "doubtful"), "scores": ("version",),
+}  # fmt: skip
 
 SORT: dict[str, tuple[str, ...]] = {
     "tasks": ("task_id",), "steps": ("trajectory_id", "step"), "thoughts": ("trajectory_id", "utterance"),
     "events": ("trajectory_id", "event"), "images": ("sha256",), "general": ("sample_id",),
     "metrics": ("name", "domain", "step"), "runs": ("started_at",), "lineage": ("child", "parent"),
-    "reviews": ("at",), "curriculum": ("task_id",),
+    "reviews": ("at",), "curriculum": ("task_id",), "scores": ("trajectory_id", "scorer"),
 }  # fmt: skip
 for _name in TABLES:
     SORT.setdefault(_name, ("trajectory_id",))
+
+
+def to_row(table: str, record: Any) -> dict[str, Any]:
+    """The row of a table that a record (`agent.trajectory.Step`) stands for: its fields that are columns."""
+    return {name: getattr(record, name) for name in TABLES[table].names}
+
+
+def from_row(table: str, kind: type[T], row: Mapping[str, Any]) -> T:
+    """Back from a row. Columns that it lacks are None, lists become tuples; what is no column (`iteration`) and no
+    field of the record is left out."""
+    values = {name: row.get(name) for name in TABLES[table].names}
+    values |= {field.name: row[field.name] for field in dataclasses.fields(kind) if field.name in row}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def empty(table: str) -> pa.Table:

@@ -154,7 +154,19 @@ class Rollout(_Block):
 
 
 class Routing(_Block):
-    threshold: float = Field(1.0, gt=0, le=1)  # V = 1 where score >= threshold
+    threshold: float = Field(1.0, gt=0, le=1)  # V = 1 where the score reaches it; of tasks whose template names none
+    # Who judges a trajectory, by domain; default: in every other. V = 1 where all of them say so.
+    scorers: dict[str, list[str]] = {"default": ["verifier"]}
+
+    @field_validator("scorers")
+    @classmethod
+    def _somebody(cls, scorers: dict[str, list[str]]) -> dict[str, list[str]]:
+        if "default" not in scorers:
+            raise ValueError("default must be named: who judges in the domains that are not")
+        for domain, names in scorers.items():
+            if not names or len(set(names)) < len(names):
+                raise ValueError(f"{domain} must name scorers, each once")
+        return scorers
 
 
 class Optimizer(_Block):
@@ -303,6 +315,9 @@ class Settings(_Block):
             raise ValueError(f"synthesis.domains has {min(twice)} twice: a world is of one domain")
         if set(self.merge.weights) != set(self.synthesis.domains):
             raise ValueError("merge.weights must name the same domains as synthesis.domains")
+        judged = set(self.routing.scorers) - {"default", *self.synthesis.domains}
+        if judged:
+            raise ValueError(f"routing.scorers names {sorted(judged)}, which synthesis.domains does not have")
         if self.recording.recognizer == "whisper" and not self.recording.whisper_model:
             raise ValueError("recording.recognizer is whisper, so recording.whisper_model must name a checkpoint")
         if self.language_model.endpoint and not self.language_model.model:

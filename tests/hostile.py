@@ -180,6 +180,9 @@ class Session:
         game = seen.get("game")
         return {**(game if isinstance(game, dict) else {}), "score": 0.0, "terminated": False}
 
+    def score(self, state: Mapping[str, Any]) -> float:
+        return float(state["score"])
+
     def keep(self) -> bytes:
         return b""
 
@@ -202,7 +205,7 @@ class Source:
 
 
 def task_on(page: str, max_steps: int = 50) -> Task:
-    """A task on one page of a site. Its verifier, `hostile`, reads the score of the session."""
+    """A task on one page of a site. Its session says the score."""
     return Task(
         f"task of {page}", "sites", "hostile", page, 1, 7, "Click the button.", {}, max_steps, "train", "hostile",
         1.0, "",

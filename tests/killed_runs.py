@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lamps import LampEnv, Lamps, settings, task
 
-from flywheel.evaluation import evaluate
 from flywheel.rollout.ledger import Ledger
+from flywheel.scoring import verifiers
 from flywheel.training import rl
 
 TASKS = [task(number, max_steps=2) for number in range(4)]
@@ -67,7 +67,7 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
 
     rl.Ledger, rl._Run._update = Traced, update
     # Half of the tasks are solved, so that there is something to learn.
-    evaluate.score = lambda task, state: float(task.params["side"] == "left")
+    verifiers.score = lambda task, state: float(task.params["side"] == "left")
     result = rl.train_rl(
         model, folder / "out", "games", TASKS, iteration=1, state_folder=folder / "state",
         settings=settings(rl=block, policy=POLICY),

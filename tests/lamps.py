@@ -119,7 +119,7 @@ class Lamps:
 
 
 def score_lamp(task: Task, state) -> float:
-    """The verifier of this world, put in the place of `flywheel.reward.verifiers.score`."""
+    """The verifier of this world, put in the place of `flywheel.scoring.verifiers.score`."""
     return float(state["hit"])
 
 

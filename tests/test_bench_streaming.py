@@ -13,7 +13,7 @@ import pytest
 
 from flywheel.agent.actions import Click, Point
 from flywheel.errors import BadInput
-from flywheel.reward.verifiers import score
+from flywheel.scoring.verifiers import score
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from flywheel.errors import BadInput, DataError
 from flywheel.evaluation.intervals import wilson
-from flywheel.schema import TABLES
+from flywheel.schema import ADDED, TABLES
 from flywheel.stages import route
-from flywheel.store import build, catalog, metrics
+from flywheel.store import build, catalog, metrics, partitions
 from flywheel.workspace import Workspace
 
 
@@ -235,3 +235,35 @@ def test_a_promotion_that_is_no_json_fails_only_what_reads_it(broken):
     with pytest.raises(DataError, match=r"iterations/001/promotion\.json"):
         catalog.query(broken, "FROM promotions")
     assert catalog.query(broken, "FROM tasks").num_rows > 0
+
+
+@pytest.mark.parametrize("newer", [False, True], ids=["alone", "beside newer ones"])
+def test_columns_that_older_files_lack_have_the_type_of_the_schema(tmp_path, monkeypatch, newer):
+    """A number stays a number: text would sort 10 before 9 and refuse a sum."""
+    ws = Workspace(tmp_path)
+    lacking = {
+        "prompt_tokens": "INTEGER", "x": "DOUBLE", "token_ids": "INTEGER[]", "logprobs": "FLOAT[]",
+        "terminated": "BOOLEAN", "started_at": "TIMESTAMP WITH TIME ZONE", "memory": "VARCHAR",
+    }  # fmt: skip
+    monkeypatch.setitem(ADDED, "steps", tuple(lacking))
+    row = {"trajectory_id": "t", "step": 0, "prompt_tokens": 9, "x": 0.5, "token_ids": [3], "terminated": True}
+    path = ws.resolve(partitions.write(ws, "steps", 1, "rollout", [row]).parts[0].path)
+    pq.write_table(pq.read_table(path).drop_columns(list(lacking)), path)
+    if newer:
+        partitions.write(ws, "steps", 2, "rollout", [row, row | {"step": 1, "prompt_tokens": 10}])
+    with catalog.connect(ws) as connection:
+        types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE steps").fetchall()}
+        assert {name: types[name] for name in lacking} == lacking
+        asked = "SELECT max(prompt_tokens), sum(x), count(*) FILTER (terminated) FROM steps"
+        assert connection.execute(asked).fetchone() == ((10, 1.0, 2) if newer else (None, None, 0))
+
+
+def test_a_table_with_added_columns_that_is_damaged_fails_filters_too(tmp_path):
+    """A filter on what the damaged table stands for must not be answered with no rows."""
+    ws = Workspace(tmp_path)
+    path = ws.resolve(partitions.write(ws, "scores", 1, "score", [{"trajectory_id": "t", "score": 1.0}]).parts[0].path)
+    path.write_bytes(path.read_bytes()[:40])
+    for sql in ("FROM scores WHERE stage = 'score'", "SELECT sum(score) FROM scores WHERE iteration = 1"):
+        with pytest.raises(DataError, match="not a whole Parquet file"):
+            catalog.query(ws, sql)
+    assert catalog.query(ws, "DESCRIBE scores").num_rows == 2 + len(TABLES["scores"].names)

@@ -13,7 +13,6 @@ from pages import task_of
 
 from flywheel.agent.actions import Click, Finished, Hotkey, Point, Press, Scroll, Type, Wait
 from flywheel.errors import EnvError
-from flywheel.reward import verifiers
 from flywheel.sandbox import chromium
 from flywheel.sandbox.browser import BrowserEnv
 from flywheel.sandbox.process import Chromium
@@ -51,6 +50,9 @@ class _Session:
     def state(self, seen):
         return {**(seen["game"] or {}), "score": 0.0}
 
+    def score(self, state):
+        return float(state["score"])
+
     def keep(self):
         return b""
 
@@ -82,7 +84,6 @@ async def started():
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def env(started):
-    verifiers.VERIFIERS["hostile"] = lambda params, state: float(state["score"])
     pages = {
         "still": _page(), "replayed": _page(),
         "ticking": _page("setInterval(() => { count += 100; draw(); }, 70);"),

@@ -29,8 +29,8 @@ from flywheel.agent.actions import (
     Wait,
 )
 from flywheel.errors import BadInput
-from flywheel.reward import verifiers
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring import verifiers
 from flywheel.settings import Sandbox, Settings
 from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import catalogue, levels, oracle

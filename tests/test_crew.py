@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from trainees import needs_deepspeed
 
 from flywheel.errors import TrainingError
-from flywheel.evaluation import evaluate
+from flywheel.scoring import verifiers
 from flywheel.training import crew
 from flywheel.training.crew import Crew
 from flywheel.training.rl import train_rl
@@ -116,7 +116,7 @@ RL = {
 @pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=needs_deepspeed)])
 def test_two_processes_come_to_what_one_comes_to(tmp_path, project, monkeypatch, engine):
     """By plain torch also where one has begun; by ZeRO 3 where the two were stopped in between."""
-    monkeypatch.setattr(evaluate, "score", lambda task, state: float(task.params["side"] == "left"))
+    monkeypatch.setattr(verifiers, "score", lambda task, state: float(task.params["side"] == "left"))
     model = small_model(tmp_path / "model", project)
 
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")

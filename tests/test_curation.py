@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
 from flywheel.agent.actions import Click
+from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import EnvError
 from flywheel.recording.curate import curate, fingerprint, replay
 from flywheel.sandbox.env import Observation, StepResult, Task
 
-TRAJECTORY = {"status": "completed"}
-
 
 def steps(*screens: str, action: str = "click(point='<point>10 20</point>')", thought: str = "I click."):
     return [
-        {
-            "step": number, "raw_text": f"Thought: {thought}\nAction: {action}", "action": action, "thought": thought,
-            "image_sha256": screen, "terminated": number == len(screens) - 1,
-        }
+        Step(
+            "t1", number, "human", thought, action=action, raw_text=f"Thought: {thought}\nAction: {action}",
+            image_sha256=screen, terminated=number == len(screens) - 1,
+        )
         for number, screen in enumerate(screens)
     ]  # fmt: skip
 
 
 def check(rows, images="abcdef", status="completed", max_steps=8):
-    return curate({"status": status}, rows, list(images), 100, max_steps)
+    return curate(Trajectory("t1", "k1", "sites", status=status), rows, list(images), 100, max_steps)
 
 
 def test_a_clean_recording_is_accepted_without_remarks():
@@ -55,7 +55,7 @@ def test_faults(rows, fault):
 
 def test_remarks_are_for_the_reviewer():
     rows = steps("a", "a", "b", "c")
-    rows[3]["thought"] = ""
+    rows[3] = replace(rows[3], thought="")
     found = check(rows, status="truncated", max_steps=3)
     assert found.accepted
     assert found.remarks == (

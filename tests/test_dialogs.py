@@ -14,7 +14,6 @@ from hostile import Page as HostilePage
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Hotkey, NavigateBack, Point, Type, Wait
 from flywheel.errors import EnvError
-from flywheel.reward import verifiers
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.sandbox.tab import Tab
 from flywheel.settings import Sandbox
@@ -308,13 +307,6 @@ async def test_a_page_asks_before_it_is_left(stage, leave, stays):
 
 
 # -- episodes ---
-@pytest.fixture(scope="module", autouse=True)
-def verifier():
-    verifiers.VERIFIERS["hostile"] = lambda params, state: float(state["score"])
-    yield
-    del verifiers.VERIFIERS["hostile"]
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
     pages = {

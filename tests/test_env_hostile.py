@@ -14,7 +14,6 @@ from hostile_pages import ASKS, AT_CLICK, AT_RESET, COVERED, FLEES, FOR_EVER, GO
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Drag, Hotkey, Point, Wait
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.reward import verifiers
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Sandbox
 
@@ -64,13 +63,6 @@ async def quiet(env) -> list[bytes]:
     for action in (Click(Point(0.3, 0.3)), Wait(), Click(Point(0.7, 0.7))):
         screens.append((await env.step(action)).observation.screenshot)
     return screens
-
-
-@pytest.fixture(scope="module", autouse=True)
-def verifier():
-    verifiers.VERIFIERS["hostile"] = lambda params, state: float(state["score"])
-    yield
-    del verifiers.VERIFIERS["hostile"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

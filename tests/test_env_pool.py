@@ -20,6 +20,7 @@ from flywheel.sandbox import chromium, profiles
 from flywheel.sandbox.events import Closed, Crashed, Started
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.sandbox.watchdog import Watchdog
+from flywheel.schema import to_row
 from flywheel.settings import Rollout, Sandbox, Settings
 from flywheel.store.routing import route
 
@@ -44,9 +45,9 @@ async def test_a_task_whose_page_does_not_load_is_named_and_quarantined_not_scor
     (episode,) = await rollout(
         [task], 1, StillPolicy(), pool, iteration=1, settings=Settings(rollout=Rollout(retries=1)), temperature=1.0
     )
-    assert episode.trajectory["status"] == "crashed"
-    assert "does not load" in episode.trajectory["error"]
-    (decision,) = route([episode.trajectory], [], 1.0)
+    assert episode.trajectory.status == "crashed"
+    assert "does not load" in episode.trajectory.error
+    (decision,) = route([to_row("trajectories", episode.trajectory)], [])
     assert decision["destination"] == "quarantine"
     assert "does not load" in decision["reason"]
 

@@ -41,10 +41,10 @@ async def test_an_episode_in_another_grammar(template):
     got = await run_episode(env, scripted, task(2), 0, iteration=1, settings=chosen, temperature=1.0)
     assert env.actions[0] == Click(point)
     first = got.steps[0]
-    assert (first["thought"], first["action_type"], first["x"], first["y"]) == ("I see it.", "click", point.x, point.y)
-    assert text.endswith(first["action"])
-    assert parse(first["action"], Grammar.of_settings(chosen)).action == Click(point)
-    assert executable(got.steps, [row["image_sha256"] for row in got.steps], Grammar.of_settings(chosen)) == []
+    assert (first.thought, first.action_type, first.x, first.y) == ("I see it.", "click", point.x, point.y)
+    assert text.endswith(first.action)
+    assert parse(first.action, Grammar.of_settings(chosen)).action == Click(point)
+    assert executable(got.steps, [row.image_sha256 for row in got.steps], Grammar.of_settings(chosen)) == []
     told, *_, remembered, _ = scripted.asked[1][0]
     assert told.parts[0].endswith("Click the lamp.")
     said = text

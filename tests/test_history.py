@@ -20,7 +20,7 @@ from flywheel.rollout.history import step_context
 from flywheel.rollout.pool import rollout
 from flywheel.schema import TABLES
 from flywheel.store import catalog
-from flywheel.store.partitions import from_rows, read, write
+from flywheel.store.partitions import read, write
 from flywheel.training.samples import agent_samples
 
 STEPS = 30
@@ -75,13 +75,13 @@ MEMORIES = {
 async def test_training_sees_what_the_rollout_saw(name, encoder):
     chosen = settings(**MEMORIES[name])
     episodes, policy = await rolled_out(encoder, chosen)
-    steps = from_rows("steps", [row for episode in episodes for row in episode.steps])
-    trajectories = from_rows("trajectories", [episode.trajectory for episode in episodes])
+    steps = [step for episode in episodes for step in episode.steps]
+    trajectories = [episode.trajectory for episode in episodes]
     images = {sha: png for episode in episodes for sha, png in episode.images.items()}
     samples = agent_samples(trajectories, steps, images, encoder, chosen.policy, parse_errors=True)
     assert len(samples) == 2 * STEPS
     assert same(samples, policy, encoder)
-    counts = steps.sort_by([("trajectory_id", "ascending"), ("step", "ascending")])["prompt_tokens"].to_pylist()
+    counts = [one.prompt_tokens for one in sorted(steps, key=lambda one: (one.trajectory_id, one.step))]
     assert [len(sample.context) for sample in samples] == counts
     assert max(counts) <= chosen.policy.max_context_tokens
     if name == "several turns":  # three screens before the present one, and no fewer: the real count was taken
@@ -95,7 +95,7 @@ async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again
         chosen = settings(server, summarizer="language_model", digest_characters=100, episodic_steps=2)
         episodes, policy = await rolled_out(encoder, chosen)
     rows = [row for episode in episodes for row in episode.steps]
-    stored = [json.loads(row["memory"]) for row in rows if row["memory"]]
+    stored = [json.loads(row.memory) for row in rows if row.memory]
     assert {one["steps"] for one in stored} == {8, 16, 24}
     assert {one["by"] for one in stored} == {"stub"}
     images = {sha: png for episode in episodes for sha, png in episode.images.items()}
@@ -106,9 +106,9 @@ async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again
     # What would have come next goes on from the last stored digest.
     first = episodes[0]
     beyond = step_context(
-        first.trajectory["instruction"], first.steps, first.images, first.last_screen, chosen.policy, summarizer=dead
+        first.trajectory.instruction, first.steps, first.images, first.last_screen, chosen.policy, summarizer=dead
     )
-    last = json.loads(first.steps[-1]["memory"])
+    last = json.loads(first.steps[-1].memory)
     assert f"Before: {last['steps']} steps: {last['text']}\nDone: " in beyond[0].parts[-1]
 
 
@@ -116,14 +116,14 @@ async def test_a_model_that_is_down_does_not_end_an_episode(encoder):
     with Server(lambda asked: (401, "no key")) as server:
         chosen = settings(server, summarizer="language_model", digest_characters=100)
         episodes, _ = await rolled_out(encoder, chosen)
-    assert {episode.trajectory["steps"] for episode in episodes} == {STEPS}
-    by = {json.loads(row["memory"])["by"] for episode in episodes for row in episode.steps if row["memory"]}
+    assert {episode.trajectory.steps for episode in episodes} == {STEPS}
+    by = {json.loads(row.memory)["by"] for episode in episodes for row in episode.steps if row.memory}
     assert by == {"rules, since stub failed: the language model refused: status 401: no key"}
 
 
 async def test_without_a_digest_nothing_is_stored(encoder):
     episodes, _ = await rolled_out(encoder, settings())
-    assert {row["memory"] for episode in episodes for row in episode.steps} == {None}
+    assert {row.memory for episode in episodes for row in episode.steps} == {None}
     assert open_summarizer(settings()).name == "rules"
 
 

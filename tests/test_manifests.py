@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.errors import BadInput, DataError, EnvError
-from flywheel.reward.verifiers import score
 from flywheel.sandbox import manifests, reading
 from flywheel.sandbox.identity import Identity
 from flywheel.sandbox.pages import ManifestPages
 from flywheel.sandbox.sessions import origins
+from flywheel.scoring.verifiers import score
 from flywheel.settings import Settings, parse
 from flywheel.store.partitions import from_rows
 from flywheel.synthesis import pages

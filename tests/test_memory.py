@@ -36,7 +36,7 @@ class Watched:
 
 def test_a_summary_is_one_short_line():
     assert summarise(PastStep(None, "a\n b", "wait()")) == "a b"
-    assert summarise(PastStep(None, "", "wait()", result="ok\n")) == "wait() -> ok"
+    assert summarise(PastStep(None, "", "wait()", tool_result="ok\n")) == "wait() -> ok"
     assert summarise(PastStep(None, "", "")) == "No action."
     assert len(summarise(PastStep(None, "word " * 50, ""))) <= SUMMARY_CHARACTERS
 

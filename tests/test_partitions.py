@@ -120,3 +120,9 @@ def test_a_full_disk_leaves_the_old_partition_and_no_half_one(ws, monkeypatch):
         partitions.write(ws, "general", 1, "synthesize", [general("b")])
     assert partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["a"]
     assert [path.name for path in (ws.data / "general" / "iteration=001").iterdir()] == ["stage=synthesize"]
+
+
+def test_a_column_that_only_a_later_row_has_is_refused_and_not_dropped(ws):
+    with pytest.raises(DataError, match=r"table general has no column \['colour'\] \(row 2\)"):
+        partitions.write(ws, "general", 1, "synthesize", [general("a"), general("b"), general("c", colour="red")])
+    assert not ws.partition("general", 1, "synthesize").exists()

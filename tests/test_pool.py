@@ -398,6 +398,6 @@ async def test_the_rollout_counts_what_happened_in_the_pool():
             [fake_task(1, max_steps=3)], 1, Killer(lambda c, s: LEFT), fleet.pool, iteration=0,
             settings=lamps.settings(), temperature=1.0, tally=tally,
         )  # fmt: skip
-    assert episode.trajectory["status"] == "truncated"
+    assert episode.trajectory.status == "truncated"
     assert len(episode.steps) == 3
     assert tally == Tally(retries=1, crashes=2, reclaimed=0, answers=5)  # two resets, three steps

@@ -12,11 +12,15 @@ from safetensors.torch import load_file
 
 from flywheel.agent.prompt import build_context
 from flywheel.errors import TrainingError
+from flywheel.evaluation.evaluate import judge
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
+from flywheel.rollout.ledger import Outcome
 from flywheel.rollout.pool import rollout
+from flywheel.scoring import verifiers
+from flywheel.scoring.panel import Panel
 from flywheel.settings import Supervised
 from flywheel.training.experience import experiences, turns
 from flywheel.training.learner import Learner
@@ -53,9 +57,12 @@ def sft(tmp_path_factory, project):
 
 @pytest.fixture(autouse=True)
 def lamp_verifier(monkeypatch):
-    from flywheel.evaluation import evaluate
+    monkeypatch.setattr(verifiers, "score", score_lamp)
 
-    monkeypatch.setattr(evaluate, "score", score_lamp)
+
+def outcomes(episodes, tasks):
+    results = [judge(tasks[one.trajectory.task_id], one, Panel(S)).result for one in episodes]
+    return [Outcome(0, result.score, result.v) for result in results]
 
 
 def train(sft, folder, chosen=S, **more):
@@ -139,7 +146,8 @@ async def collect(sft, chosen=S, tasks=TASKS):
         episodes = await rollout(
             tasks, 2, policy, Lamps(), iteration=0, settings=chosen, temperature=chosen.rl.temperature
         )
-        return episodes, experiences(episodes, {t.task_id: t for t in tasks}, policy.encoder, chosen)
+        by_id = {t.task_id: t for t in tasks}
+        return episodes, experiences(episodes, outcomes(episodes, by_id), by_id, policy.encoder, chosen)
     finally:
         await policy.close()
 
@@ -148,7 +156,7 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
     episodes, batch = await collect(sft)
     assert [e.trajectory_id for e in batch] == [e.id for e in episodes]
     for episode, got in zip(episodes, batch, strict=True):
-        hit = '"hit": true' in episode.trajectory["final_state"]
+        hit = '"hit": true' in episode.trajectory.final_state
         assert got.success is hit
         assert (got.beyond is None) is hit  # cut off where it failed: the limit is no end of the task
         assert len(got.samples) == len(got.rewards) == len(episode.steps)
@@ -217,7 +225,8 @@ async def test_crashed_episodes_are_not_trained_on(sft):
         episodes = await rollout(TASKS, 1, policy, lamps, iteration=0, settings=chosen, temperature=1.0)
     finally:
         await policy.close()
-    crashed = {e.id for e in episodes if e.trajectory["status"] == "crashed"}
-    kept = experiences(episodes, {t.task_id: t for t in TASKS}, encoder, chosen)
+    crashed = {e.id for e in episodes if e.trajectory.status == "crashed"}
+    by_id = {t.task_id: t for t in TASKS}
+    kept = experiences(episodes, outcomes(episodes, by_id), by_id, encoder, chosen)
     assert crashed
     assert {e.trajectory_id for e in kept} == {e.id for e in episodes} - crashed

@@ -127,7 +127,7 @@ def test_without_working_memory_a_result_is_shown_in_full_to_a_model_with_functi
 
 
 def test_an_answer_without_an_action_is_told_so():
-    step = PastStep(screen(0), "I wonder.", "", fault="there is no action")
+    step = PastStep(screen(0), "I wonder.", "", parse_error="there is no action")
     context = build_context("Go.", [step], NOW, Policy(working_steps=2, max_context_tokens=LARGE))
     assert context[1].parts == ("Thought: I wonder.\nAction: ",)
     assert context[2].parts[0] == "Result: No action was carried out: there is no action.\n"

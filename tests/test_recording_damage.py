@@ -213,9 +213,9 @@ def test_sound_that_cannot_be_trusted_sets_the_session_aside(session, what):
         load_session(session)
     assert str(session) in caught.value.where
     one = ingest_session(session, Deaf(), Settings(), 1)
-    assert one.trajectory_row["status"] == "invalid"
-    assert what in one.trajectory_row["error"]
-    assert (one.step_rows, one.thought_rows) == ((), ())
+    assert one.trajectory.status == "invalid"
+    assert what in one.trajectory.error
+    assert (one.steps, one.thought_rows) == ((), ())
 
 
 def test_without_a_sync_mark_the_clock_decides_less_sharply(session):

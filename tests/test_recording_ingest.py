@@ -18,14 +18,15 @@ from flywheel.errors import BadInput, DataError
 from flywheel.recording.ingest import ingest_session, ingest_sessions, mark_duplicates, new_sessions
 from flywheel.recording.recognizer import Transcript, Word
 from flywheel.recording.session import load_session
-from flywheel.reward import verifiers
+from flywheel.schema import to_row
+from flywheel.scoring import verifiers
 from flywheel.settings import Recording, Settings
 from flywheel.store import partitions
 from flywheel.synthesis.tasks import content, from_row, make_tasks
 
 SETTINGS = Settings()
 TABLES = {
-    "trajectories": "trajectory_row", "steps": "step_rows", "thoughts": "thought_rows", "events": "event_rows",
+    "trajectories": "trajectory", "steps": "steps", "thoughts": "thought_rows", "events": "event_rows",
     "images": "image_rows", "reviews": "review_rows", "tasks": "task_row",
 }  # fmt: skip
 
@@ -73,29 +74,30 @@ def test_the_shipped_sessions_hold_no_evaluation_task(recordings):
 
 def test_a_session_becomes_rows_of_every_table(recordings, ws):
     one = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 3)
-    trajectory, steps = one.trajectory_row, one.step_rows
-    assert trajectory["trajectory_id"] == trajectory_id(3, one.task_row["task_id"], 0, "human-000-tiles-anna")
-    assert (trajectory["status"], trajectory["source"], trajectory["author"]) == ("completed", "recording", "human")
-    assert (trajectory["policy_version"], trajectory["steps"], trajectory["reward"]) == ("human", len(steps), 1.0)
-    assert verifiers.score(from_row(one.task_row), json.loads(trajectory["final_state"])) == 1.0
+    trajectory, steps = one.trajectory, one.steps
+    assert trajectory.trajectory_id == trajectory_id(3, one.task_row["task_id"], 0, "human-000-tiles-anna")
+    assert (trajectory.status, trajectory.source, trajectory.author) == ("completed", "recording", "human")
+    assert (trajectory.policy_version, trajectory.steps, trajectory.reward) == ("human", len(steps), 1.0)
+    assert verifiers.score(from_row(one.task_row), json.loads(trajectory.final_state)) == 1.0
     for step in steps:
-        parsed = parse(step["raw_text"], SETTINGS.policy.coordinates)
+        parsed = parse(step.raw_text, SETTINGS.policy.coordinates)
         assert not isinstance(parsed.action, ParseError)
-        assert parsed.thought == step["thought"]
-        assert step["raw_text"].endswith(f"\nAction: {step['action']}")
-        assert step.get("token_ids") is None
-    assert [step["terminated"] for step in steps] == [False] * (len(steps) - 1) + [True]
-    assert {step["image_sha256"] for step in steps} == {image["sha256"] for image in one.image_rows}
+        assert parsed.thought == step.thought
+        assert step.raw_text.endswith(f"\nAction: {step.action}")
+        assert step.token_ids is None
+    assert [step.terminated for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert {step.image_sha256 for step in steps} == {image["sha256"] for image in one.image_rows}
     # Every utterance belongs to a step, and a step's thought is made of its utterances.
     for thought in one.thought_rows:
         assert thought["text"] == "I take the tile."
-        assert thought["text"] in steps[thought["step"]]["thought"]
+        assert thought["text"] in steps[thought["step"]].thought
         assert (thought["recognizer"], thought["refined_by"]) == ("fixed", "rules")
     silent = set(range(len(steps))) - {thought["step"] for thought in one.thought_rows}
-    assert all((steps[k]["thought"] == "") == (k in silent) for k in range(len(steps)))
+    assert all((steps[k].thought == "") == (k in silent) for k in range(len(steps)))
     for table, name in TABLES.items():
         rows = getattr(one, name)
         rows = rows if isinstance(rows, tuple) else (rows,)
+        rows = [to_row(table, row) if table in ("trajectories", "steps") else row for row in rows]
         assert partitions.write(ws, table, 3, "ingest", rows).rows == len(rows) > 0
 
 
@@ -106,12 +108,12 @@ def test_what_was_hardly_understood_is_kept_and_marked_and_is_no_thought_to_lear
     assert {(row["doubtful"], round(row["confidence"], 3)) for row in unsure.thought_rows} == {(True, 0.4)}
     # The rules make as fluent a sentence of it; what is trained on has none of it.
     assert {row["text"] for row in unsure.thought_rows} == {"I take the tile."}
-    assert {(step["thought"], "tile" in step["raw_text"]) for step in unsure.step_rows} == {("", False)}
-    assert [step["action"] for step in unsure.step_rows] == [step["action"] for step in sure.step_rows]
+    assert {(step.thought, "tile" in step.raw_text) for step in unsure.steps} == {("", False)}
+    assert [step.action for step in unsure.steps] == [step.action for step in sure.steps]
     assert f"{len(unsure.thought_rows)} utterances were hardly understood" in unsure.review_rows[0]["comment"]
     trusting = Settings(recording=Recording(least_confidence=0.3))
     again = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(0.4), trusting, 3)
-    assert again.step_rows == sure.step_rows
+    assert again.steps == sure.steps
 
 
 def _cut(path, keep=0.5):
@@ -161,15 +163,15 @@ def test_damage_is_named_and_quarantined(session, what, ws):
         load_session(session)
     assert str(session) in caught.value.where
     one = ingest_session(session, FixedRecognizer(), SETTINGS, 1)
-    assert one.trajectory_row["status"] == "invalid"
-    assert what in one.trajectory_row["error"]
+    assert one.trajectory.status == "invalid"
+    assert what in one.trajectory.error
     # The reason stays in the data: no path of this machine in it.
-    assert str(session.parent) not in one.trajectory_row["error"]
-    assert one.step_rows == ()
+    assert str(session.parent) not in one.trajectory.error
+    assert one.steps == ()
     assert (one.review_rows[0]["decision"], one.review_rows[0]["subject"]) == (
-        "reject", one.trajectory_row["trajectory_id"],
+        "reject", one.trajectory.trajectory_id,
     )  # fmt: skip
-    assert partitions.write(ws, "trajectories", 1, "ingest", [one.trajectory_row]).rows == 1
+    assert partitions.write(ws, "trajectories", 1, "ingest", [to_row("trajectories", one.trajectory)]).rows == 1
     known = "session.json" not in what and "annotator" not in what and "tasks" not in what
     assert (one.task_row is not None) == known
 
@@ -181,10 +183,10 @@ def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recor
     together = ingest_sessions(folders, SETTINGS, 1)
     alone = ingest_sessions(folders, Settings(recording=Recording(processes=1)), 1)
     assert [one.session for one in together] == names
-    assert [one.trajectory_row["status"] for one in together] == ["invalid", "completed"]
+    assert [one.trajectory.status for one in together] == ["invalid", "completed"]
 
     def stable(one):
-        return one.trajectory_row, one.step_rows, one.thought_rows, one.event_rows
+        return one.trajectory, one.steps, one.thought_rows, one.event_rows
 
     assert [stable(one) for one in together] == [stable(one) for one in alone]
 
@@ -199,11 +201,11 @@ def test_duplicates_are_of_earlier_ones_and_the_first_stands(recordings):
     one = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 1)
     first, second = mark_duplicates([one, one], {})
     assert first == one
-    assert (second.trajectory_row["status"], second.trajectory_row["error"]) == (
+    assert (second.trajectory.status, second.trajectory.error) == (
         "invalid", "duplicate of 000-tiles-anna",
     )  # fmt: skip
     (again,) = mark_duplicates([one], {one.fingerprint: "an-earlier-one"})
-    assert again.trajectory_row["error"] == "duplicate of an-earlier-one"
+    assert again.trajectory.error == "duplicate of an-earlier-one"
     assert again.review_rows[0]["decision"] == "reject"
 
 
@@ -214,9 +216,9 @@ def test_a_recording_without_speech_has_steps_and_no_thoughts(session):
     soundfile.write(session / "speech.opus", room, 16_000, format="OGG", subtype="OPUS")
     _edit(session / "session.json", lambda raw: raw.pop("audio_sha256"))
     one = ingest_session(session, FixedRecognizer(), SETTINGS, 1)
-    assert one.trajectory_row["status"] == "completed"
+    assert one.trajectory.status == "completed"
     assert one.thought_rows == ()
-    assert {step["thought"] for step in one.step_rows} == {""}
+    assert {step.thought for step in one.steps} == {""}
 
 
 def test_new_sessions_come_by_name_and_once(recordings, tmp_path):

@@ -359,6 +359,6 @@ async def test_a_rollout_through_a_server_is_the_rollout_in_process(folder):
     for one, other in zip(episodes["transformers"], episodes["openai"], strict=True):
         assert one.id == other.id
         for name in ("token_ids", "raw_text", "prompt_tokens", "weight_version"):
-            assert [step[name] for step in one.steps] == [step[name] for step in other.steps]
+            assert [getattr(step, name) for step in one.steps] == [getattr(step, name) for step in other.steps]
         for left, right in zip(one.steps, other.steps, strict=True):
-            assert left["logprobs"] == pytest.approx(right["logprobs"], abs=1e-4)
+            assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)

@@ -14,8 +14,8 @@ from pages import task_of
 from served import serving
 
 from flywheel.errors import PolicyError
-from flywheel.evaluation import evaluate
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring import verifiers
 from flywheel.training.rl import train_rl
 
 RL = {
@@ -36,7 +36,7 @@ def used(state) -> list[int]:
 
 
 def test_a_killed_inference_server(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate, "score", lambda task, state: float(task.params["side"] == "left"))
+    monkeypatch.setattr(verifiers, "score", lambda task, state: float(task.params["side"] == "left"))
     seen = []
 
     def train(server, after=lambda: None):
@@ -90,4 +90,4 @@ def test_killed_browsers(model, tmp_path):
     assert sum(metric["retries"] for metric in metrics) > 0
     assert all(metric["crashed"] == 0 and metric["episodes"] == 4 for metric in metrics)
     assert len(set(used(tmp_path / "state"))) == 8
-    assert {episode.trajectory["status"] for episode in ended} <= {"truncated", "invalid", "completed"}
+    assert {episode.trajectory.status for episode in ended} <= {"truncated", "invalid", "completed"}

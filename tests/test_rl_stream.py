@@ -14,11 +14,14 @@ from safetensors.torch import load_file
 
 from flywheel import settings as config
 from flywheel.errors import BadInput, TrainingError
-from flywheel.evaluation import evaluate
+from flywheel.evaluation.evaluate import judge
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.rollout.episode import run_episode, seed_of
+from flywheel.rollout.ledger import Outcome
+from flywheel.scoring import verifiers
+from flywheel.scoring.panel import Panel
 from flywheel.training import rl
 from flywheel.training.curriculum import Curriculum
 from flywheel.training.experience import experiences, turns
@@ -40,7 +43,7 @@ def model(tmp_path_factory, project):
 
 @pytest.fixture(autouse=True)
 def half_are_solved(monkeypatch):
-    monkeypatch.setattr(evaluate, "score", lambda task, state: float(task.params["side"] == "left"))
+    monkeypatch.setattr(verifiers, "score", lambda task, state: float(task.params["side"] == "left"))
 
 
 def train(model, folder, block, tasks=TASKS, **more):
@@ -67,13 +70,14 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
                     temperature=chosen.rl.temperature, seed=seed_of(seed("train"), "episode", ordinal),
                 )  # fmt: skip
                 episodes.append(episode)
-                results.append(evaluate.grade(chosen_task, episode))
+                results.append(judge(chosen_task, episode, Panel(chosen)).result)
                 drawn[chosen_task.task_id] += 1
             groups.append((chosen_task.task_id, [r.score for r in results], [r.v for r in results]))
         await policy.close()
         for group in groups:
             curriculum.record(*group)
-        found = experiences(episodes, tasks, encoder, chosen)
+        outcomes = [Outcome(step, score, v) for _, scores, vs in groups for score, v in zip(scores, vs, strict=True)]
+        found = experiences(episodes, outcomes, tasks, encoder, chosen)
         ppo_update(made, turns(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
     return made.policy.state_dict()
 
@@ -81,7 +85,7 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
 def both_ways(model, folder, algorithm) -> tuple[bool, bool]:
     """Whether the two loops give the same weights, and others than at the start."""
     torch.set_num_threads(1)  # how sums are split changes their last bits, and a run shares the threads out
-    evaluate.score = lambda task, state: float(task.params["side"] == "left")
+    verifiers.score = lambda task, state: float(task.params["side"] == "left")
     wanted = asyncio.run(synchronous(model, folder, settings(rl=RL | {"algorithm": algorithm}, policy=POLICY)))
     train(model, folder, {"algorithm": algorithm})
     got, before = (load_file(path / "model.safetensors") for path in (folder / "out", model))

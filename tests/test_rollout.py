@@ -14,6 +14,7 @@ from flywheel.errors import EnvError, PolicyError, PolicyTimeout
 from flywheel.policy.protocol import Image
 from flywheel.rollout.episode import run_episode
 from flywheel.rollout.pool import Tally, rollout
+from flywheel.schema import to_row
 from flywheel.store.partitions import from_rows
 
 S = settings()
@@ -29,23 +30,23 @@ async def test_what_an_episode_records():
     answers = iter([RIGHT, LEFT])
     got, _ = await episode(lambda context, sampling: next(answers))
     row = got.trajectory
-    assert row["trajectory_id"] == got.id == trajectory_id(3, "lamp001", 0, "scripted")
-    assert (row["status"], row["steps"], row["reward"], row["policy_version"]) == ("completed", 2, 1.0, "scripted")
-    assert json.loads(row["final_state"]) == {"clicks": 2, "hit": True}
+    assert row.trajectory_id == got.id == trajectory_id(3, "lamp001", 0, "scripted")
+    assert (row.status, row.steps, row.reward, row.policy_version) == ("completed", 2, 1.0, "scripted")
+    assert json.loads(row.final_state) == {"clicks": 2, "hit": True}
     first, second = got.steps
-    assert (first["action_type"], first["thought"], first["x"], first["y"]) == ("click", "right.", 0.755, 0.505)
-    assert first["token_ids"] == list(map(ord, RIGHT))
-    assert first["logprobs"] == [-0.5] * len(RIGHT)
-    assert first["weight_version"] == "scripted"
+    assert (first.action_type, first.thought, first.x, first.y) == ("click", "right.", 0.755, 0.505)
+    assert first.token_ids == tuple(map(ord, RIGHT))
+    assert first.logprobs == (-0.5,) * len(RIGHT)
+    assert first.weight_version == "scripted"
     # The screen is the one that the action was chosen on, not the one it led to.
-    assert first["image_sha256"] == hashlib.sha256(screen("left", 0)).hexdigest()
-    assert second["image_sha256"] == hashlib.sha256(screen("left", 1)).hexdigest()
-    assert set(got.images) == {first["image_sha256"], second["image_sha256"]}
+    assert first.image_sha256 == hashlib.sha256(screen("left", 0)).hexdigest()
+    assert second.image_sha256 == hashlib.sha256(screen("left", 1)).hexdigest()
+    assert set(got.images) == {first.image_sha256, second.image_sha256}
     assert got.last_screen == screen("left", 2)
-    assert [s["terminated"] for s in got.steps] == [False, True]
+    assert [s.terminated for s in got.steps] == [False, True]
     # The rows fit the tables.
-    assert from_rows("trajectories", [row]).num_rows == 1
-    assert from_rows("steps", got.steps).num_rows == 2
+    assert from_rows("trajectories", [to_row("trajectories", row)]).num_rows == 1
+    assert from_rows("steps", [to_row("steps", step) for step in got.steps]).num_rows == 2
 
 
 async def test_policy_sees_the_screen_and_what_was_done():
@@ -62,26 +63,26 @@ async def test_parse_error_is_a_step_that_the_environment_does_not_see():
     env = LampEnv()
     got, _ = await episode(lambda context, sampling: next(answers), env=env)
     assert len(env.actions) == 1
-    assert [bool(s.get("parse_error")) for s in got.steps] == [True, False]
-    assert got.steps[0].get("action") is None
-    assert got.steps[0]["raw_text"] == "no action here"
-    assert got.steps[0]["image_sha256"] == got.steps[1]["image_sha256"]
-    assert got.trajectory["status"] == "completed"
+    assert [bool(s.parse_error) for s in got.steps] == [True, False]
+    assert got.steps[0].action is None
+    assert got.steps[0].raw_text == "no action here"
+    assert got.steps[0].image_sha256 == got.steps[1].image_sha256
+    assert got.trajectory.status == "completed"
 
 
 @pytest.mark.parametrize(("text", "status"), [(RIGHT, "truncated"), ("nothing", "invalid")])
 async def test_budget_counts_every_step(text, status):
     got, policy = await episode(lambda context, sampling: text)
-    assert (got.trajectory["status"], got.trajectory["steps"], len(policy.asked)) == (status, 3, 3)
-    assert got.steps[-1]["truncated"] is True
-    assert got.trajectory["reward"] == 0
+    assert (got.trajectory.status, got.trajectory.steps, len(policy.asked)) == (status, 3, 3)
+    assert got.steps[-1].truncated is True
+    assert got.trajectory.reward == 0
 
 
 async def test_budget_mixes_broken_steps_and_actions():
     answers = iter([RIGHT, "nothing", RIGHT])
     got, _ = await episode(lambda context, sampling: next(answers))
-    assert (got.trajectory["status"], got.trajectory["steps"]) == ("truncated", 3)
-    assert [s["truncated"] for s in got.steps] == [False, False, True]
+    assert (got.trajectory.status, got.trajectory.steps) == ("truncated", 3)
+    assert [s.truncated for s in got.steps] == [False, False, True]
 
 
 async def test_sampling_seed_is_of_the_trajectory_and_the_step():
@@ -101,7 +102,8 @@ async def test_order_of_finishing_changes_nothing():
     def comparable(episodes):
         timeless = {"started_at", "ended_at"}
         return [
-            [{k: v for k, v in row.items() if k not in timeless} for row in (e.trajectory, *e.steps)] for e in episodes
+            [{k: v for k, v in vars(row).items() if k not in timeless} for row in (e.trajectory, *e.steps)]
+            for e in episodes
         ]
 
     def answer(context, sampling):
@@ -130,7 +132,7 @@ async def test_crash_is_tried_again_in_a_fresh_environment():
     lamps = Lamps(lambda lease: LampEnv(crash_at=1 if lease == 0 else None))
     answers = Scripted(lambda context, sampling: LEFT if "Done" in str(context[-1].parts) else RIGHT)
     got = await rollout([task(1)], 1, answers, lamps, **ARGUMENTS)
-    assert [e.trajectory["status"] for e in got] == ["completed"]
+    assert [e.trajectory.status for e in got] == ["completed"]
     assert len(got[0].steps) == 2
     assert len(lamps.lent) == 2
     assert all(env.closed for env in lamps.lent)
@@ -141,11 +143,11 @@ async def test_crash_in_every_try_is_kept_and_never_scored():
     got = await rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, **ARGUMENTS)
     assert lamps.leases == 2 * (S.rollout.retries + 1)
     for e in got:
-        assert (e.trajectory["status"], e.steps) == ("crashed", ())
-        assert "the page crashed" in e.trajectory["error"]
-        assert e.trajectory.get("final_state") is None
-        assert e.trajectory.get("reward") is None
-    assert from_rows("trajectories", [e.trajectory for e in got]).num_rows == 2
+        assert (e.trajectory.status, e.steps) == ("crashed", ())
+        assert "the page crashed" in e.trajectory.error
+        assert e.trajectory.final_state is None
+        assert e.trajectory.reward is None
+    assert from_rows("trajectories", [to_row("trajectories", e.trajectory) for e in got]).num_rows == 2
 
 
 async def test_what_happened_around_the_episodes_is_counted():
@@ -165,8 +167,8 @@ async def test_hung_environment_meets_a_deadline():
         [task(1)], 1, Scripted(lambda c, s: LEFT), Lamps(lambda lease: Hung()), iteration=0, settings=chosen,
         temperature=1.0,
     )  # fmt: skip
-    assert got[0].trajectory["status"] == "crashed"
-    assert "did not answer" in got[0].trajectory["error"]
+    assert got[0].trajectory.status == "crashed"
+    assert "did not answer" in got[0].trajectory.error
 
 
 async def test_policy_failure_stops_the_rollout_and_frees_the_environments():

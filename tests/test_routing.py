@@ -24,12 +24,12 @@ def trajectory(name: str = "t1", source: str = "rollout", status: str = "complet
     }  # fmt: skip
 
 
-def score(name: str = "t1", value: float | None = 1.0, threshold: float | None = None) -> dict:
-    return {"trajectory_id": name, "scorer": "verifier", "score": value, "threshold": threshold}
+def score(name: str = "t1", value: float | None = 1.0, threshold: float | None = 1.0, **more) -> dict:
+    return {"trajectory_id": name, "scorer": "verifier", "score": value, "threshold": threshold, **more}
 
 
-def one(row: dict, *scores: dict, threshold: float = 1.0, broken: dict | None = None) -> tuple[str, str]:
-    (decision,) = route([row], scores, threshold, broken)
+def one(row: dict, *scores: dict, broken: dict | None = None) -> tuple[str, str]:
+    (decision,) = route([row], scores, broken)
     return decision["destination"], decision["reason"]
 
 
@@ -46,6 +46,10 @@ def one(row: dict, *scores: dict, threshold: float = 1.0, broken: dict | None = 
         (trajectory(), [], "quarantine", "no score"),
         (trajectory(), [score(value=math.nan)], "quarantine", "score is not a number"),
         (trajectory(), [score(value=None)], "quarantine", "score is not a number"),
+        (trajectory(), [score(threshold=None)], "quarantine", "score is not a number"),
+        (trajectory(), [score(value=None, detail="no state")], "quarantine", "no score by verifier (no state)"),
+        (trajectory(), [score(value=None), score(value=0.4)], "ct", "not verified: score 0.40"),
+        (trajectory(), [score(value=None, detail="busy"), score()], "quarantine", "no score by verifier (busy)"),
         (trajectory(status="crashed", error="page died"), [score()], "quarantine", "status crashed: page died"),
         (trajectory(source="recording", status="invalid"), [], "quarantine", "status invalid"),
     ],
@@ -59,8 +63,8 @@ def test_a_broken_contract_comes_before_the_score():
 
 
 def test_the_threshold_decides():
-    assert one(trajectory(), score(value=0.5), threshold=0.5)[0] == "sft"
-    assert one(trajectory(), score(value=0.5), threshold=0.51)[0] == "ct"
+    assert one(trajectory(), score(value=0.5, threshold=0.5))[0] == "sft"
+    assert one(trajectory(), score(value=0.5, threshold=0.51))[0] == "ct"
 
 
 some_trajectories = st.lists(
@@ -81,9 +85,9 @@ some_scores = st.lists(
 )  # fmt: skip
 
 
-@given(some_trajectories, some_scores, st.floats(0.01, 1), st.sets(st.text("abc", min_size=1, max_size=6)))
-def test_each_trajectory_has_exactly_one_destination(trajectories, scores, threshold, broken):
-    routes = route(trajectories, scores, threshold, dict.fromkeys(broken, "a contract"))
+@given(some_trajectories, some_scores, st.sets(st.text("abc", min_size=1, max_size=6)))
+def test_each_trajectory_has_exactly_one_destination(trajectories, scores, broken):
+    routes = route(trajectories, scores, dict.fromkeys(broken, "a contract"))
     assert [row["trajectory_id"] for row in routes] == [row["trajectory_id"] for row in trajectories]
     assert all(row["destination"] in DESTINATIONS and row["reason"] for row in routes)
     stores = build_stores(trajectories, routes, iteration=1)
@@ -92,7 +96,7 @@ def test_each_trajectory_has_exactly_one_destination(trajectories, scores, thres
     for row in stores["sft"]:
         own = [s for s in scores if s["trajectory_id"] == row["trajectory_id"]]
         assert own
-        assert all(s["score"] >= (threshold if s["threshold"] is None else s["threshold"]) for s in own)
+        assert all(s["score"] >= s["threshold"] for s in own)
     for table, rows in stores.items():
         from_rows(table, rows)
 
@@ -100,15 +104,16 @@ def test_each_trajectory_has_exactly_one_destination(trajectories, scores, thres
 @given(some_trajectories, some_scores)
 def test_a_lower_threshold_takes_nothing_out_of_sft(trajectories, scores):
     chosen = [
-        {row["trajectory_id"] for row in route(trajectories, scores, threshold) if row["destination"] == "sft"}
+        {row["trajectory_id"] for row in route(trajectories, held, {}) if row["destination"] == "sft"}
         for threshold in (0.25, 0.75)
+        for held in [[{**s, "threshold": threshold} for s in scores]]
     ]
     assert chosen[0] >= chosen[1]
 
 
 def test_quarantine_keeps_the_whole_row():
     row = trajectory(status="crashed", error="page died")
-    stores = build_stores([row], route([row], [], 1.0), iteration=3)
+    stores = build_stores([row], route([row], []), iteration=3)
     (kept,) = stores["quarantine"]
     assert json.loads(kept["record"]) == row
     assert (kept["reason"], kept["detail"]) == ("status crashed: page died", "page died")
@@ -124,7 +129,7 @@ def test_lineage_of_a_checkpoint_names_the_weights_that_acted_on_its_way():
 
 def test_lineage_names_task_weights_run_and_store():
     row = trajectory()
-    stores = build_stores([row], route([row], [score()], 1.0), iteration=3)
+    stores = build_stores([row], route([row], [score()]), iteration=3)
     links = {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in stores["lineage"]}
     assert links == {
         ("t1", "attempts", "k1", "task"), ("t1", "acted by", "d0", "weights"), ("t1", "produced in", "run-1", "run"),

@@ -14,6 +14,7 @@ from lamps import settings as lamp_settings
 from flywheel.errors import DataError
 from flywheel.policy.encoding import Encoder
 from flywheel.rollout.pool import rollout
+from flywheel.schema import from_row, to_row
 from flywheel.settings import Supervised
 from flywheel.store.partitions import from_rows
 from flywheel.training.samples import Sample, agent_samples, general_samples, mix
@@ -36,9 +37,12 @@ async def rolled_out(answer):
 async def test_prompts_are_those_of_the_rollout(encoder):
     """Through the Parquet schema and back, every prompt equals one the policy was asked, token for token."""
     trajectories, steps, images, policy = await rolled_out(lambda context, sampling: RIGHT)
-    tables = from_rows("trajectories", trajectories[::-1]), from_rows("steps", steps[::-1])
-    samples = agent_samples(*tables, images, encoder, S.policy)
-    assert [(s.trajectory_id, s.step) for s in samples] == sorted((r["trajectory_id"], r["step"]) for r in steps)
+    back = [
+        [from_row(table, type(one), row) for row in from_rows(table, [to_row(table, one) for one in ones]).to_pylist()]
+        for table, ones in (("trajectories", trajectories[::-1]), ("steps", steps[::-1])) for one in ones[:1]
+    ]  # fmt: skip
+    samples = agent_samples(*back, images, encoder, S.policy)
+    assert [(s.trajectory_id, s.step) for s in samples] == sorted((r.trajectory_id, r.step) for r in steps)
     asked = {(e.input_ids.tobytes(), e.pixel_values.tobytes()) for e in (encoder.encode(c) for c, _ in policy.asked)}
     assert {(s.context.input_ids.tobytes(), s.context.pixel_values.tobytes()) for s in samples} == asked
     for sample in samples:
@@ -56,7 +60,7 @@ async def test_broken_steps_are_for_rl_alone(encoder):
         return LEFT if seen in first or first.add(seen) else "nothing"
 
     trajectories, steps, images, _ = await rolled_out(answer)
-    broken = [s for s in steps if s.get("parse_error")]
+    broken = [s for s in steps if s.parse_error]
     assert broken
     every = agent_samples(trajectories, steps, images, encoder, S.policy, parse_errors=True)
     sound = agent_samples(trajectories, steps, images, encoder, S.policy)
@@ -68,8 +72,8 @@ async def test_broken_steps_are_for_rl_alone(encoder):
 
 async def test_human_steps_are_encoded_from_their_text(encoder):
     trajectories, steps, images, _ = await rolled_out(lambda context, sampling: LEFT)
-    human = [{**s, "token_ids": None, "logprobs": None, "author": "human"} for s in steps]
-    names = {t["trajectory_id"]: 0.25 for t in trajectories[:1]}
+    human = [replace(s, token_ids=None, logprobs=None, author="human") for s in steps]
+    names = {t.trajectory_id: 0.25 for t in trajectories[:1]}
     samples = agent_samples(trajectories, human, images, encoder, S.policy, weights=names)
     assert {s.response for s in samples} == {tuple(encoder.encode_text(LEFT))}
     assert samples[0].response[-1] == encoder.end_id
@@ -79,7 +83,7 @@ async def test_human_steps_are_encoded_from_their_text(encoder):
 
 async def test_missing_screen_is_named(encoder):
     trajectories, steps, _, _ = await rolled_out(lambda context, sampling: LEFT)
-    with pytest.raises(DataError, match=f"screen {steps[0]['image_sha256'][:12]} is missing"):
+    with pytest.raises(DataError, match=f"screen {steps[0].image_sha256[:12]} is missing"):
         agent_samples(trajectories[:1], steps[:1], {}, encoder, S.policy)
 
 
@@ -89,7 +93,7 @@ def test_general_samples(encoder):
         {"sample_id": f"g{n}", "kind": "where", "image_sha256": name, "instruction": "Which side?", "response": name}
         for n, name in ((2, "b"), (1, "a"))
     ]
-    samples = general_samples(from_rows("general", rows), images, encoder, S.policy)
+    samples = general_samples(from_rows("general", rows).to_pylist(), images, encoder, S.policy)
     assert [s.trajectory_id for s in samples] == ["g1", "g2"]
     assert [s.response for s in samples] == [tuple(encoder.encode_text(text)) for text in "ab"]
     assert {s.domain for s in samples} == {"general"}

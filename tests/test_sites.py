@@ -28,9 +28,9 @@ import pytest
 import pytest_asyncio
 
 from flywheel.agent.actions import Finished
-from flywheel.reward import verifiers
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring import verifiers
 from flywheel.settings import Sandbox, Settings
 from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import catalogue, oracle

@@ -39,8 +39,8 @@ def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes,
     assert sorted(trajectories["trajectory_id"].to_pylist()) == sorted(episode.id for episode in episodes)
     assert set(trajectories["run_id"].to_pylist()) == {"run-1"}
     assert steps.num_rows == sum(len(episode.steps) for episode in episodes)
-    first = [episode for episode in episodes if episode.trajectory["sample"] == 0]
-    wanted = {row["image_sha256"] for episode in first for row in episode.steps}
+    first = [episode for episode in episodes if episode.trajectory.sample == 0]
+    wanted = {row.image_sha256 for episode in first for row in episode.steps}
     assert set(staged.take(results, "images", "sha256")["sha256"].to_pylist()) == wanted
 
 

@@ -75,7 +75,7 @@ class Versioned(Scripted):
 
 
 def grade(task, episode):
-    return float('"hit": true' in episode.trajectory["final_state"]), True
+    return float('"hit": true' in episode.trajectory.final_state), True
 
 
 def pool_of(tmp_path, policy, lamps, *, plan=None, chosen=None, grade=grade, **more):
@@ -108,8 +108,8 @@ async def test_long_episodes_go_on_with_newer_weights(tmp_path):
                 await lamps.go(lease)
         second = await asyncio.wait_for(pool.batch(), 30)
     assert [ticket.ordinal for ticket, _ in second.episodes] == [1, 3]
-    versions = [row["version"] for row in second.episodes[0][1].steps]
-    names = [row["weight_version"] for row in second.episodes[0][1].steps]
+    versions = [row.version for row in second.episodes[0][1].steps]
+    names = [row.weight_version for row in second.episodes[0][1].steps]
     assert versions == sorted(versions)
     assert set(versions) == {0, 1}
     assert [f"w{version}" for version in versions] == names
@@ -128,7 +128,7 @@ async def test_at_no_staleness_nothing_begins_before_the_update(tmp_path):
             assert [ticket.ordinal for ticket, _ in batch.episodes] == list(range(4 * step, 4 * step + 4))
             assert batch.figures["running"] == 0
             assert lamps.leases == 4 * step + 4
-            assert {row["version"] for _, episode in batch.episodes for row in episode.steps} == {step}
+            assert {row.version for _, episode in batch.episodes for row in episode.steps} == {step}
             pool.announce(f"w{step + 1}", step + 1)
             policy.swap(f"w{step + 1}")
             pool.advance()
@@ -165,7 +165,7 @@ async def test_a_crash_is_tried_again_and_never_scored(tmp_path):
         with pytest.raises(TrainingError, match=r"every environment crashed: 1 episodes in a row; the last: the page"):
             await asyncio.wait_for(pool.batch(), 30)
     assert judged == []
-    assert [e.trajectory["status"] for e in ended] == ["crashed"]
+    assert [e.trajectory.status for e in ended] == ["crashed"]
     # The next start goes on, with a fresh ticket in the place of the failed one.
     async with pool_of(tmp_path, policy, lamps, plan=plan, chosen=chosen, grade=judge) as pool:
         batch = await asyncio.wait_for(pool.batch(), 30)
@@ -224,12 +224,12 @@ async def test_a_dead_policy_ends_the_wait(tmp_path):
     [
         (
             lambda: 1 / 0,
-            r"the verifier tiles_cleared failed: ZeroDivisionError: .*\(trajectory t[0-9a-f]{19}, rl games",
+            r"it could not be judged: ZeroDivisionError: .*\(trajectory t[0-9a-f]{19}, rl games",
         ),
         (lambda: math.nan, r"the score is nan, .*\(trajectory t[0-9a-f]{19}, rl games"),
     ],
 )
-async def test_a_verifier_that_fails_is_named_with_the_trajectory(tmp_path, score, told):
+async def test_a_scorer_that_fails_is_named_with_the_trajectory(tmp_path, score, told):
     policy = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT)
     async with pool_of(tmp_path, policy, Lamps(), grade=lambda task, episode: (score(), True)) as pool:
         with pytest.raises(TrainingError, match=told):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lamps import task
 
+from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.rollout import episode_files
 from flywheel.rollout.episode import Episode
@@ -38,9 +39,12 @@ class Memory:
 
 def episode(name: str, steps: int = 1) -> Episode:
     now = datetime(2026, 1, 2, 3, 4, 5, 678, UTC)
-    rows = tuple({"step": n, "logprobs": [-0.1, -1e-7], "started_at": now} for n in range(steps))
-    trajectory = {"trajectory_id": name, "status": "completed", "reward": 0.1 + 0.2, "started_at": now, "ended_at": now}
-    return Episode(trajectory, rows, {"ab" * 32: b"\x89PNG"}, b"last", ((-0.3, -2e-9),) * steps)
+    rows = tuple(
+        Step(name, n, "model", logprobs=(-0.1, -1e-7), sampled_logprobs=(-0.3, -2e-9), version=n, started_at=now)
+        for n in range(steps)
+    )
+    trajectory = Trajectory(name, "k1", "games", status="completed", reward=0.1 + 0.2, started_at=now, ended_at=now)
+    return Episode(trajectory, rows, {"ab" * 32: b"\x89PNG"}, b"last")
 
 
 def test_an_episode_comes_back_as_it_was(tmp_path):

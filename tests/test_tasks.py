@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from flywheel.errors import BadInput
-from flywheel.reward import verifiers
+from flywheel.scoring import verifiers
 from flywheel.settings import Settings, Synthesis, parse
 from flywheel.store.partitions import from_rows
 from flywheel.synthesis.tasks import content, from_row, held_out, is_held_out, make_task, make_tasks, reserved, to_row

@@ -43,7 +43,7 @@ class Tally:
     def with_steps(self, steps: Iterable[PastStep]) -> Tally:
         actions, pages, typed = dict(self.actions), self.pages, self.typed
         for step in steps:
-            actions[step.kind] = actions.get(step.kind, 0) + 1
+            actions[step.action_type] = actions.get(step.action_type, 0) + 1
             pages = _newest(pages, cut(one_line(step.url), _PAGE_CHARACTERS))
             typed = _newest(typed, cut(one_line(step.typed), _TYPED_CHARACTERS))
         return Tally(tuple(actions.items()), pages, typed)

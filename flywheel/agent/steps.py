@@ -11,32 +11,30 @@ SUMMARY_CHARACTERS = 80
 class PastStep:
     """A step that is over. screenshot: the PNG it was chosen on (None where it was not kept).
 
-    action: serialised in the policy's grammar, empty where the model's text held none, and then `fault` says why.
-    result: what an SDK function returned or what the environment remarked, else empty. kind: the action's name;
-    typed: the text of a `type`. url: the page that the step was chosen on.
+    The fields are those of `agent.trajectory.Step`, empty where it has None; typed: the text of a `type`.
     """
 
     screenshot: bytes | None
     thought: str
     action: str
-    result: str = ""
-    kind: str = ""
+    tool_result: str = ""
+    action_type: str = ""
     typed: str = ""
     url: str = ""
-    fault: str = ""
+    parse_error: str = ""
 
 
 def summarise(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:
     """A step in one line, by rule: its thought, or where there is none its action; then what a tool returned."""
     text = one_line(step.thought or step.action or "No action.")
-    if step.result:
-        text += " -> " + one_line(step.result)
+    if step.tool_result:
+        text += " -> " + one_line(step.tool_result)
     return cut(text, characters)
 
 
 def outcome(step: PastStep) -> str:
     """What the policy is told in full beside the next screen: what the step returned, or that it did nothing."""
-    return step.result or (f"No action was carried out: {step.fault}." if step.fault else "")
+    return step.tool_result or (f"No action was carried out: {step.parse_error}." if step.parse_error else "")
 
 
 def one_line(text: str) -> str:

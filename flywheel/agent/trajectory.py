@@ -1,8 +1,111 @@
-"""A trajectory: tau = {(t_0, a_0, o_0), ..., (t_T, a_T, o_T)} (section 2.1), and its identity."""
+"""A trajectory: tau = {(t_0, a_0, o_0), ..., (t_T, a_T, o_T)} (section 2.1), its steps, and its identity.
+
+A `Step` and a `Trajectory` are the rows of the tables `steps` and `trajectories`, field for column, with the same names
+(`schema.to_row`, `schema.from_row`): what the rollout records is what scorers judge and what training learns from.
+None: unknown, or without meaning for this kind of step.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from flywheel.agent.actions import NAMES, Action, Drag
+from flywheel.agent.grammar import Grammar
+from flywheel.agent.parser import serialise
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what was seen (by its hash), thought, done, and what followed."""
+
+    trajectory_id: str
+    step: int
+    author: str
+    """model or human"""
+    thought: str | None = None
+    action_type: str | None = None
+    """The action's name in the grammar; None where the text held no action."""
+    action: str | None = None
+    """Serialised in the policy's grammar."""
+    raw_text: str | None = None
+    parse_error: str | None = None
+    """Why the text held no action; None where it did."""
+    x: float | None = None
+    """Points of the action, as fractions of the screen; x2, y2: where a drag ends."""
+    y: float | None = None
+    x2: float | None = None
+    y2: float | None = None
+    prompt_tokens: int | None = None
+    token_ids: tuple[int, ...] | None = None
+    """As sampled, the end token included where it was; None for a human."""
+    logprobs: tuple[float, ...] | None = None
+    """Of each token as sampled, at temperature 1."""
+    weight_version: str | None = None
+    image_sha256: str | None = None
+    """Of the screen that the action was chosen on."""
+    url: str | None = None
+    tool_result: str | None = None
+    """What an SDK function returned, or what the environment remarked."""
+    reward: float | None = None
+    terminated: bool | None = None
+    """An end of the task; truncated: a limit."""
+    truncated: bool | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    memory: str | None = None
+    """JSON of the digest of older steps that was shown: steps, text, by."""
+
+    # What no table holds: RL reads it from the episode, and forgets it with the batch.
+    sampled_logprobs: tuple[float, ...] = ()
+    """Of each token at the temperature that it was sampled at, where the policy says so."""
+    version: int | None = None
+    """How many training steps the weights had had that sampled it, in the RL run that the episode is of."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode's row: of which task it is, who acted, how it ended."""
+
+    trajectory_id: str
+    task_id: str
+    domain: str
+    world: str | None = None
+    level: int | None = None
+    instruction: str | None = None
+    source: str | None = None
+    """rollout, recording or annotation"""
+    author: str | None = None
+    """model or human"""
+    sample: int | None = None
+    """Its number among the episodes of its task and weights."""
+    policy_version: str | None = None
+    """Digest of the weights that began it."""
+    status: str | None = None
+    """completed (terminated), truncated (a limit), crashed, invalid"""
+    error: str | None = None
+    steps: int | None = None
+    """How many there are."""
+    reward: float | None = None
+    """Sum over the steps."""
+    final_state: str | None = None
+    """JSON, which the verifier reads; None where the environment crashed."""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    run_id: str | None = None
+    """The flow run that paid for it."""
+
+
+def of_action(action: Action, grammar: Grammar) -> dict[str, Any]:
+    """The fields of a `Step` that say what was done."""
+    fields: dict[str, Any] = {"action": serialise(action, grammar), "action_type": NAMES[type(action)]}
+    if isinstance(action, Drag):
+        start, end = action.start_point, action.end_point
+        return fields | {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
+    point = getattr(action, "point", None)
+    return fields | ({"x": point.x, "y": point.y} if point else {})
 
 
 def trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:

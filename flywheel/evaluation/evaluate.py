@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from flywheel.errors import DataError
 from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import Policy
-from flywheel.reward.verifiers import score
+from flywheel.reward.verdict import Verdict, decide
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import Sandbox, Tally, rollout
-from flywheel.rollout.scoring import final_state
 from flywheel.sandbox.env import Task
+from flywheel.scoring.panel import Panel
+from flywheel.scoring.scorer import Case
 from flywheel.settings import Settings
 
-__all__ = ["EvalResult", "evaluate", "grade"]
+
+@dataclass(frozen=True)
+class Judged:
+    """An episode and what its domain's scorers say of it; the one verdict of a crashed one has no score."""
+
+    task: Task
+    episode: Episode
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def result(self) -> EvalResult:
+        """What counts. An episode whose environment crashed in every try is a failure here: both models of a comparison
+        must be measured on the same tasks."""
+        verdict = decide(self.verdicts)
+        score = 0.0 if verdict.score is None else verdict.score
+        return EvalResult(self.task.task_id, self.task.domain, score, bool(verdict.v))
 
 
 async def evaluate(
@@ -26,23 +44,32 @@ async def evaluate(
     on_episode: Callable[[Episode], None] = lambda episode: None,
     run_id: str = "",
     tally: Tally | None = None,
-) -> tuple[list[EvalResult], list[Episode]]:
-    """evaluation.samples episodes of each task at evaluation.temperature; results and episodes, in the same order.
+) -> list[Judged]:
+    """evaluation.samples episodes of each task at evaluation.temperature, judged.
 
-    An episode whose environment crashed in every try counts as a failure here: both models of a comparison must be
-    measured on the same tasks. The episodes are for the report; they never enter training. `tally` is added to.
+    The episodes are for the report; they never enter training. `tally` is added to. Raises as `judge` does.
     """
+    panel = Panel(settings)
     episodes = await rollout(
         tasks, settings.evaluation.samples, policy, sandbox, iteration=iteration, settings=settings,
         temperature=settings.evaluation.temperature, on_episode=on_episode, run_id=run_id,
         tally=tally,
     )  # fmt: skip
     by_id = {task.task_id: task for task in tasks}
-    return [grade(by_id[episode.trajectory["task_id"]], episode) for episode in episodes], episodes
+    return [judge(by_id[episode.trajectory.task_id], episode, panel) for episode in episodes]
 
 
-def grade(task: Task, episode: Episode) -> EvalResult:
-    """The verifier's score of one episode."""
-    state = final_state(episode)
-    value = score(task, state) if state is not None else 0.0
-    return EvalResult(task.task_id, task.domain, value, value >= task.threshold)
+def judge(task: Task, episode: Episode, panel: Panel) -> Judged:
+    """Raises DataError where a scorer failed and V hangs on it: a model is not measured by what nobody judged."""
+    trajectory = episode.trajectory
+    if trajectory.final_state in (None, "null"):
+        unseen = Verdict(None, task.threshold, detail=f"{trajectory.status}: {trajectory.error or 'no final state'}")
+        return Judged(task, episode, (unseen,))
+    verdicts = panel.judge(Case(task, trajectory, episode.steps, episode.images))
+    decided = decide(verdicts)
+    if decided.v is None:
+        raise DataError(
+            f"no verdict by {decided.scorer}: {decided.detail}", where=f"trajectory {episode.id}",
+            fix="mend what the scorer needs, or take it out of routing.scorers",
+        )  # fmt: skip
+    return Judged(task, episode, verdicts)

@@ -28,7 +28,7 @@ _DIGITS = 12  # a mean of thirds is rounded: what is left of 1e-18 decides nothi
 
 @dataclass(frozen=True)
 class EvalResult:
-    """One held-out episode. score: the verifier's, 0..1. v: whether it reached the task's threshold."""
+    """One held-out episode. score: the one that decides, 0..1. v: V = 1 (`reward.verdict`)."""
 
     task_id: str
     domain: str

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from flywheel.errors import DataError
 from flywheel.evaluation import rivals, verdicts
+from flywheel.reward.verdict import of_rows
 from flywheel.settings import Promotion
 from flywheel.store import manifest, partitions
 from flywheel.workspace import Workspace, label
@@ -88,7 +89,7 @@ def _differences(ws: Workspace, iteration: int) -> list[str]:
     if not ws.partition("scores", iteration, "evaluate").is_dir():
         return []  # evaluated before scores of evaluations were kept
     scores = partitions.read(ws, "scores", iteration, "evaluate").to_pylist()
-    solved = {row["trajectory_id"]: row["v"] for row in scores}
+    solved = {name: bool(verdict.v) for name, verdict in of_rows(scores).items()}
     models: dict[str, list[dict]] = defaultdict(list)
     for row in partitions.read(ws, "trajectories", iteration, "evaluate").to_pylist():
         models[row["policy_version"]].append(row)

@@ -15,10 +15,10 @@ from typing import Any
 from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar, as_written
 from flywheel.agent.parser import parse
+from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import EnvError
 from flywheel.sandbox.env import Env, Task
 
-Row = Mapping[str, Any]
 MAX_IDLE = 0.5  # share of the steps that changed nothing, from which on a recording is noise
 
 
@@ -35,14 +35,14 @@ class Curation:
 
 
 def curate(
-    trajectory: Row, steps: Sequence[Row], images: Sequence[str], grammar: Grammar | int, max_steps: int
+    trajectory: Trajectory, steps: Sequence[Step], images: Sequence[str], grammar: Grammar | int, max_steps: int
 ) -> Curation:
     """Check one recording by itself.
 
-    trajectory, steps: rows of the tables. images: the sha256 of the screens at hand. grammar: of the actions.
+    images: the sha256 of the screens at hand. grammar: of the actions.
     """
     faults, remarks = executable(steps, images, grammar), []
-    if trajectory["status"] == "truncated":
+    if trajectory.status == "truncated":
         remarks.append("the annotator did not reach an end")
     if len(steps) > max_steps:
         remarks.append(f"{len(steps)} steps, where the task allows the agent {max_steps}")
@@ -51,43 +51,46 @@ def curate(
         faults.append(f"noise: {len(idle)} of {len(steps)} steps changed nothing")
     elif idle:
         remarks.append(f"steps that changed nothing: {', '.join(map(str, idle))}")
-    silent = sum(not step["thought"] for step in steps)
+    silent = sum(not step.thought for step in steps)
     if silent:
         remarks.append(f"{silent} of {len(steps)} steps have no thought")
     return Curation(tuple(faults), tuple(remarks))
 
 
-def executable(steps: Sequence[Row], images: Sequence[str], grammar: Grammar | int) -> list[str]:
+def executable(steps: Sequence[Step], images: Sequence[str], grammar: Grammar | int) -> list[str]:
     """Why the steps cannot be carried out or learned from; empty where they can."""
     if not steps:
         return ["no actions"]
     faults, known, grammar = [], set(images), as_written(grammar)
     for number, step in enumerate(steps):
-        if step["step"] != number:
+        if step.step != number:
             faults.append(f"step {number} is missing")
             break
-        parsed = parse(step["raw_text"], grammar)
+        parsed = parse(step.raw_text, grammar)
         if isinstance(parsed.action, ParseError):
             faults.append(f"step {number} is no action: {parsed.action.reason}")
-        if step["image_sha256"] not in known:
+        if step.image_sha256 not in known:
             faults.append(f"step {number} has no screen")
-        if step["terminated"] and number + 1 < len(steps):
+        if step.terminated and number + 1 < len(steps):
             faults.append(f"step {number} ended the task, yet actions follow")
     return faults
 
 
-def idle_steps(steps: Sequence[Row]) -> list[int]:
+def idle_steps(steps: Sequence[Step]) -> list[int]:
     """Steps after which the screen was the same as before. What the last one did is not seen."""
-    return [step["step"] for step, after in pairwise(steps) if step["image_sha256"] == after["image_sha256"]]
+    return [step.step for step, after in pairwise(steps) if step.image_sha256 == after.image_sha256]
 
 
-def fingerprint(task: Row, steps: Sequence[Row]) -> str:
-    """The same for two recordings of the same task content with the same actions, whoever made them."""
-    content = [task["world"], task["template"], task["params"], [step["action"] for step in steps]]
+def fingerprint(task: Mapping[str, Any], steps: Sequence[Step]) -> str:
+    """The same for two recordings of the same task content with the same actions, whoever made them.
+
+    task: row of the table `tasks`.
+    """
+    content = [task["world"], task["template"], task["params"], [step.action for step in steps]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-async def replay(env: Env, task: Task, steps: Sequence[Row], grammar: Grammar | int) -> list[str]:
+async def replay(env: Env, task: Task, steps: Sequence[Step], grammar: Grammar | int) -> list[str]:
     """Carry out the recorded actions in a fresh environment: what differs from the recording, empty where nothing.
 
     The worlds are deterministic, so each screen must be the recorded one, byte for byte, and so must the end.
@@ -98,14 +101,14 @@ async def replay(env: Env, task: Task, steps: Sequence[Row], grammar: Grammar | 
         for number, step in enumerate(steps):
             if result.terminated or result.truncated:
                 return [f"the task ends before step {number}"]
-            if hashlib.sha256(result.observation.screenshot).hexdigest() != step["image_sha256"]:
+            if hashlib.sha256(result.observation.screenshot).hexdigest() != step.image_sha256:
                 return [f"the screen before step {number} differs"]
-            action = parse(step["raw_text"], grammar).action
+            action = parse(step.raw_text, grammar).action
             if isinstance(action, ParseError):
                 return [f"step {number} is no action: {action.reason}"]
             result = await env.step(action)
     except EnvError as error:
         return [f"the environment failed: {error}"]
-    if steps and bool(steps[-1]["terminated"]) != result.terminated:
+    if steps and bool(steps[-1].terminated) != result.terminated:
         return ["the end differs"]
     return []

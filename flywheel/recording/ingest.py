@@ -189,12 +189,12 @@ def mark_duplicates(ingested: Iterable[IngestedSession], seen: Mapping[str, str]
     """Recordings of the same task with the same actions as an earlier one become invalid; the first one stands."""
     known, marked = dict(seen), []
     for one in ingested:
-        usable = one.trajectory_row["status"] != "invalid"
+        usable = one.trajectory.status != "invalid"
         if usable and one.fingerprint in known:
             reason = f"duplicate of {known[one.fingerprint]}"
-            trajectory = {**one.trajectory_row, "status": "invalid", "error": reason}
-            review = review_row(trajectory["trajectory_id"], Curation((reason,)))
-            one = replace(one, trajectory_row=trajectory, review_rows=(review,))
+            trajectory = replace(one.trajectory, status="invalid", error=reason)
+            review = review_row(trajectory.trajectory_id, Curation((reason,)))
+            one = replace(one, trajectory=trajectory, review_rows=(review,))
         elif usable:
             known[one.fingerprint] = one.session
         marked.append(one)

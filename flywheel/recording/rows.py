@@ -10,16 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent import actions as act
-from flywheel.agent.actions import NAMES, Action
 from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.parser import serialise
-from flywheel.agent.trajectory import trajectory_id
+from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
 from flywheel.errors import DataError
 from flywheel.recording.align import Alignment
 from flywheel.recording.curate import Curation, curate, fingerprint
 from flywheel.recording.session import Session, load_meta
 from flywheel.recording.utterances import Utterance
+from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import to_row
 
@@ -29,15 +27,16 @@ UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot 
 
 @dataclass(frozen=True)
 class IngestedSession:
-    """One recording as rows of the tables named. A corrupt one has a trajectory (status invalid) and little else.
+    """One recording: its trajectory, and rows of the tables named. A corrupt one has a trajectory (status invalid) and
+    little else.
 
     review_rows: what curation found, one row of `reviews` (kind curation, reviewer rules).
     """
 
     session: str
-    trajectory_row: Row
+    trajectory: Trajectory
     task_row: Row | None = None
-    step_rows: tuple[Row, ...] = ()
+    steps: tuple[Step, ...] = ()
     thought_rows: tuple[Row, ...] = ()
     event_rows: tuple[Row, ...] = ()
     image_rows: tuple[Row, ...] = field(default=(), repr=False)
@@ -63,26 +62,25 @@ def session_rows(
     trusted = ["" if doubt else text for text, doubt in zip(texts, doubtful, strict=True)]
     steps = _steps(session, identity, _thoughts_of(session, trusted, alignment), grammar)
     outcome = session.meta.outcome
-    trajectory = _trajectory(session.task.task_id, session.meta.session, iteration) | {
-        "domain": session.task.domain, "world": session.task.world, "level": session.task.level,
-        "instruction": session.task.instruction, "steps": len(steps), "reward": outcome.reward,
-        "status": "completed" if outcome.terminated else "truncated",
-        "final_state": json.dumps(outcome.state, sort_keys=True, ensure_ascii=False),
-        "started_at": session.meta.started_at, "ended_at": _at(session, session.meta.seconds),
-    }  # fmt: skip
+    trajectory = replace(
+        _trajectory(session.task, session.meta.session, iteration), steps=len(steps), reward=outcome.reward,
+        status="completed" if outcome.terminated else "truncated",
+        final_state=json.dumps(outcome.state, sort_keys=True, ensure_ascii=False),
+        started_at=session.meta.started_at, ended_at=_at(session, session.meta.seconds),
+    )  # fmt: skip
     images = {s.sha256: s for s in session.screens.values()}
     found = curate(trajectory, steps, list(images), grammar, session.task.max_steps)
     if any(doubtful):
         remark = f"{sum(doubtful)} of {len(texts)} utterances were hardly understood"
         found = replace(found, remarks=(*found.remarks, remark))
     if not found.accepted:
-        trajectory |= {"status": "invalid", "error": "; ".join(found.faults)}
+        trajectory = replace(trajectory, status="invalid", error="; ".join(found.faults))
     task = to_row(session.task)
     return IngestedSession(
         session=session.meta.session,
-        trajectory_row=trajectory,
+        trajectory=trajectory,
         task_row=task,
-        step_rows=tuple(steps),
+        steps=tuple(steps),
         thought_rows=tuple(_thoughts(identity, utterances, texts, alignment, recognizer, refined_by, doubtful)),
         event_rows=tuple(_events(session, identity)),
         image_rows=tuple(
@@ -98,11 +96,14 @@ def _identity(task_id: str, session: str, iteration: int) -> str:
     return trajectory_id(iteration, task_id, 0, f"human-{session}")
 
 
-def _trajectory(task_id: str, session: str, iteration: int) -> dict[str, Any]:
-    return {
-        "trajectory_id": _identity(task_id, session, iteration), "task_id": task_id, "source": "recording",
-        "author": "human", "sample": 0, "policy_version": "human",
-    }  # fmt: skip
+def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
+    """task: None where it cannot be read."""
+    known = {"world": task.world, "level": task.level, "instruction": task.instruction} if task else {}
+    name = task.task_id if task else UNKNOWN
+    return Trajectory(
+        _identity(name, session, iteration), name, task.domain if task else UNKNOWN, source="recording",
+        author="human", sample=0, policy_version="human", **known,
+    )  # fmt: skip
 
 
 def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
@@ -112,13 +113,10 @@ def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSess
         task = load_meta(folder)[1]
     # The reason is kept for years: a path of this machine in it would mean nothing then.
     reason = _without_path(str(error), folder)
-    trajectory = _trajectory(task.task_id if task else UNKNOWN, folder.name, iteration)
-    trajectory |= {"domain": UNKNOWN, "status": "invalid", "error": reason, "steps": 0}
-    if task:
-        trajectory |= {
-            "domain": task.domain, "world": task.world, "level": task.level, "instruction": task.instruction,
-        }  # fmt: skip
-    review = review_row(trajectory["trajectory_id"], Curation((reason,)))
+    trajectory = replace(
+        _trajectory(task, folder.name, iteration), domain=UNKNOWN, status="invalid", error=reason, steps=0
+    )
+    review = review_row(trajectory.trajectory_id, Curation((reason,)))
     return IngestedSession(folder.name, trajectory, to_row(task) if task else None, review_rows=(review,))
 
 
@@ -136,35 +134,24 @@ def _thoughts_of(session: Session, texts: Sequence[str], alignment: Alignment) -
     return [" ".join(sentences) for sentences in thoughts]
 
 
-def _steps(session: Session, identity: str, thoughts: Sequence[str], grammar: Grammar) -> list[dict[str, Any]]:
-    rows = []
+def _steps(session: Session, identity: str, thoughts: Sequence[str], grammar: Grammar) -> list[Step]:
+    steps = []
     last = len(session.actions) - 1
     outcome = session.meta.outcome
     for number, (recorded, thought) in enumerate(zip(session.actions, thoughts, strict=True)):
         screen = session.screens[recorded.screen]
-        written = serialise(recorded.action, grammar)
+        done = of_action(recorded.action, grammar)
         ended = session.actions[number + 1].time_s if number < last else session.meta.seconds
-        rows.append(
-            {
-                "trajectory_id": identity, "step": number, "author": "human", "thought": thought,
-                "action_type": NAMES[type(recorded.action)], "action": written,
-                "raw_text": response_text(thought, written), **_points(recorded.action),
-                "weight_version": "human", "image_sha256": screen.sha256, "url": screen.url,
-                "reward": outcome.reward if number == last else 0.0,
-                "terminated": number == last and outcome.terminated,
-                "truncated": number == last and not outcome.terminated,
-                "started_at": _at(session, recorded.time_s), "ended_at": _at(session, ended),
-            }
+        steps.append(
+            Step(
+                identity, number, "human", thought, raw_text=response_text(thought, done["action"]),
+                weight_version="human", image_sha256=screen.sha256, url=screen.url,
+                reward=outcome.reward if number == last else 0.0, terminated=number == last and outcome.terminated,
+                truncated=number == last and not outcome.terminated, started_at=_at(session, recorded.time_s),
+                ended_at=_at(session, ended), **done,
+            )
         )  # fmt: skip
-    return rows
-
-
-def _points(action: Action) -> dict[str, float]:
-    if isinstance(action, act.Drag):
-        start, end = action.start_point, action.end_point
-        return {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
-    point = getattr(action, "point", None)
-    return {"x": point.x, "y": point.y} if point else {}
+    return steps
 
 
 def _thoughts(

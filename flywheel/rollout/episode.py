@@ -1,4 +1,4 @@
-"""One episode: the ReAct loop (section 2.1) of a policy in an environment, as rows of the tables."""
+"""One episode: the ReAct loop (section 2.1) of a policy in an environment."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
-from flywheel.agent.actions import NAMES, Action, Drag, ParseError
+from flywheel.agent.actions import Action, ParseError
 from flywheel.agent.digests import open_summarizer
 from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import parse, serialise
-from flywheel.agent.trajectory import trajectory_id
+from flywheel.agent.parser import parse
+from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
 from flywheel.errors import EnvTimeout, PolicyTimeout
 from flywheel.policy.protocol import Completion, Context, Policy, Sampling
 from flywheel.rollout.history import History
@@ -24,21 +23,19 @@ from flywheel.settings import Settings
 
 @dataclass(frozen=True)
 class Episode:
-    """trajectory, steps: rows of the tables of those names. images: PNG by sha256, each screen once.
+    """images: PNG by sha256, each screen once.
 
     last_screen: the PNG after the last step, which no action was chosen on; None where the environment crashed.
-    sampled_logprobs: of each step, `Completion.sampled_logprobs`, which no table holds: the RL trainer reads them.
     """
 
-    trajectory: Mapping[str, Any]
-    steps: tuple[Mapping[str, Any], ...]
+    trajectory: Trajectory
+    steps: tuple[Step, ...]
     images: Mapping[str, bytes] = field(repr=False)
     last_screen: bytes | None = field(default=None, repr=False)
-    sampled_logprobs: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
 
     @property
     def id(self) -> str:
-        return self.trajectory["trajectory_id"]
+        return self.trajectory.trajectory_id
 
 
 def seed_of(*names: object) -> int:
@@ -88,14 +85,13 @@ async def run_episode(
 
 
 class _Recorder:
-    """Collects the rows of one episode."""
+    """Collects the steps of one episode."""
 
     def __init__(self, task: Task, identity: str, settings: Settings, policy: Policy) -> None:
         self.task, self.identity, self.settings = task, identity, settings
         self.grammar = Grammar.of_settings(settings)
-        self.rows: list[dict[str, Any]] = []
+        self.steps: list[Step] = []
         self.images: dict[str, bytes] = {}
-        self.sampled_logprobs: list[tuple[float, ...]] = []
         encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
         self.history = History(
             task.instruction, self.images, settings.policy, count=encoder.count if encoder else None,
@@ -104,7 +100,7 @@ class _Recorder:
 
     @property
     def count(self) -> int:
-        return len(self.rows)
+        return len(self.steps)
 
     def add(
         self,
@@ -118,43 +114,36 @@ class _Recorder:
         """after: None where the text held no action."""
         sha256 = hashlib.sha256(before.observation.screenshot).hexdigest()
         self.images[sha256] = before.observation.screenshot
-        row = {
-            "trajectory_id": self.identity, "step": self.count, "author": "model", "thought": thought,
-            "raw_text": completion.text, "prompt_tokens": completion.prompt_tokens,
-            "token_ids": list(completion.token_ids), "logprobs": list(completion.logprobs),
-            "weight_version": completion.weight_version, "image_sha256": sha256, "url": before.observation.url,
-            "reward": after.reward if after else 0.0, "terminated": bool(after and after.terminated),
-            "truncated": bool(after and after.truncated), "started_at": started, "ended_at": _now(),
-            "memory": self.history.stored,
-        }  # fmt: skip
-        if isinstance(action, ParseError):
-            row["parse_error"] = action.reason
-        else:
-            text = serialise(action, self.grammar)
-            row |= {"action": text, "action_type": NAMES[type(action)], **_points(action)}
-        if after:
-            row["tool_result"] = after.info.get("note") or after.observation.text or None
-        self.rows.append(row)
-        self.sampled_logprobs.append(completion.sampled_logprobs)
-        self.history.add(row)
+        broken = isinstance(action, ParseError)
+        done = {"parse_error": action.reason} if broken else of_action(action, self.grammar)
+        step = Step(
+            self.identity, self.count, "model", thought, raw_text=completion.text,
+            prompt_tokens=completion.prompt_tokens, token_ids=tuple(completion.token_ids),
+            logprobs=tuple(completion.logprobs), sampled_logprobs=tuple(completion.sampled_logprobs),
+            weight_version=completion.weight_version, image_sha256=sha256, url=before.observation.url,
+            tool_result=(after.info.get("note") or after.observation.text or None) if after else None,
+            reward=after.reward if after else 0.0, terminated=bool(after and after.terminated),
+            truncated=bool(after and after.truncated), started_at=started, ended_at=_now(),
+            memory=self.history.stored, **done,
+        )  # fmt: skip
+        self.steps.append(step)
+        self.history.add(step)
 
     def episode(
         self, last: StepResult, terminated: bool, sample: int, version: str, started: datetime, run_id: str
     ) -> Episode:
-        if self.rows and all("parse_error" in row for row in self.rows):
+        if self.steps and all(step.parse_error is not None for step in self.steps):
             status, error = "invalid", "no step held an action"
         else:
             status, error = ("completed", None) if terminated else ("truncated", None)
-        if self.rows and not terminated:
-            self.rows[-1]["truncated"] = True
-        trajectory = _trajectory(self.task, self.identity, sample, version, started, run_id) | {
-            "status": status, "error": error, "steps": self.count,
-            "reward": sum(row["reward"] for row in self.rows),
-            "final_state": json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
-        }  # fmt: skip
-        return Episode(
-            trajectory, tuple(self.rows), self.images, last.observation.screenshot, tuple(self.sampled_logprobs)
+        if self.steps and not terminated:
+            self.steps[-1] = replace(self.steps[-1], truncated=True)
+        trajectory = replace(
+            _trajectory(self.task, self.identity, sample, version, started, run_id), status=status, error=error,
+            steps=self.count, reward=sum(step.reward for step in self.steps),
+            final_state=json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
         )  # fmt: skip
+        return Episode(trajectory, tuple(self.steps), self.images, last.observation.screenshot)
 
 
 def crashed(
@@ -162,25 +151,16 @@ def crashed(
 ) -> Episode:
     """The episode of an environment that crashed in every try: kept with its error, never scored."""
     identity = trajectory_id(iteration, task.task_id, sample, version)
-    row = _trajectory(task, identity, sample, version, started, run_id)
-    return Episode(row | {"status": "crashed", "error": error, "steps": 0}, (), {})
+    trajectory = _trajectory(task, identity, sample, version, started, run_id)
+    return Episode(replace(trajectory, status="crashed", error=error, steps=0), (), {})
 
 
-def _trajectory(task: Task, identity: str, sample: int, version: str, started: datetime, run_id: str) -> dict[str, Any]:
-    return {
-        "trajectory_id": identity, "task_id": task.task_id, "domain": task.domain, "world": task.world,
-        "level": task.level, "instruction": task.instruction, "source": "rollout", "author": "model",
-        "sample": sample, "policy_version": version, "started_at": started, "ended_at": _now(),
-        "run_id": run_id or None,
-    }  # fmt: skip
-
-
-def _points(action: Action) -> dict[str, float]:
-    if isinstance(action, Drag):
-        start, end = action.start_point, action.end_point
-        return {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
-    point = getattr(action, "point", None)
-    return {"x": point.x, "y": point.y} if point else {}
+def _trajectory(task: Task, identity: str, sample: int, version: str, started: datetime, run_id: str) -> Trajectory:
+    return Trajectory(
+        identity, task.task_id, task.domain, task.world, task.level, task.instruction, source="rollout",
+        author="model", sample=sample, policy_version=version, started_at=started, ended_at=_now(),
+        run_id=run_id or None,
+    )  # fmt: skip
 
 
 def _now() -> datetime:

@@ -1,4 +1,4 @@
-"""A finished episode as one file, there whole or not at all: a zip of its rows (JSON) and its screens (PNG)."""
+"""A finished episode as one file, there whole or not at all: a zip of its steps (JSON) and its screens (PNG)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.rollout.episode import Episode
+from flywheel.schema import from_row
 
 _TIMES = ("started_at", "ended_at")
 _ROWS, _LAST = "episode.json", "last.png"
@@ -19,10 +21,7 @@ _ROWS, _LAST = "episode.json", "last.png"
 def write(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
     """facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit."""
     temporary = path.with_suffix(".part")
-    rows = {
-        "facts": facts, "trajectory": episode.trajectory, "steps": episode.steps,
-        "sampled_logprobs": episode.sampled_logprobs,
-    }  # fmt: skip
+    rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
     with zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
         file.writestr(_ROWS, json.dumps(rows, default=datetime.isoformat))
         for sha256, png in episode.images.items():
@@ -45,8 +44,8 @@ def read(path: Path) -> Episode:
         screens = {name: file.read(name) for name in file.namelist() if name != _ROWS}
     last = screens.pop(_LAST, None)
     images = {name.removesuffix(".png"): png for name, png in screens.items()}
-    sampled = tuple(map(tuple, rows["sampled_logprobs"]))
-    return Episode(_timed(rows["trajectory"]), tuple(map(_timed, rows["steps"])), images, last, sampled)
+    steps = tuple(from_row("steps", Step, _timed(row)) for row in rows["steps"])
+    return Episode(from_row("trajectories", Trajectory, _timed(rows["trajectory"])), steps, images, last)
 
 
 def _opened(path: Path) -> zipfile.ZipFile:

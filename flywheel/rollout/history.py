@@ -1,10 +1,9 @@
-"""The context of a step, built from step rows: the same function for the rollout and for training."""
+"""The context of a step, built from the steps before it: the same function for the rollout and for training."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from flywheel import settings as config
 from flywheel.agent import coordinates
@@ -15,11 +14,12 @@ from flywheel.agent.memory import Past
 from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
 from flywheel.agent.steps import PastStep
+from flywheel.agent.trajectory import Step
 from flywheel.policy.protocol import Context
 
 
 class History:
-    """One trajectory, row by row (table `steps`, in order): for each step its context, then its row.
+    """One trajectory, step by step: for each its context, then the step itself.
 
     images: PNG by sha256; may grow while the trajectory does. count: tokens of a context (`Encoder.count`), for the
     budget. summarizer: of what is too old for a line; rules where there is none.
@@ -40,7 +40,7 @@ class History:
     def context(self, screen: bytes, stored: str | None = None) -> Context:
         """What the policy is shown at the next step: the instruction, M_t, the screen.
 
-        stored: `memory` of the step's row, where it has been taken: the digest is then the one that was shown. May
+        stored: the step's `memory`, where it has been taken: the digest is then the one that was shown. May
         wait for a language model; raises BadInput as `build_context` does.
         """
         if stored:
@@ -49,26 +49,26 @@ class History:
 
     @property
     def stored(self) -> str | None:
-        """For the row's column `memory`: the digest that the newest context was made with, or None without one."""
+        """For the step's `memory`: the digest that the newest context was made with, or None without one."""
         digest = self._past.digest
         if not digest.steps:
             return None
         written = json.dumps({"steps": digest.steps, "text": digest.text, "by": digest.by}, ensure_ascii=False)
         return written.encode("utf-8", "replace").decode()  # Parquet takes no half of a surrogate pair
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, step: Step) -> None:
         """The step that was taken."""
-        kind, action = row.get("action_type") or "", row.get("action") or ""
+        action = step.action or ""
         self._past.add(
             PastStep(
-                screenshot=self._images.get(row["image_sha256"]),
-                thought=row.get("thought") or "",
+                screenshot=self._images.get(step.image_sha256),
+                thought=step.thought or "",
                 action=action,
-                result=row.get("tool_result") or "",
-                kind=kind,
-                typed=self._typed(action) if kind == "type" else "",
-                url=row.get("url") or "",
-                fault=row.get("parse_error") or "",
+                tool_result=step.tool_result or "",
+                action_type=step.action_type or "",
+                typed=self._typed(action) if step.action_type == "type" else "",
+                url=step.url or "",
+                parse_error=step.parse_error or "",
             )
         )
 
@@ -81,7 +81,7 @@ class History:
 
 def step_context(
     instruction: str,
-    before: Sequence[Mapping[str, Any]],
+    before: Sequence[Step],
     images: Mapping[str, bytes],
     screen: bytes,
     policy: config.Policy,
@@ -89,10 +89,10 @@ def step_context(
     count: Callable[[Context], int] | None = None,
     summarizer: Summarizer | None = None,
 ) -> Context:
-    """The context that follows the rows `before`: of one step alone. For all steps of a trajectory use a `History`."""
+    """The context that follows the steps `before`: of one step alone. For all steps of a trajectory use a `History`."""
     history = History(instruction, images, policy, count=count, summarizer=summarizer)
     stored = None
-    for row in before:
-        history.add(row)
-        stored = row.get("memory") or stored
+    for step in before:
+        history.add(step)
+        stored = step.memory or stored
     return history.context(screen, stored)

@@ -40,8 +40,8 @@ class Batch:
 class Pool:
     """`async with Pool(...) as pool:` then `await pool.batch()`, train, `policy.load`, `pool.advance()`, and again.
 
-    grade: an episode's score and whether it is verified, by the task's verifier. where: names the run in errors.
-    on_episode: called with each episode as it ends, crashed ones included.
+    grade: an episode's score and whether it is verified. slow: it takes its time, and is called in a thread. where:
+    names the run in errors. on_episode: called with each episode as it ends, crashed ones included.
     """
 
     def __init__(
@@ -51,13 +51,15 @@ class Pool:
         sandbox: Sandbox,
         *,
         grade: Grade,
+        slow: bool = False,
         iteration: int,
         settings: Settings,
         temperature: float,
         where: str,
         on_episode: Callable[[Episode], None] = lambda episode: None,
     ) -> None:
-        self.ledger, self._policy, self._grade, self._where = ledger, policy, grade, where
+        self.ledger, self._policy, self._where = ledger, policy, where
+        self._grade, self._slow = grade, slow
         self._iteration, self._settings, self._temperature = iteration, settings, temperature
         self._on_episode, self._places = on_episode, concurrent(settings)
         self._sandbox = Occupancy(sandbox, self._places)
@@ -94,7 +96,7 @@ class Pool:
         (finished and not yet used, the batch included), utilisation (share of the environments' time in use since the
         last batch), retries, crashed (episodes given up).
 
-        Raises TrainingError after rl.batch_timeout_s, where every environment crashes, and where a verifier fails or
+        Raises TrainingError after rl.batch_timeout_s, where every environment crashes, and where a scorer fails or
         gives no finite number; PolicyError where the policy fails. Each names the trajectory or the step.
         """
         limit = self._settings.rl.batch_timeout_s
@@ -147,7 +149,7 @@ class Pool:
                 settings=self._settings, temperature=self._temperature, tally=self._tally, seed=ticket.seed,
                 on_step=lambda step: self._rounds.__setitem__(ticket.ordinal, step),
             )  # fmt: skip
-            self._end(ticket, episode)
+            await self._end(ticket, episode)
             self._fill()
         except FlywheelError as error:
             where = ", ".join(filter(None, (error.where, self._place(ticket))))
@@ -161,17 +163,20 @@ class Pool:
             self._rounds.pop(ticket.ordinal, None)
             self._changed.set()
 
-    def _end(self, ticket: Ticket, episode: Episode) -> None:
+    async def _end(self, ticket: Ticket, episode: Episode) -> None:
         self._on_episode(episode)
-        if episode.trajectory["status"] == "crashed":
+        if episode.trajectory.status == "crashed":
             self._give_up(ticket, episode)
             return
-        score, success = self._judge(ticket, episode)
+        if self._slow:
+            score, success = await asyncio.to_thread(self._judge, ticket, episode)
+        else:
+            score, success = self._judge(ticket, episode)
         self._crashes = 0
         self.ledger.accept(ticket, self._marked(episode), score, success)
 
     def _give_up(self, ticket: Ticket, episode: Episode) -> None:
-        error = episode.trajectory["error"]
+        error = episode.trajectory.error
         self.ledger.fail(ticket, error)
         self._crashes, self._crashed = self._crashes + 1, self._crashed + 1
         if self._crashes >= max(self._places, self.ledger.plan.samples):
@@ -185,20 +190,20 @@ class Pool:
             score, success = self._grade(ticket.task, episode)
         except Exception as error:
             raise TrainingError(
-                f"the verifier {ticket.task.verifier} failed: {type(error).__name__}: {error}",
+                f"it could not be judged: {type(error).__name__}: {error}",
                 where=f"trajectory {episode.id}",
             ) from error
-        if not (math.isfinite(score) and math.isfinite(episode.trajectory["reward"])):
-            reward = episode.trajectory["reward"]
+        if not (math.isfinite(score) and math.isfinite(episode.trajectory.reward)):
+            reward = episode.trajectory.reward
             raise TrainingError(
                 f"the score is {score}, the environment's rewards sum to {reward}", where=f"trajectory {episode.id}",
-                fix=f"the verifier {ticket.task.verifier} and the world {ticket.task.world} must give finite numbers",
+                fix=f"the scorers and the world {ticket.task.world} must give finite numbers",
             )  # fmt: skip
         return float(score), bool(success)
 
     def _marked(self, episode: Episode) -> Episode:
         """Each step with the version of its weights. A server that swaps them by itself is not known here."""
-        steps = tuple({**row, "version": self._version_of(row["weight_version"])} for row in episode.steps)
+        steps = tuple(replace(step, version=self._version_of(step.weight_version)) for step in episode.steps)
         return replace(episode, steps=steps)
 
     def _version_of(self, weights: str) -> int:
@@ -221,11 +226,11 @@ class Pool:
         return found | ({"length_in_flight": float(np.mean(in_flight))} if in_flight else {})
 
     def _staleness(self, episodes: list[Episode]) -> dict[str, float]:
-        rows = [row for episode in episodes for row in episode.steps]
-        found: dict[str, float] = {"length_consumed": len(rows) / len(episodes)}
-        if rows:
+        steps = [step for episode in episodes for step in episode.steps]
+        found: dict[str, float] = {"length_consumed": len(steps) / len(episodes)}
+        if steps:
             late = np.repeat(
-                [self.ledger.version - row["version"] for row in rows], [len(r["token_ids"]) for r in rows]
+                [self.ledger.version - step.version for step in steps], [len(step.token_ids) for step in steps]
             )
             found |= {"staleness_mean": float(late.mean()), "staleness_max": float(late.max())}
         return found

@@ -1,8 +1,8 @@
 """An `Env` on a Chromium page: reset, step, and what the agent sees (section 2.2, the game sandbox).
 
 Page time stands still but for `sandbox.step_ms` a step (`clock.js`), so the same task, seed and actions give the same
-pixels. The verifier runs after each step: the task ends where its score reaches the threshold, where the game is
-over, or where the agent says so.
+pixels. The session scores each step by the task's verifier: the task ends where V = 1, where the game is over, or
+where the agent says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urljoin
 
 from flywheel.agent.actions import Action, CallUser, Finished
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.reward import verifiers
+from flywheel.reward.verdict import Verdict
 from flywheel.sandbox.cdp import CommandError
 from flywheel.sandbox.env import Observation, StepResult, Task
 from flywheel.sandbox.inputs import pack, unpack
@@ -177,9 +177,9 @@ class BrowserEnv:
 
     async def _result(self, note: str = "", said_done: bool = False, screenshot: bytes | None = None) -> StepResult:
         task, tab = self._task, self.tab
-        score = verifiers.score(task, self._state)
+        score = self._session.score(self._state)
         screenshot = screenshot or await tab.screenshot()
-        terminated = bool(said_done or score >= task.threshold or self._state["terminated"])
+        terminated = bool(said_done or Verdict(score, task.threshold).v or self._state["terminated"])
         truncated = not terminated and self._spent
         self._over = terminated or truncated
         note = "; ".join(filter(None, [note, *tab.take_notes()]))

@@ -17,7 +17,7 @@ from flywheel.agent.actions import Action
 class Task:
     """One row of the table `tasks`: what is asked, in which world, and how it is verified.
 
-    params: the template's parameters, JSON values. threshold: V = 1 where the verifier's score reaches it.
+    params: the template's parameters, JSON values. threshold: V = 1 where the score reaches it (`reward.verdict`).
     max_steps: the step budget; the env truncates after it.
     """
 

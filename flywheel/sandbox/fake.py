@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 
 from flywheel.agent.actions import Action, CallUser, Click, Finished, Point, Wait
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.reward import verifiers
+from flywheel.reward.verdict import Verdict
 from flywheel.sandbox.env import Observation, StepResult, Task
 from flywheel.sandbox.inputs import pack, unpack
 
@@ -120,8 +120,8 @@ class FakeEnv:
         state: dict[str, Any] = {
             "page": self._page, "terminated": False, "elements": [{**square, "w": SQUARE / SIZE, "h": SQUARE / SIZE}],
         }  # fmt: skip
-        score = verifiers.score(task, state)
-        terminated = said_done or score >= task.threshold
+        score = float(bool(self._page))
+        terminated = bool(said_done or Verdict(score, task.threshold).v)
         truncated = not terminated and len(self._actions) >= task.max_steps
         self._over = terminated or truncated
         info = {"state": state, "score": score} | ({"note": note} if note else {})

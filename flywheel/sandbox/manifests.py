@@ -34,7 +34,7 @@ from flywheel.worlds import catalogue
 
 THIRD_PARTY = Path(__file__).parent / "third_party"  # the manifests that ship with the project
 SUFFIXES = (".yaml", ".yml", ".json")
-VERIFIER = "page:reward"  # flywheel.reward.verifiers
+VERIFIER = "page:reward"  # `reading.page_reward`
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 _PACKAGE = r"^(pypi:[A-Za-z0-9._-]+==|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@|deb:[a-z0-9.+-]+=)[A-Za-z0-9.+~:-]+$"

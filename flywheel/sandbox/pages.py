@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from flywheel.errors import BadInput
+from flywheel.reward import verifier
 from flywheel.sandbox import packages, reading
 from flywheel.sandbox.backend import Backend
 from flywheel.sandbox.entry import Entry, entry_of
@@ -18,7 +19,7 @@ from flywheel.sandbox.env import Task
 from flywheel.sandbox.files import FileServer, Folder
 from flywheel.sandbox.identity import Identity
 from flywheel.sandbox.manifest_parts import Parameter
-from flywheel.sandbox.manifests import Manifest, check_start
+from flywheel.sandbox.manifests import VERIFIER, Manifest, check_start
 from flywheel.sandbox.programs import Programs
 
 
@@ -47,6 +48,9 @@ class ManifestSession:
         if "dialog" in seen:
             return self.reader.untold(page)
         return self.reader.state(seen, page)
+
+    def score(self, state: Mapping[str, Any]) -> float:
+        return verifier.apply(reading.page_reward, VERIFIER, {}, state, self.url)
 
     def keep(self) -> bytes:
         return b""

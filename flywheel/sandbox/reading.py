@@ -123,6 +123,12 @@ class Reader:
         return result | ({"instruction": values["instruction"]} if "instruction" in values else {})
 
 
+def page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """The verifier of all manifests: the way from `floor` to `success` that the reward has gone."""
+    done = (state["reward"] - state["floor"]) / (state["success"] - state["floor"])
+    return min(max(float(done), 0.0), 1.0)
+
+
 def _fault(manifest: Manifest, told: Mapping[str, Any], page: str) -> EnvError:
     """The first fault in one line, with what speaks for a cause."""
     field, fault = next(iter(told["faults"].items()))

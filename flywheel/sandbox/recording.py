@@ -22,6 +22,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from flywheel.agent.actions import NAMES, Action
+from flywheel.reward.verdict import Verdict
 from flywheel.sandbox.env import StepResult, Task
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Camera:
         about, self._about = self._about, {}
         if not about:
             return None
-        solved = about["terminated"] and about["reward"] >= self._task.threshold and not error
+        solved = about["terminated"] and Verdict(about["reward"], self._task.threshold).v and not error
         if solved and self._keep == "failed":
             return None
         outcome = "solved" if solved else "crashed" if error else "failed"

@@ -38,6 +38,9 @@ class PageSession(Protocol):
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         """What the verifier reads, from what the page told: `game`, `elements`, `url`. Empty where there is nothing."""
 
+    def score(self, state: Mapping[str, Any]) -> float:
+        """The score of such a state by the task's verifier, 0 to 1. Raises DataError where it cannot be read."""
+
     def keep(self) -> bytes:
         """The state of the session at the server, for a checkpoint."""
 

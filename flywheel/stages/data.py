@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from flywheel.errors import DataError
 from flywheel.policy import checkpoint
 from flywheel.sandbox.env import Task
 from flywheel.stages.base import Context
@@ -14,23 +12,16 @@ from flywheel.store import manifest, partitions
 from flywheel.synthesis.tasks import from_row
 
 
-def rows(ctx: Context, table: str, *stages: str) -> list[dict[str, Any]]:
-    """Rows of a table that the named stages of this iteration wrote."""
-    return [row for stage in stages for row in partitions.read(ctx.ws, table, ctx.iteration, stage).to_pylist()]
+def rows(ctx: Context, table: str, *stages: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """Rows of a table that the named stages of this iteration wrote; `columns`: these alone."""
+    parts = (partitions.read(ctx.ws, table, ctx.iteration, stage, columns) for stage in stages)
+    return [row for part in parts for row in part.to_pylist()]
 
 
 def tasks(ctx: Context, stage: str, split: str | None = None) -> dict[str, Task]:
     """Tasks by id, in the order of the table; `split`: train or eval alone."""
     found = [from_row(row) for row in rows(ctx, "tasks", stage)]
     return {task.task_id: task for task in found if split in (None, task.split)}
-
-
-def final_state(trajectory: dict) -> dict:
-    """The state that the verifier reads. Raises DataError where it is not JSON."""
-    try:
-        return json.loads(trajectory["final_state"] or "{}")
-    except ValueError as error:
-        raise DataError(f"final_state is not JSON: {error}", where=trajectory["trajectory_id"]) from None
 
 
 def newest_model(ctx: Context) -> dict[str, Any]:

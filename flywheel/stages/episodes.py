@@ -1,4 +1,4 @@
-"""A model plays tasks for the record: its episodes, what the verifiers say of them, and its results, staged."""
+"""A model plays tasks for the record: its episodes, what the scorers say of them, and its results, staged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flywheel.evaluation.evaluate import EvalResult, evaluate
+from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
 from flywheel.rollout.pool import Tally
 from flywheel.sandbox.env import Task
@@ -30,21 +30,12 @@ async def play(
 
     policy = open_policy(model, ctx.settings.policy)
     try:
-        results, episodes = await evaluate(
+        judged = await evaluate(
             policy, tasks, sandbox, iteration=ctx.iteration, settings=ctx.settings, on_episode=count,
             run_id=ctx.run_id, tally=tally,
         )  # fmt: skip
     finally:
         await policy.close()
-    staged.put_episodes(folder, episodes)
-    by_id = {task.task_id: task for task in tasks}
-    pairs = zip(results, episodes, strict=True)
-    staged.put(folder, "scores", [_score(by_id[result.task_id], result, episode.id) for result, episode in pairs])
-    return {"results": [vars(result) for result in results], "around": tally.as_dict()}
-
-
-def _score(task: Task, result: EvalResult, trajectory: str) -> dict[str, Any]:
-    return {
-        "trajectory_id": trajectory, "scorer": f"verifier:{task.verifier}", "score": result.score,
-        "threshold": task.threshold, "v": result.v, "detail": "",
-    }  # fmt: skip
+    staged.put_episodes(folder, [one.episode for one in judged])
+    staged.put(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
+    return {"results": [vars(one.result) for one in judged], "around": tally.as_dict()}

@@ -21,6 +21,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.rollout.pool import Tally
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring.panel import Panel
 from flywheel.stages import competition, data, episodes, staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
@@ -86,7 +87,8 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     tables = {
         table: staged.take(played, table, key)
         for table, key in (
-            ("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"), ("scores", "trajectory_id"),
+            ("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"),
+            ("scores", ("trajectory_id", "scorer")),
         )
     }  # fmt: skip
     tables["tasks"] = staged.take(looks, "tasks", "task_id")
@@ -170,6 +172,8 @@ STAGE = Stage(
         Partition("tasks", "synthesize"),
     ),
     writes=("tasks", "scores", "trajectories", "steps", "images", Record("held_out")),
-    settings=("seed", "policy", "language_model", "sandbox", "rollout", "synthesis", "evaluation", "promotion"),
-    plan=_plan, work=_work, finish=_finish,
+    settings=(
+        "seed", "policy", "language_model", "sandbox", "rollout", "synthesis", "routing", "evaluation", "promotion",
+    ),
+    plan=_plan, work=_work, finish=_finish, extra=lambda ctx: Panel(ctx.settings).versions,
 )  # fmt: skip

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
 from flywheel.recording.recognizer import located
+from flywheel.schema import from_row, to_row
 from flywheel.stages import staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import manifest, metrics, partitions, sessions
@@ -37,9 +40,10 @@ def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
     ctx.report(f"{shard}: listening to {len(chosen)} sessions")
     settings = ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)})
     ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], settings, ctx.iteration)
-    staged.put(folder, "trajectories", ({**one.trajectory_row, "run_id": ctx.run_id or None} for one in ingested))
+    trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
+    staged.put(folder, "trajectories", (to_row("trajectories", one) for one in trajectories))
     staged.put(folder, "tasks", (one.task_row for one in ingested if one.task_row))
-    staged.put(folder, "steps", (row for one in ingested for row in one.step_rows))
+    staged.put(folder, "steps", (to_row("steps", step) for one in ingested for step in one.steps))
     staged.put(folder, "thoughts", (row for one in ingested for row in one.thought_rows))
     staged.put(folder, "events", (row for one in ingested for row in one.event_rows))
     staged.put(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
@@ -85,12 +89,16 @@ def _without_duplicates(ctx: Context, results: dict[str, tuple[Path, Any]]) -> t
         said = {row["subject"]: row for row in staged.take(one_shard, "reviews").to_pylist()}
         ingested += [
             IngestedSession(
-                name["session"], row, review_rows=(said[row["trajectory_id"]],), fingerprint=name["fingerprint"]
+                name["session"],
+                from_row("trajectories", Trajectory, row),
+                review_rows=(said[row["trajectory_id"]],),
+                fingerprint=name["fingerprint"],
             )
             for name, row in zip(names, rows, strict=True)
         ]
     ingested = mark_duplicates(ingested, _known(ctx))
-    return [dict(one.trajectory_row) for one in ingested], [dict(row) for one in ingested for row in one.review_rows]
+    rows = [to_row("trajectories", one.trajectory) for one in ingested]
+    return rows, [dict(row) for one in ingested for row in one.review_rows]
 
 
 def _known(ctx: Context) -> dict[str, str]:
@@ -107,7 +115,7 @@ def _known(ctx: Context) -> dict[str, str]:
         steps = rows("steps", k)
         for row in rows("trajectories", k):
             if row["status"] != "invalid":
-                own = [step for step in steps if step["trajectory_id"] == row["trajectory_id"]]
+                own = [from_row("steps", Step, step) for step in steps if step["trajectory_id"] == row["trajectory_id"]]
                 known[fingerprint(by_id[row["task_id"]], own)] = row["trajectory_id"]
     return known
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.policy.checkpoint import digest
+from flywheel.reward.verdict import of_rows
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring.panel import Panel
 from flywheel.stages import data, staged
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.stages.rl_episodes import Kept
@@ -64,10 +66,10 @@ def tally(ctx: Context, tasks: Mapping[str, Task]) -> Tally:
     """How often rejection sampling solved each task: the curriculum begins from it."""
     of_trajectory = {row["trajectory_id"]: row["task_id"] for row in data.rows(ctx, "trajectories", "rollout")}
     outcomes = []
-    for row in data.rows(ctx, "scores", "score"):
-        task = tasks.get(of_trajectory.get(row["trajectory_id"], ""))
-        if task is not None and row["v"] is not None:
-            outcomes.append((task.task_id, (task.world, task.template, task.level), row["v"]))
+    for name, verdict in of_rows(data.rows(ctx, "scores", "score")).items():
+        task = tasks.get(of_trajectory.get(name, ""))
+        if task is not None and verdict.v is not None:
+            outcomes.append((task.task_id, (task.world, task.template, task.level), verdict.v))
     return Tally.of(outcomes)
 
 
@@ -91,6 +93,6 @@ STAGE = single(
         Partition("scores", "score"),
     ),
     writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "curriculum", "lineage"),
-    settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "rl"),
-    work=_work, finish=_finish,
+    settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "routing", "rl"),
+    work=_work, finish=_finish, extra=lambda ctx: Panel(ctx.settings).versions,
 )  # fmt: skip

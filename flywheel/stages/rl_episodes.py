@@ -24,9 +24,10 @@ class Kept:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, episode: Episode) -> None:
-        images = episode.images if episode.trajectory["sample"] % self._every == 0 else {}
-        row = {**episode.trajectory, "run_id": self._run_id or None}
-        kept = replace(episode, trajectory=row, images=images, last_screen=None, sampled_logprobs=())
+        images = episode.images if episode.trajectory.sample % self._every == 0 else {}
+        trajectory = replace(episode.trajectory, run_id=self._run_id or None)
+        steps = tuple(replace(step, sampled_logprobs=()) for step in episode.steps)
+        kept = replace(episode, trajectory=trajectory, steps=steps, images=images, last_screen=None)
         episode_files.write(self._folder / f"{episode.id}.zip", kept, {})
 
     def episodes(self) -> Iterator[Episode]:

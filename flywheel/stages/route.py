@@ -35,7 +35,7 @@ STAGE = single(
         Partition("scores", "score"),
     ),
     writes=("routes", "sft", "ct", "quarantine", "lineage", Record("manifest")),
-    settings=("routing", "sft"),
+    settings=("sft",),
     work=_work, finish=_finish, judges=True,
 )  # fmt: skip
 INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # whose trajectories are routed

@@ -1,57 +1,100 @@
-"""score: a verifier reads each trajectory's recorded final state and gives it a score in [0, 1] (section 2.5.1).
+"""score: the scorers of its domain judge each trajectory that came to an end (sections 2.3, 2.5).
 
-A pure function of data on disk, so it can be run again on old trajectories when a verifier is mended.
+A function of data on disk, so it can be run again on old trajectories when a scorer is mended. A scorer that fails on a
+trajectory gives it no score, with the reason, and the others go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from flywheel.errors import DataError
-from flywheel.reward.verifiers import score
-from flywheel.sandbox.env import Task
-from flywheel.stages import data
+from flywheel.agent.trajectory import Step, Trajectory
+from flywheel.progress import tell
+from flywheel.reward.verdict import Verdict, of_rows
+from flywheel.schema import TABLES, from_row
+from flywheel.scoring.panel import Panel
+from flywheel.scoring.scorer import Case
+from flywheel.stages import data, staged
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.store import metrics
+from flywheel.store import metrics, screens
 from flywheel.store.artifacts import Partition
+
+_STAGES = ("ingest", "rollout")
+_AT_ONCE = 64  # trajectories whose screens are in memory
+
+
+def _judges(ctx: Context) -> dict:
+    """Who judges, and what they read beside trajectories and tasks."""
+    panel = Panel(ctx.settings)
+    read = [Partition(table, stage) for table in _tables(panel) for stage in _STAGES]
+    return {
+        "scorers": panel.versions,
+        "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in read],
+    }
+
+
+def _tables(panel: Panel) -> list[str]:
+    """What is read beside trajectories and tasks. DVC is not told: one stage writes them with the trajectories."""
+    needs = panel.needs()
+    return ["steps"] * bool(needs & {"steps", "screens"}) + ["images"] * ("screens" in needs)
 
 
 def _work(ctx: Context, folder: Path) -> dict:
     """Rows of `scores` for every trajectory that ended; crashed and invalid ones get none."""
+    panel, rows = Panel(ctx.settings), []
+    for trajectory, case in _cases(ctx, panel):
+        lost = Verdict(None, None, detail="its task is not in the table tasks")
+        verdicts = panel.judge(case) if case else (lost,)
+        rows += [verdict.row(trajectory.trajectory_id) for verdict in verdicts]
+    staged.put(folder, "scores", rows)
+    return {}
+
+
+def _cases(ctx: Context, panel: Panel) -> Iterator[tuple[Trajectory, Case | None]]:
+    """Each trajectory that ended, with what its scorers need; without it where the task is not known."""
     tasks = data.tasks(ctx, "ingest") | data.tasks(ctx, "synthesize")
-    rows = []
-    for trajectory in data.rows(ctx, "trajectories", "ingest", "rollout"):
-        if trajectory["status"] in ("completed", "truncated"):
-            rows.append(_score(ctx, trajectory, tasks.get(trajectory["task_id"])))
-    return {"scores": rows}
+    columns = [name for name in TABLES["trajectories"].names if name != "final_state" or "final_state" in panel.needs()]
+    steps: dict[str, list[Step]] = {}
+    if "steps" in _tables(panel):
+        for row in data.rows(ctx, "steps", *_STAGES):
+            steps.setdefault(row["trajectory_id"], []).append(from_row("steps", Step, row))
+    rows = data.rows(ctx, "trajectories", *_STAGES, columns=columns)
+    ended = [from_row("trajectories", Trajectory, row) for row in rows if row["status"] in ("completed", "truncated")]
+    for first in range(0, len(ended), _AT_ONCE):
+        some = ended[first : first + _AT_ONCE]
+        wanted = {one.trajectory_id for one in some if "screens" in panel.needs(one.domain)}
+        seen = {step.image_sha256 for name in wanted for step in steps.get(name, ())} - {None}
+        images = screens.load(ctx.ws, _files(ctx, "images"), seen) if seen else {}
+        for trajectory in some:
+            task, own = tasks.get(trajectory.task_id), tuple(steps.get(trajectory.trajectory_id, ()))
+            mine = {step.image_sha256: images[step.image_sha256] for step in own if step.image_sha256 in images}
+            yield trajectory, Case(task, trajectory, own, mine) if task else None
 
 
-def _score(ctx: Context, trajectory: dict, task: Task | None) -> dict:
-    row = {"trajectory_id": trajectory["trajectory_id"], "scorer": "", "score": None, "v": None, "detail": ""}
-    if task is None:
-        return row | {"detail": "its task is not in the table tasks"}
-    threshold = min(task.threshold, ctx.settings.routing.threshold)
-    row |= {"scorer": f"verifier:{task.verifier}", "threshold": threshold}
-    try:
-        value = score(task, data.final_state(trajectory))
-    except DataError as error:
-        return row | {"detail": str(error)}
-    return row | {"score": value, "v": value >= threshold}
+def _files(ctx: Context, table: str) -> list[Path]:
+    folders = [ctx.ws.partition(table, ctx.iteration, stage) for stage in _STAGES]
+    return [path for folder in folders for path in sorted(folder.glob("part-*.parquet"))]
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
-    rows = result["scores"]
-    domains = {
-        row["trajectory_id"]: row["domain"] for row in data.rows(ctx, "trajectories", "rollout")
-    }  # P(V=1) is that of the model's own rollouts: human demonstrations are not counted
-    verdicts = [(domains[row["trajectory_id"]], bool(row["v"])) for row in rows if row["trajectory_id"] in domains]
+    scores = staged.take({ctx.stage: (folder, result)}, "scores")
+    verdicts = of_rows(scores.to_pylist())
+    # P(V=1) is that of the model's own rollouts: human demonstrations are not counted.
+    rollouts = data.rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "domain"])
+    known = [(row["domain"], verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts]
     figures = []
     for domain in (metrics.ALL, *ctx.settings.synthesis.domains):
-        chosen = [v for name, v in verdicts if domain in (metrics.ALL, name)]
+        chosen = [v for name, v in known if domain in (metrics.ALL, name) and v is not None]
         figures.append(metrics.share("p_v1", sum(chosen), len(chosen), domain=domain))
     share = figures[0]["value"]
-    summary = {"scored": len(rows), "P(V=1)": "none" if share is None else f"{share:.3f}"}
-    return StageResult((ctx.write("scores", rows),), tuple(figures), summary)
+    summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.3f}"}
+    unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]
+    if unjudged:
+        summary["without a verdict"] = len(unjudged)
+        first = unjudged[0]
+        tell(ctx.stage, f"trajectories without a verdict: {len(unjudged)}, the first by {first.scorer}: {first.detail}")
+    return StageResult((ctx.write("scores", scores),), tuple(figures), summary)
 
 
 STAGE = single(
@@ -62,5 +105,5 @@ STAGE = single(
     ),
     writes=("scores",),
     settings=("synthesis", "routing"),
-    work=_work, finish=_finish,
+    work=_work, finish=_finish, extra=_judges,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.rollout.episode import Episode
-from flywheel.schema import empty
+from flywheel.schema import empty, to_row
 from flywheel.store.partitions import disk_full_is_named, from_rows
 from flywheel.store.screens import image_rows
 
@@ -21,20 +21,23 @@ def put(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         pq.write_table(from_rows(table, rows), folder / f"{table}.parquet", compression="zstd")
 
 
-def take(results: Mapping[str, tuple[Path, Any]], table: str, key: str | None = None) -> pa.Table:
-    """The staged rows of all shards; with `key`, the first row of each key alone (screens that shards share)."""
+def take(results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None) -> pa.Table:
+    """The staged rows of all shards; with `key` (a column, or several), the first row of each alone: what shards share,
+    such as screens."""
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
     rows = pa.concat_tables([empty(table), *found])
     if key is None:
         return rows
-    seen: set[str] = set()
-    fresh = [name not in seen and not seen.add(name) for name in rows[key].to_pylist()]
+    columns = (key,) if isinstance(key, str) else key
+    seen: set[tuple] = set()
+    names = zip(*(rows[column].to_pylist() for column in columns), strict=True)
+    fresh = [name not in seen and not seen.add(name) for name in names]
     return rows.filter(pa.array(fresh, pa.bool_()))
 
 
 def put_episodes(folder: Path, episodes: Iterable[Episode]) -> None:
     """Stage episodes as rows of trajectories, steps and images."""
     episodes = list(episodes)
-    put(folder, "trajectories", (episode.trajectory for episode in episodes))
-    put(folder, "steps", (step for episode in episodes for step in episode.steps))
+    put(folder, "trajectories", (to_row("trajectories", episode.trajectory) for episode in episodes))
+    put(folder, "steps", (to_row("steps", step) for episode in episodes for step in episode.steps))
     put(folder, "images", image_rows({sha: png for episode in episodes for sha, png in episode.images.items()}))

@@ -79,6 +79,6 @@ STAGE = single(
     "synthesize",
     reads=(),
     writes=("tasks", "general", "images"),
-    settings=("seed", "policy", "sandbox", "synthesis"),
+    settings=("seed", "policy", "sandbox", "synthesis", "routing"),
     work=_work, finish=_finish, extra=_pages,
 )  # fmt: skip

@@ -113,9 +113,6 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-_TYPES = {pa.string(): "VARCHAR", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}  # of columns that were added
-
-
 def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> None:
     files = sorted(str(path) for path in (ws.data / table).glob("iteration=*/stage=*/part-*.parquet"))
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
@@ -129,7 +126,8 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> 
     columns = ", ".join(f'"{name}"' for name in ("iteration", "stage", *TABLES[table].names))
     read = f"FROM read_parquet([{names}], hive_partitioning = true, {types})"
     if table in ADDED:  # older files lack these columns, perhaps all of them do
-        added = ", ".join(f'NULL::{_TYPES[TABLES[table].field(name).type]} AS "{name}"' for name in ADDED[table])
+        kinds = _kinds(connection, typed)
+        added = ", ".join(f'NULL::{kinds[name]} AS "{name}"' for name in ADDED[table])
         read = read.replace("hive_partitioning", "union_by_name = true, hive_partitioning")
         read = f"FROM ({read} UNION ALL BY NAME SELECT {added} WHERE false)"
     try:
@@ -140,13 +138,19 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> 
         _stand_in(connection, table, typed, found)
 
 
+def _kinds(connection: duckdb.DuckDBPyConnection, typed: pa.Table) -> dict[str, str]:
+    """SQL's types of a table's columns, by name."""
+    relation = connection.from_arrow(typed)
+    return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
+
+
 def _stand_in(connection: duckdb.DuckDBPyConnection, table: str, typed: pa.Table, fault: DataError) -> None:
     """A view in place of a table that cannot be read: queries of other tables work, its own are told the fault."""
-    kinds = connection.from_arrow(typed).types
-    columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in zip(typed.column_names, kinds, strict=True))
     told = _MARK + json.dumps({"what": fault.what, "where": fault.where, "fix": fault.fix})
-    quoted = told.replace("'", "''")
-    connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE error('{quoted}') IS NULL")
+    raised = "error('" + told.replace("'", "''") + "')"
+    # Every column raises it too: a filter on constants (stage = 'score') would be answered before the WHERE here is.
+    columns = ", ".join(f'{raised}::{kind} AS "{name}"' for name, kind in _kinds(connection, typed).items())
+    connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE {raised} IS NULL")
 
 
 def _promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:

@@ -59,7 +59,7 @@ VOCABULARY: dict[str, Name] = {
     "agent_fraction": Name("fraction", "agent data in the mix"),
     # rl
     "reward": Name("reward", "mean shaped reward of an episode of the batch", "higher"),
-    "score": Name("score", "mean score of the batch's episodes, by the verifier", "higher"),
+    "score": Name("score", "mean score of the batch's episodes", "higher"),
     "success": Name("fraction", "of the batch's episodes that are verified", "higher"),
     "entropy": Name("nats", "mean entropy of the policy at a token"),
     "policy_loss": Name("", "clipped surrogate objective, negated", "lower"),

@@ -61,10 +61,11 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Rows (mappings; missing columns are null) as a table of the schema. Raises DataError naming the column."""
     schema = TABLES[table]
     rows = list(rows)
-    for row in rows[:1]:
-        unknown = set(row) - set(schema.names)
-        if unknown:
-            raise DataError(f"table {table} has no column {sorted(unknown)}", where="flywheel/schema.py")
+    columns = set(schema.names)
+    for number, row in enumerate(rows):
+        if not columns.issuperset(row):
+            unknown = sorted(set(row) - columns)
+            raise DataError(f"table {table} has no column {unknown} (row {number})", where="flywheel/schema.py")
     try:
         result = pa.Table.from_pylist(rows, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -1,18 +1,17 @@
 """Route every trajectory to exactly one store (section 2.3): V = 1 to SFT, the rest to CT; nothing is thrown
 away.
 
-Pure functions over rows; `stage.py` reads and writes the partitions.
+Pure functions over rows; `build.py` reads and writes the partitions. What V is says `reward.verdict`.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from flywheel.reward.verdict import Verdict, of_rows
 from flywheel.store import lineage
 
 Row = Mapping[str, Any]
@@ -23,29 +22,23 @@ STATUSES = ("completed", "truncated", "crashed", "invalid")
 def route(
     trajectories: Iterable[Row],
     scores: Iterable[Row],
-    threshold: float,
     broken: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of the table `routes`, one for each row of `trajectories`, in their order.
 
-    threshold: V = 1 where score >= threshold, unless the score's row carries a threshold of its own (a task
-    may ask for more). With several scorers every one must reach its threshold, and the lowest score counts.
+    scores: rows of the table `scores`, one or several a trajectory, each with its threshold.
     broken: trajectory_id -> reason, from the row-level contracts.
     Demonstrations of people go to CT: they are data for continual training (section 2.4), not the newest
     model's.
     """
-    by_trajectory = defaultdict(list)
-    for score in scores:
-        by_trajectory[score["trajectory_id"]].append(score)
-    broken = broken or {}
-    return [
-        _destination(t, by_trajectory[t["trajectory_id"]], threshold, broken.get(t["trajectory_id"]))
-        for t in trajectories
-    ]
+    verdicts, broken = of_rows(scores), broken or {}
+    return [_destination(t, verdicts.get(t["trajectory_id"]), broken.get(t["trajectory_id"])) for t in trajectories]
 
 
-def _destination(trajectory: Row, scores: list[Row], threshold: float, broken: str | None) -> dict[str, Any]:
-    status, score, v = trajectory["status"], *_verdict(scores, threshold)
+def _destination(trajectory: Row, verdict: Verdict | None, broken: str | None) -> dict[str, Any]:
+    status = trajectory["status"]
+    # A score without a verdict is none: what is not a number, what stands against no threshold.
+    score, v = (None, None) if verdict is None or verdict.v is None else (verdict.score, verdict.v)
     if broken:
         destination, reason = "quarantine", f"contract: {broken}"
     elif status not in ("completed", "truncated"):
@@ -54,7 +47,7 @@ def _destination(trajectory: Row, scores: list[Row], threshold: float, broken: s
     elif trajectory["source"] == "recording":
         destination, reason = "ct", "human demonstration: continual training"
     elif v is None:
-        destination, reason = "quarantine", "no score" if not scores else "score is not a number"
+        destination, reason = "quarantine", _unjudged(verdict)
     elif v:
         destination, reason = "sft", f"verified: score {score:.2f}"
     else:
@@ -65,13 +58,13 @@ def _destination(trajectory: Row, scores: list[Row], threshold: float, broken: s
     }  # fmt: skip
 
 
-def _verdict(scores: list[Row], threshold: float) -> tuple[float | None, bool | None]:
-    """The lowest score and V; (None, None) without a usable score."""
-    values = [score["score"] for score in scores]
-    if not values or any(value is None or not math.isfinite(value) for value in values):
-        return None, None
-    limits = [threshold if score.get("threshold") is None else score["threshold"] for score in scores]
-    return min(values), all(value >= limit for value, limit in zip(values, limits, strict=True))
+def _unjudged(verdict: Verdict | None) -> str:
+    """Why there is no V; what differs from trajectory to trajectory in brackets."""
+    if verdict is None:
+        return "no score"
+    if verdict.detail:
+        return f"no score by {verdict.scorer} ({verdict.detail})" if verdict.scorer else f"no score ({verdict.detail})"
+    return "score is not a number"
 
 
 def build_stores(trajectories: Iterable[Row], routes: Iterable[Row], iteration: int) -> dict[str, list[dict]]:

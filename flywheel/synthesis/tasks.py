@@ -84,7 +84,7 @@ def _draw(
     def fresh(index: int, domain: str, world: World | Manifest, slot: Slot) -> Task | None:
         for attempt in range(_ATTEMPTS):
             seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
-            task = make_task(world, *slot, seed, split, domain)
+            task = make_task(world, *slot, seed, split, domain, settings.routing.threshold)
             if content(task) not in taken and fit(task):
                 return task
         return None
@@ -229,12 +229,18 @@ def _alternate(slots: list[Slot]) -> list[Slot]:
 
 
 def make_task(
-    world: World | Manifest, template: str, level: int, seed: int, split: str, domain: str = ""
-) -> Task:  # fmt: skip
+    world: World | Manifest,
+    template: str,
+    level: int,
+    seed: int,
+    split: str,
+    domain: str = "",
+    threshold: float = 1.0,
+) -> Task:
     """One task. Its id is its content: world, template, level, seed, params.
 
-    seed: any integer. domain: by default the one that the world is listed in. Raises BadInput for a template or a level
-    that the world has not.
+    seed: any integer. domain: by default the one that the world is listed in. threshold: of a template that names none;
+    a manifest says itself what success is. Raises BadInput for a template or a level that the world has not.
     """
     if isinstance(world, Manifest):
         return pages.make_task(world, template, seed, split, domain or world.domain)
@@ -245,8 +251,8 @@ def make_task(
     return Task(
         task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=domain or world.domain,
         world=world.name, template=template, level=level, seed=seed, instruction=spec.instruction.format(**params),
-        params=params, max_steps=budget, split=split, verifier=spec.verifier, threshold=spec.threshold,
-        checksum=world.checksum,
+        params=params, max_steps=budget, split=split, verifier=spec.verifier,
+        threshold=threshold if spec.threshold is None else spec.threshold, checksum=world.checksum,
     )  # fmt: skip
 
 

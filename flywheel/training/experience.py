@@ -20,11 +20,11 @@ from torch import Tensor
 
 from flywheel.agent.digests import open_summarizer
 from flywheel.errors import TrainingError
-from flywheel.evaluation.evaluate import grade
 from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.reward.shaping import Shaping, shape
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import step_context
+from flywheel.rollout.ledger import Outcome
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl, Settings
 from flywheel.training.algorithm import Rewarded, find
@@ -36,7 +36,7 @@ from flywheel.training.samples import Sample, agent_samples
 
 @dataclass(frozen=True)
 class Experience:
-    """One trajectory. samples, rewards: of each step. score: the verifier's; success: V = 1.
+    """One trajectory. samples, rewards: of each step. score, success (V = 1): of its verdict.
 
     beyond: the context that would have come next where a limit cut the trajectory off, else None. think_lengths:
     tokens of each step's thought.
@@ -76,9 +76,13 @@ class Turn:
 
 
 def experiences(
-    episodes: Sequence[Episode], tasks: Mapping[str, Task], encoder: Encoder, settings: Settings
+    episodes: Sequence[Episode],
+    outcomes: Sequence[Outcome],
+    tasks: Mapping[str, Task],
+    encoder: Encoder,
+    settings: Settings,
 ) -> list[Experience]:
-    """Sorted by trajectory_id. Crashed episodes have no outcome and are left out; tasks: by task_id."""
+    """Sorted by trajectory_id; episodes without a step are left out. outcomes: of each episode. tasks: by task_id."""
     shaping = Shaping(
         settings.rl.format_penalty,
         settings.policy.max_new_tokens,
@@ -86,12 +90,16 @@ def experiences(
         settings.rl.length_penalty,
         settings.rl.step_penalty,
     )
-    kept = sorted((e for e in episodes if e.steps), key=lambda episode: episode.id)
-    return [_experience(e, tasks[e.trajectory["task_id"]], encoder, settings, shaping) for e in kept]
+    pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.steps]
+    return [
+        _experience(episode, outcome, tasks[episode.trajectory.task_id], encoder, settings, shaping)
+        for episode, outcome in sorted(pairs, key=lambda pair: pair[0].id)
+    ]
 
 
-def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settings, shaping: Shaping) -> Experience:
-    result = grade(task, episode)
+def _experience(
+    episode: Episode, outcome: Outcome, task: Task, encoder: Encoder, settings: Settings, shaping: Shaping
+) -> Experience:
     summarizer = open_summarizer(settings)
     samples = agent_samples(
         [episode.trajectory], episode.steps, episode.images, encoder, settings.policy, parse_errors=True,
@@ -99,11 +107,8 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
     )  # fmt: skip
     # Encoded now: passes over them, and processes that read them, are several.
     samples = [replace(sample, prompt=sample.context) for sample in samples]
-    if episode.sampled_logprobs:
-        pairs = zip(samples, episode.sampled_logprobs, strict=True)
-        samples = [replace(sample, sampled_logprobs=logprobs) for sample, logprobs in pairs]
     # A goal that was reached is an end, also where the limit came in the same step.
-    cut_off = episode.trajectory["status"] != "completed" and not result.v
+    cut_off = episode.trajectory.status != "completed" and not outcome.success
     beyond = None
     if cut_off and settings.rl.bootstrap and find(settings.rl.algorithm).needs_value:  # else there is no V to end in
         context = step_context(
@@ -113,15 +118,15 @@ def _experience(episode: Episode, task: Task, encoder: Encoder, settings: Settin
         beyond = encoder.encode(context)
     rewards = shape(
         # What follows a cut-off trajectory, its outcome with it, is in the bootstrap (`gae.estimate`).
-        0.0 if beyond is not None else result.score,
+        0.0 if beyond is not None else outcome.score,
         [len(sample.response) for sample in samples],
-        [bool(row.get("parse_error")) for row in episode.steps],
+        [bool(step.parse_error) for step in episode.steps],
         shaping,
         task.max_steps,
     )
-    thoughts = tuple(len(encoder.encode_text(row.get("thought") or "")) - 1 for row in episode.steps)
+    thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in episode.steps)
     return Experience(
-        episode.id, tuple(samples), rewards, result.score, result.v, beyond, task.task_id, thoughts
+        episode.id, tuple(samples), rewards, outcome.score, outcome.success, beyond, task.task_id, thoughts
     )  # fmt: skip
 
 
@@ -182,7 +187,7 @@ def _check(experience: Experience) -> None:
         if not sample.response:
             raise TrainingError("it has no trainable token", where=step, fix="the policy must record its tokens")
         if not np.isfinite(reward):
-            raise TrainingError(f"the reward is {reward}", where=step, fix="check the task's verifier")
+            raise TrainingError(f"the reward is {reward}", where=step, fix="check the scorers and rl's penalties")
         known = [logs for logs in (sample.logprobs, sample.sampled_logprobs) if logs]
         if not known:
             raise TrainingError("it has no log-probabilities as sampled", where=step, fix="RL takes the model's steps")

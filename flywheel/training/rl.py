@@ -40,7 +40,7 @@ from typing import Any, TypeVar
 import torch
 
 from flywheel.errors import BadInput, FlywheelError, TrainingError
-from flywheel.evaluation.evaluate import grade
+from flywheel.evaluation.evaluate import judge
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
@@ -51,6 +51,7 @@ from flywheel.rollout.pool import Sandbox
 from flywheel.rollout.stream import Batch, Pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
+from flywheel.scoring.panel import Panel
 from flywheel.settings import Settings
 from flywheel.training.algorithm import find
 from flywheel.training.crew import Crew
@@ -106,7 +107,7 @@ def train_rl(
     asked after each step; true ends the run as if rl.steps were reached.
 
     Raises TrainingError where there are no tasks, no episode could be used, no batch comes in time, every environment
-    crashes, a verifier fails, a loss is not finite, or rollout and training disagree; PolicyError where the policy
+    crashes, a scorer fails, a loss is not finite, or rollout and training disagree; PolicyError where the policy
     fails; BadInput for a server whose log-probabilities do not go with the settings. What was finished by then is kept:
     called again, the run goes on. Must not be called from a running loop.
     """
@@ -175,7 +176,7 @@ class _Run:
         self.algorithm = find(self.rl.algorithm)
         self.by_id = {task.task_id: task for task in tasks}
         self.iteration, self.folder, self.on_episode, self.thread = iteration, folder, on_episode, thread
-        self.encoder = Encoder.from_folder(sft_folder)
+        self.encoder, self.panel = Encoder.from_folder(sft_folder), Panel(settings)
         self.curriculum = Curriculum(tasks, settings.rl, self._seed("curriculum"), prior)
         self.done = -1  # -1: the value model is not pretrained yet
         self.metrics: list[dict[str, Any]] = []
@@ -267,7 +268,8 @@ class _Run:
         return await asyncio.get_running_loop().run_in_executor(self.thread, partial(work, *arguments))
 
     def _experiences(self, batch: Batch) -> list[Experience]:
-        found = experiences([episode for _, episode in batch.episodes], self.by_id, self.encoder, self.settings)
+        episodes = [episode for _, episode in batch.episodes]
+        found = experiences(episodes, batch.outcomes, self.by_id, self.encoder, self.settings)
         if not found:
             raise TrainingError(
                 f"none of {len(batch.episodes)} episodes has a step", fix="a task must not be over as it begins"
@@ -294,10 +296,16 @@ class _Run:
         return Ledger(self.folder / name, self.key, source, self.by_id, plan, version)
 
     def _pool(self, ledger: Ledger, policy: Policy, sandbox: Sandbox) -> Pool:
+        # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
+        slow = not self.panel.needs(self.domain) <= {"final_state"}
         return Pool(
-            ledger, policy, sandbox, grade=_grade, iteration=self.iteration, settings=self.settings,
+            ledger, policy, sandbox, grade=self._grade, slow=slow, iteration=self.iteration, settings=self.settings,
             temperature=self.rl.temperature, where=f"rl {self.domain}", on_episode=self.on_episode,
         )  # fmt: skip
+
+    def _grade(self, task: Task, episode: Episode) -> tuple[float, bool]:
+        result = judge(task, episode, self.panel).result
+        return result.score, result.v
 
     def _answering(self):
         """The policy's settings. What a request is answered together with moves its numbers by rounding."""
@@ -332,8 +340,3 @@ class _Run:
     @property
     def _path(self) -> Path:
         return self.folder / "rl.pt"
-
-
-def _grade(task: Task, episode: Episode) -> tuple[float, bool]:
-    found = grade(task, episode)
-    return found.score, found.v

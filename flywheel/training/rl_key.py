@@ -12,7 +12,7 @@ from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 from flywheel.training.curriculum import Tally
 
-_FORMAT = 3  # of the state on disk: that of another one is not taken up
+_FORMAT = 4  # of the state on disk: that of another one is not taken up
 # Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
 _FREE = {
     "rl": {"batch_timeout_s", "threads", "processes", "device"},

@@ -1,19 +1,19 @@
-"""Training samples from the tables: one sample a step, its prompt built as the rollout built it."""
+"""Training samples from trajectories and general data: one sample a step, its prompt built as the rollout built it."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from flywheel.agent.digests import Summarizer
 from flywheel.agent.prompt import build_context
+from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.rollout.history import History
@@ -53,8 +53,8 @@ class Sample:
 
 
 def agent_samples(
-    trajectories: pa.Table | Sequence[Mapping[str, Any]],
-    steps: pa.Table | Sequence[Mapping[str, Any]],
+    trajectories: Iterable[Trajectory],
+    steps: Iterable[Step],
     images: Mapping[str, bytes],
     encoder: Encoder,
     settings: PolicySettings,
@@ -70,39 +70,38 @@ def agent_samples(
     (a human's); rules where there is none. A step without token ids (a human's) is encoded from raw_text.
     Raises DataError for a step without its screen.
     """
-    rows = defaultdict(list)
-    for row in _rows(steps):
-        rows[row["trajectory_id"]].append(row)
+    steps_of = defaultdict(list)
+    for step in steps:
+        steps_of[step.trajectory_id].append(step)
     samples = []
-    for trajectory in sorted(_rows(trajectories), key=lambda row: row["trajectory_id"]):
-        name = trajectory["trajectory_id"]
-        history = History(trajectory["instruction"], images, settings, count=encoder.count, summarizer=summarizer)
-        for row in sorted(rows[name], key=lambda row: row["step"]):
-            if parse_errors or not row.get("parse_error"):
-                screen = _screen(images, row["image_sha256"], f"trajectory {name}, step {row['step']}")
-                context = history.context(screen, row.get("memory"))
-                sampled = bool(row.get("token_ids"))
-                response = tuple(row["token_ids"] if sampled else encoder.encode_text(row["raw_text"]))
+    for trajectory in sorted(trajectories, key=lambda one: one.trajectory_id):
+        name = trajectory.trajectory_id
+        history = History(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
+        for step in sorted(steps_of[name], key=lambda one: one.step):
+            if parse_errors or not step.parse_error:
+                screen = _screen(images, step.image_sha256, f"trajectory {name}, step {step.step}")
+                context = history.context(screen, step.memory)
+                response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
                 samples.append(
                     Sample(
-                        partial(encoder.encode, context), response, tuple(row["logprobs"]) if sampled else None,
-                        name, row["step"], trajectory["domain"], (weights or {}).get(name, 1.0),
-                        version=row.get("version"),
+                        partial(encoder.encode, context), response, step.logprobs if step.token_ids else None,
+                        name, step.step, trajectory.domain, (weights or {}).get(name, 1.0),
+                        step.sampled_logprobs, step.version,
                     )
                 )  # fmt: skip
-            history.add(row)
+            history.add(step)
     return samples
 
 
 def general_samples(
-    rows: pa.Table | Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     images: Mapping[str, bytes],
     encoder: Encoder,
     settings: PolicySettings,
 ) -> list[Sample]:
     """Samples of the table `general`, sorted by sample_id: a screen, a question and the answer's text."""
     samples = []
-    for row in sorted(_rows(rows), key=lambda row: row["sample_id"]):
+    for row in sorted(rows, key=lambda row: row["sample_id"]):
         screen = _screen(images, row["image_sha256"], f"general sample {row['sample_id']}")
         context = build_context(row["instruction"], (), screen, settings, encoder.count)
         response = tuple(encoder.encode_text(row["response"]))
@@ -135,10 +134,6 @@ def _drawn(source: Sequence[Sample], n: int, rng: np.random.Generator) -> list[S
     ends = np.cumsum([source[i].weight for i in order])
     points = (np.arange(n) + rng.random()) * (ends[-1] / n)
     return [source[order[i]] for i in np.searchsorted(ends, points, side="right").clip(max=len(source) - 1)]
-
-
-def _rows(table: pa.Table | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    return table.to_pylist() if isinstance(table, pa.Table) else table
 
 
 def _screen(images: Mapping[str, bytes], sha256: str, where: str) -> bytes:

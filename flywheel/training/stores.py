@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flywheel.agent.digests import Summarizer
+from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.policy.encoding import Encoder
-from flywheel.schema import empty
+from flywheel.schema import empty, from_row
 from flywheel.settings import Policy
 from flywheel.store import partitions, screens
 from flywheel.store.manifest import Cumulative
@@ -55,9 +56,9 @@ def agent(
     """Samples of every step of the store. weights: by trajectory_id, 1 where absent. summarizer: as the rollout's."""
     wanted = set(store.steps["image_sha256"].drop_null().to_pylist())
     images = screens.load(ws, manifest.paths(ws, "images"), wanted)
-    return agent_samples(
-        store.trajectories, store.steps, images, encoder, policy, weights=weights, summarizer=summarizer
-    )
+    trajectories = [from_row("trajectories", Trajectory, row) for row in store.trajectories.to_pylist()]
+    steps = [from_row("steps", Step, row) for row in store.steps.to_pylist()]
+    return agent_samples(trajectories, steps, images, encoder, policy, weights=weights, summarizer=summarizer)
 
 
 def general(ws: Workspace, manifest: Cumulative, encoder: Encoder, policy: Policy) -> list[Sample]:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -27,12 +28,15 @@ _SOURCES = {".html", ".js", ".css", ".json", ".py", ".svg"}
 
 
 class Template(BaseModel):
-    """A kind of task. instruction: a format string over the drawn params. max_steps: step budget by level."""
+    """A kind of task. instruction: a format string over the drawn params. max_steps: step budget by level.
+
+    verifier: as `worlds.verifiers` knows it. threshold: V = 1 where the score reaches it; None: routing.threshold.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     instruction: str = Field(min_length=1)
     verifier: str = Field(min_length=1)
-    threshold: float = Field(1.0, gt=0, le=1)
+    threshold: float | None = Field(None, gt=0, le=1)
     max_steps: dict[int, int] = Field(min_length=1)
 
 
@@ -79,6 +83,11 @@ class World(BaseModel):
         """What has draw, next_step and the rest: the module, or the `SITE` that it declares, in this language."""
         site = getattr(self.module, "SITE", None)
         return self.module if site is None else site.speaking(self.language)
+
+    def verifier(self, name: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], float] | None:
+        """A function of the world's own by name, or of a site's small edition; None where there is none."""
+        play = self.play
+        return getattr(play, name, None) or getattr(getattr(play, "small", None), name, None) if name else None
 
 
 def load(folder: Path, language: str = "en") -> World:

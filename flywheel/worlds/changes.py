@@ -40,6 +40,15 @@ def share(
     return len(right) / len(asked | done) if asked | done else 1.0
 
 
+def exactly(start: Mapping[str, Any], goal: Mapping[str, Any], now: Mapping[str, Any], absent: Any = None) -> float:
+    """The same of single values, where something is asked: a key that is not there has the value `absent`."""
+    keys = {*start, *goal, *now}
+    asked = {key for key in keys if goal.get(key, absent) != start.get(key, absent)}
+    made = {key for key in keys if now.get(key, absent) != start.get(key, absent)}
+    right = {key for key in asked if now.get(key, absent) == goal.get(key, absent)}
+    return len(right) / len(asked | made)
+
+
 def copied(records: Any) -> Any:
     """A deep copy of JSON values: what copy.deepcopy makes, several times as fast."""
     return pickle.loads(pickle.dumps(records, pickle.HIGHEST_PROTOCOL))

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from flywheel.errors import EnvError
 from flywheel.local_server import LocalServer, free_port
 from flywheel.sandbox.env import Task
-from flywheel.worlds import catalogue, changes, messages
+from flywheel.worlds import catalogue, changes, messages, verifiers
 from flywheel.worlds.catalogue import World
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class WorldServer:
     # -- sessions -------------------------------------------------------------------------------------------------
     def open(self, task: Task, seed: int) -> WorldSession:
         """A fresh session of the task (`sandbox.sessions.PageSource`). Raises BadInput for an unknown world."""
-        return WorldSession(self, self.new_session(task, seed))
+        return WorldSession(self, self.new_session(task, seed), task)
 
     def new_session(self, task: Task, seed: int) -> str:
         """Address of a fresh session of the task. Raises BadInput for an unknown world."""
@@ -171,13 +171,16 @@ class WorldSession:
     prepare = ""
     state_expression = ""
 
-    def __init__(self, server: WorldServer, url: str) -> None:
-        self._server, self.url, self.allowed = server, url, (url,)
+    def __init__(self, server: WorldServer, url: str, task: Task) -> None:
+        self._server, self._task, self.url, self.allowed = server, task, url, (url,)
         self.files = None
         self.restorable = server.kind(url) == "game"  # all of it is the page's state; a site has half-filled forms
 
     def state(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         return self._server.state(self.url) or seen["game"] or {}
+
+    def score(self, state: Mapping[str, Any]) -> float:
+        return verifiers.score(self._task, state)
 
     def keep(self) -> bytes:
         return json.dumps(self._server.state(self.url)).encode()

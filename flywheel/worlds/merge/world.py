@@ -87,3 +87,8 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
     if key is None:
         return None
     return say(rng, f"I press {key}.", f"Push the tiles {key}.", f"I move them {key}."), press(key)
+
+
+def merge_reached(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: 1 where a tile of the target value is on the board."""
+    return float(max(value for row in state["board"] for value in row) >= params["target"])

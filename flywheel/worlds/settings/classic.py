@@ -11,6 +11,7 @@ from typing import Any
 
 from flywheel.agent.actions import Action, Type
 from flywheel.sandbox.env import Task
+from flywheel.worlds import changes
 from flywheel.worlds.steps import click, say
 
 # switch -> (icon, colour): the same in every session, as on a phone
@@ -114,3 +115,9 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
         kind = "color" if name == "colour" else "text"
         return say(rng, f"I click {wanted}.", f"I set the {kind} to {wanted}."), click(state, f"{name} {wanted}")
     return None
+
+
+def settings_changed(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: the changes asked for and made, over all that were asked for or made."""
+    start = params["start"]
+    return changes.exactly(start, {**start, **params["goal"]}, state["values"])

@@ -190,3 +190,8 @@ def _grip(state: Mapping[str, Any], level: Level, now: State, params: Mapping[st
 @functools.lru_cache(maxsize=256)
 def _level(params: str) -> Level:
     return Level(json.loads(params))
+
+
+def shapes_placed(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: the share of the pieces that lie in their outline."""
+    return sum(piece["placed"] for piece in state["pieces"]) / len(params["pieces"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from flywheel.agent.actions import Action, Type
 from flywheel.sandbox.env import Task
+from flywheel.worlds import changes
 from flywheel.worlds.steps import click, say, shown
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "black", "white", "gray", "pink")
@@ -164,3 +165,26 @@ def _slug(name: str) -> str:
 def _item(entry: Mapping[str, Any]) -> dict[str, Any]:
     colour, kind = entry["name"].split(" ")
     return {**entry, "colour": colour, "kind": kind, "slug": _slug(entry["name"])}
+
+
+def shop_opened(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: the page of the item is open."""
+    return float(state["page"] == "item/" + _slug(params["item"]))
+
+
+def shop_searched(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: the word was searched for."""
+    return float(state["query"].strip().lower() == params["word"])
+
+
+def shop_cart(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: the changes of the cart asked for and made, over all that were asked for or made."""
+    return changes.exactly({name: 1 for name in params["cart"]}, params["goal"], state["cart"], absent=0)
+
+
+def shop_ordered(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: one order, with the right items, for the right person; half for a right order for somebody else."""
+    orders = state["orders"]
+    if len(orders) != 1 or orders[0]["items"] != dict(params["goal"]):
+        return 0.0
+    return 1.0 if orders[0]["name"].strip().lower() == params["person"] else 0.5

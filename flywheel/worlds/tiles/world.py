@@ -100,3 +100,8 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
 @functools.lru_cache(maxsize=256)
 def _level(params: str) -> Level:
     return Level(json.loads(params))
+
+
+def tiles_cleared(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Verifier: the share of the triples that vanished."""
+    return 3 * state["triples"] / len(params["tiles"])

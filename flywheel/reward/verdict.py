@@ -1,0 +1,66 @@
+"""V (section 2.3): what a score makes of a trajectory, decided here and nowhere else.
+
+    V = 1 where score >= threshold, else 0; none where there is no score
+
+The threshold is the task's own: it stands in the table `tasks` from the day that the task is made, where a template
+that names none is given `routing.threshold`. The end of an episode, the table `scores`, the route, evaluation, RL and
+its curriculum all hold scores against it.
+
+Several scorers may judge one trajectory. All of them must be satisfied, and the one that is satisfied least speaks:
+
+    one says 0          V = 0, by the lowest score, whatever the others say or fail to say
+    one gives no score  no V: what nobody could judge is neither verified nor refused
+    else                V = 1, by the lowest score
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one scorer says of one trajectory.
+
+    score: in [0, 1]; None where the scorer gave none, and then `detail` says why. scorer, version: who said it.
+    detail: in words, what it adds to its score.
+    """
+
+    score: float | None
+    threshold: float | None
+    scorer: str = ""
+    version: str = ""
+    detail: str = ""
+
+    @property
+    def v(self) -> bool | None:
+        """V; None where there is no score in [0, 1], or no threshold to hold it against."""
+        if self.score is None or self.threshold is None or not 0.0 <= self.score <= 1.0:
+            return None
+        return self.score >= self.threshold
+
+    def row(self, trajectory_id: str) -> dict[str, Any]:
+        """As a row of the table `scores`."""
+        return {"trajectory_id": trajectory_id, **asdict(self), "v": self.v}
+
+
+def decide(verdicts: Iterable[Verdict]) -> Verdict:
+    """The one that counts, of all that judge a trajectory; one without a score where there are none."""
+    return min(verdicts, key=_rank, default=Verdict(None, None, detail="no score"))
+
+
+def _rank(verdict: Verdict) -> tuple[int, float]:
+    place = {False: 0, None: 1, True: 2}[verdict.v]
+    return place, 0.0 if verdict.v is None else verdict.score
+
+
+def of_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Verdict]:
+    """Rows of the table `scores`, by trajectory: what was decided of each. Columns that a row lacks are empty."""
+    by_trajectory: dict[str, list[Verdict]] = defaultdict(list)
+    for row in rows:
+        texts = {name: row.get(name) or "" for name in ("scorer", "version", "detail")}
+        by_trajectory[row["trajectory_id"]].append(Verdict(row.get("score"), row.get("threshold"), **texts))
+    return {name: decide(verdicts) for name, verdicts in by_trajectory.items()}

@@ -1,0 +1,164 @@
+"""Scorers: found by name, shown what they need, several of one trajectory; a failure of their own is no score."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from flywheel.errors import BadInput
+from flywheel.progress import listening
+from flywheel.schema import TABLES
+from flywheel.scoring import scorers
+from flywheel.scoring.panel import Panel, names
+from flywheel.settings import Settings
+from flywheel.stages import rl, score
+from flywheel.stages.base import Context, inputs, run_stage
+from flywheel.store import partitions
+from flywheel.store.artifacts import Partition
+from flywheel.store.partitions import write
+from flywheel.store.routing import route
+
+TWO = {"routing": {"scorers": {"default": ["verifier"], "sites": ["verifier", "attentive"]}}}
+
+
+@pytest.fixture
+def attentive(monkeypatch):
+    """The file tests/scorers/attentive.py stands in the folder of scorers: nothing else is done to add it."""
+    monkeypatch.setattr(scorers, "__path__", [*scorers.__path__, str(Path(__file__).parent / "scorers")])
+    yield
+    sys.modules.pop(f"{scorers.__name__}.attentive", None)
+
+
+def played(ws, trajectories: dict[str, tuple[str, float | None, str]]) -> None:
+    """Partitions of rollouts, by name: domain, the verifier's score, instruction."""
+    worlds = {"games": "tiles", "sites": "shop"}
+    tasks, rows, steps = [], [], []
+    for name, (domain, value, instruction) in trajectories.items():
+        task = synthetic.task(f"k{name}", domain, worlds[domain]) | {"verifier": "state:score"}
+        tasks.append(task)
+        state = {"won": value == 1, "score": value} if value is not None else {}
+        row = synthetic.trajectory(name, task, final_state=json.dumps(state), steps=2, instruction=instruction)
+        rows.append(row)
+        steps += [synthetic.step(row, number, total=2) for number in range(2)]
+    write(ws, "tasks", 1, "synthesize", tasks)
+    write(ws, "trajectories", 1, "rollout", rows)
+    write(ws, "steps", 1, "rollout", steps)
+    write(ws, "images", 1, "rollout", [synthetic.image_row(number) for number in range(2)])
+    for table in ("tasks", "trajectories", "steps", "images"):
+        if table != "tasks":
+            write(ws, table, 1, "ingest", [])
+    write(ws, "tasks", 1, "ingest", [])
+
+
+def scored(tmp_path, trajectories, **settings):
+    ws, chosen = synthetic.workspace(tmp_path / "ws", **settings)
+    played(ws, trajectories)
+    lines = []
+    with listening(lambda stage, line: lines.append(line)):
+        outcome = run_stage(score.STAGE, Context(ws, chosen, 1, "score"))
+    return ws, chosen, partitions.read(ws, "scores", 1, "score").to_pylist(), outcome, lines
+
+
+def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp_path):
+    ws, chosen, rows, outcome, lines = scored(
+        tmp_path,
+        {"t1": ("sites", 1.0, "Buy it"), "t2": ("sites", 1.0, "Solve the riddle"), "t3": ("sites", 0.0, "A riddle"),
+         "t4": ("games", 1.0, "A riddle of a game")},
+        **TWO,
+    )  # fmt: skip
+    told = {(row["trajectory_id"], row["scorer"]): row for row in rows}
+    judges = ("verifier:state:score", "attentive")
+    assert set(told) == {*((name, judge) for name in ("t1", "t2", "t3") for judge in judges), ("t4", judges[0])}
+    assert {row["version"] for row in rows if row["scorer"] == "attentive"} == {"3"}
+    fine, lost = told["t1", "attentive"], told["t2", "attentive"]
+    assert (fine["score"], fine["v"], fine["detail"]) == (1.0, True, "2 screens looked at")
+    # Its own failure is no score of 0, and says why.
+    assert (lost["score"], lost["v"], lost["detail"]) == (None, None, "RuntimeError: it is a riddle to me")
+    routes = {row["trajectory_id"]: row for row in
+              route(partitions.read(ws, "trajectories", 1, "rollout").to_pylist(), rows)}  # fmt: skip
+    assert {name: row["destination"] for name, row in routes.items()} == {
+        "t1": "sft", "t2": "quarantine", "t3": "ct", "t4": "sft",
+    }  # fmt: skip
+    assert routes["t2"]["reason"] == "no score by attentive (RuntimeError: it is a riddle to me)"
+    # What has no verdict is neither verified nor refused, in the figure and in the curriculum; and it is told.
+    figures = {row["domain"]: (row["value"], row["n"]) for row in outcome.metrics if row["name"] == "p_v1"}
+    assert figures["all"] == (pytest.approx(2 / 3), 3)
+    assert figures["sites"] == (0.5, 2)
+    assert outcome.summary["without a verdict"] == 1
+    assert any("trajectories without a verdict: 1, the first by attentive: RuntimeError" in line for line in lines)
+    ctx = Context(ws, chosen, 1, "rl-sites")
+    tasks = rl.data.tasks(ctx, "synthesize")
+    assert rl.tally(ctx, tasks).tasks == {"kt1": (1, 1), "kt3": (0, 1), "kt4": (1, 1)}
+
+
+def test_what_no_scorer_needs_is_not_read(attentive, tmp_path, monkeypatch):
+    one = {"t1": ("sites", 1.0, "Buy it")}
+    read = set()
+    monkeypatch.setattr(partitions, "read_file", lambda ws, table, path, columns=None, real=partitions.read_file: (
+        read.add((table, tuple(columns or TABLES[table].names))), real(ws, table, path, columns))[1])  # fmt: skip
+    scored(tmp_path / "verifier", one)
+    assert {table for table, _ in read} == {"tasks", "trajectories", "scores"}
+    read.clear()
+    _, _, rows, _, _ = scored(tmp_path / "attentive", one, routing={"scorers": {"default": ["attentive"]}})
+    assert {table for table, _ in read} == {"tasks", "trajectories", "steps", "images", "scores"}
+    assert not any("final_state" in columns for table, columns in read if table == "trajectories")
+    assert [(row["scorer"], row["v"]) for row in rows] == [("attentive", True)]
+
+
+def test_other_scorers_are_another_input_of_the_stage(attentive, tmp_path):
+    ws, chosen = synthetic.workspace(tmp_path / "ws")
+    played(ws, {"t1": ("sites", 1.0, "Buy it")})
+    other = Settings.model_validate({**chosen.model_dump(), **TWO})
+    keys = [inputs(score.STAGE, Context(ws, one, 1, "score"))["extra"] for one in (chosen, other)]
+    assert keys[0]["scorers"] == {"default": [["verifier", "1"]]}
+    assert keys[1]["scorers"]["sites"] == [["verifier", "1"], ["attentive", "3"]]
+    assert keys[0]["reads"] == []
+    assert [name for name, _ in keys[1]["reads"]] == [
+        repr(Partition(table, stage)) for table in ("steps", "images") for stage in ("ingest", "rollout")
+    ]
+
+
+def test_a_verifier_that_cannot_read_the_state_gives_none_and_the_others_go_on(tmp_path):
+    _, _, rows, outcome, _ = scored(tmp_path, {"t1": ("sites", None, "Buy it"), "t2": ("sites", 1.0, "Buy it")})
+    assert [(row["trajectory_id"], row["score"], row["v"]) for row in rows] == [("t1", None, None), ("t2", 1.0, True)]
+    assert rows[0]["scorer"] == "verifier:state:score"
+    assert "cannot read the state" in rows[0]["detail"]
+    assert outcome.summary["P(V=1)"] == "1.000"
+
+
+def test_a_score_out_of_its_bounds_is_none(attentive, tmp_path, monkeypatch):
+    from flywheel.scoring.panel import importlib
+
+    module = importlib.import_module(f"{scorers.__name__}.attentive")
+    monkeypatch.setattr(module.Attentive, "score", lambda self, case: module.Score(1.5))
+    _, _, rows, _, _ = scored(tmp_path, {"t1": ("sites", 1.0, "Buy it")}, **TWO)
+    assert [(row["score"], row["detail"]) for row in rows if row["scorer"] == "attentive"] == [
+        (None, "it gave 1.5, which is not in [0, 1]")
+    ]
+
+
+def test_an_unknown_scorer_is_named():
+    with pytest.raises(BadInput, match=r"no scorer is called 'verifer' \(routing.scorers\); did you mean verifier"):
+        Panel(Settings.model_validate({"routing": {"scorers": {"default": ["verifer"]}}}))
+    assert names() == ["verifier"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "what"),
+    [
+        ({"games": ["verifier"]}, "default must be named"),
+        ({"default": []}, "default must name scorers"),
+        ({"default": ["verifier", "verifier"]}, "each once"),
+        ({"default": ["verifier"], "gmaes": ["verifier"]}, "gmaes"),
+        ({"default": "verifier"}, "routing.scorers"),
+    ],
+)
+def test_wrong_settings_are_refused(chosen, what):
+    from flywheel import settings
+
+    with pytest.raises(BadInput, match=what):
+        settings.parse({"routing": {"scorers": chosen}}, where="params.yaml")
