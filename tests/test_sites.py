@@ -7,7 +7,6 @@ others: its end state must be refused by every verifier but its own.
 from __future__ import annotations
 
 import asyncio
-import copy
 import dataclasses
 import json
 import random
@@ -80,12 +79,12 @@ def tasks_of(name: str, seed: int) -> list[Task]:
 async def run(pool, task: Task) -> Run:
     async with pool.env() as env:
         result = await env.reset(task, task.seed)
-        one = Run(task, [], [copy.deepcopy(dict(result.info["state"]))], [result.info["score"]])
+        one = Run(task, [], [dict(result.info["state"])], [result.info["score"]])
         while not (result.terminated or result.truncated):
             thought, action = oracle.next_step(task, result.info["state"], task.seed) or ("I am done.", Finished())
             result = await env.step(action)
             one.thoughts.append(thought)
-            one.states.append(copy.deepcopy(dict(result.info["state"])))
+            one.states.append(dict(result.info["state"]))
             one.scores.append(result.info["score"])
     return one
 
