@@ -18,8 +18,11 @@ from flywheel.store import catalog, manifest
 from flywheel.workspace import Workspace
 
 _DEADLINE_S = 600
-# As little training as there can be: what is seen of a turn does not hang on it.
-_LEAST = ("ct.samples=40", "sft.samples=40", "synthesis.general_samples=40")
+# As little to train and to play as there can be: what is seen of a turn does not hang on it.
+_LEAST = (
+    "ct.samples=40", "sft.samples=40", "synthesis.general_samples=40", "synthesis.eval_tasks=4",
+    "rl.tasks_per_step=2", "rl.value_pretraining_tasks=2", "promotion.tasks=10", "promotion.margin=0.5",
+)  # fmt: skip
 _RUN = ("run", *(word for one in _LEAST for word in ("--set", one)))
 _COMMAND = [str(Path(sys.executable).with_name("flywheel"))]
 
