@@ -1,6 +1,6 @@
 # Every target sets up what it needs. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help flywheel test test-deepspeed lint format setup setup-test clean
+.PHONY: help flywheel test test-fast test-deepspeed lint format setup setup-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -8,8 +8,13 @@ help: ## list the targets
 flywheel: setup ## set up, then run the main job: two iterations of the flywheel, under ten minutes
 	.venv/bin/flywheel run
 
+pytest := .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: setup-test ## set up, then run all tests, two files at a time
-	.venv/bin/python -m pytest -n 2 --dist loadfile
+	$(pytest)
+
+test-fast: setup-test ## the tests of the files that take no five seconds each: about a minute
+	$(pytest) -m "not slow"
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import pocketsphinx
 
 from flywheel.agent.actions import Click, Point
 from flywheel.errors import EnvError
@@ -29,3 +33,10 @@ async def swallow(sending) -> None:
     """Await a call that never comes back, because of what it does to its page."""
     with suppress(EnvError):
         await sending
+
+
+@cache
+def spoken_words() -> frozenset[str]:
+    """Words that the recognizer's dictionary knows."""
+    path = Path(pocketsphinx.__file__).parent / "model" / "en-us" / "cmudict-en-us.dict"
+    return frozenset(line.split(" ", 1)[0] for line in path.read_text().splitlines())

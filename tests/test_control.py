@@ -7,12 +7,10 @@ import dataclasses
 import hashlib
 import json
 import re
-from pathlib import Path
 
-import pocketsphinx
 import pytest
 import pytest_asyncio
-from pages import script
+from pages import script, spoken_words
 
 from flywheel.agent.actions import (
     Click,
@@ -115,8 +113,6 @@ async def test_numbers_and_days_are_spelt():
 # -- the expert --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.rpartition(".")[2])
 async def test_its_expert_wins_each_page_and_says_why(pool, family):
-    model = Path(pocketsphinx.__file__).parent / "model" / "en-us" / "cmudict-en-us.dict"
-    known = {line.split(" ", 1)[0] for line in model.read_text().splitlines()}
 
     async def win(task):
         async with pool.env() as env:
@@ -130,7 +126,7 @@ async def test_its_expert_wins_each_page_and_says_why(pool, family):
         for thought, _, _ in steps:
             said = re.sub(r"[.,:]", "", thought.lower()).split()
             assert 1 <= len(said) <= 10, thought
-            assert set(said) <= known, thought
+            assert set(said) <= spoken_words(), thought
 
 
 ODD = [
@@ -271,7 +267,8 @@ async def test_hostile_text_is_text(pool, template):
     task = task_of(template, 1, max_steps=20)
     field = next(item["name"] for item in task.params["items"] if item["kind"] == "field")
     key = next(item["key"] for item in task.params["items"] if item["kind"] == "field")
-    text = "<script>window.hacked=1</script>\"'`\\u0000 \u4f60\u597d \U0001f600 \u202e" + "x" * 1500
+    # What is long about it comes in one piece, since no key types it.
+    text = "<script>window.hacked=1</script>\"'`\\u0000 \u4f60\u597d \U0001f600 \u202e" + "\u9f98" * 1500
     async with pool.env() as env:
         result = await env.reset(task, task.seed)
         await env.step(on(field)(result))

@@ -112,7 +112,6 @@ RL = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=needs_deepspeed)])
 def test_two_processes_come_to_what_one_comes_to(tmp_path, project, monkeypatch, engine):
     """By plain torch also where one has begun; by ZeRO 3 where the two were stopped in between."""

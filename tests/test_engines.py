@@ -45,7 +45,6 @@ def alone(folder, tmp_path_factory):
     return run(folder, tmp_path_factory.mktemp("alone") / "out.json", "torch", 0, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "stage", "processes"),
     [

@@ -137,7 +137,6 @@ async def test_a_page_that_asks_again_and_again_is_answered_in_the_end(stage, na
     assert sorted(result.info["state"]["told"]) == ASKS[name][1]
 
 
-@pytest.mark.slow
 async def test_a_page_that_asks_for_ever_is_a_named_error(hasty):
     """Once it is heard no more, it is a loop."""
     async with hasty.watched(), hasty.pool.env() as env:
@@ -185,7 +184,6 @@ async def test_a_page_does_not_leave_its_site(stage, name):
     assert stage.other.hits == hits
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", AT_RESET)
 async def test_a_page_that_cannot_be_opened_is_a_named_error(hasty, name):
     hits = dict(hasty.other.hits)
@@ -195,7 +193,6 @@ async def test_a_page_that_cannot_be_opened_is_a_named_error(hasty, name):
     assert hasty.other.hits == hits
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", AT_CLICK)
 async def test_a_page_that_dies_of_a_click_is_a_named_error(hasty, name):
     """expected: the error, or None where either an error or a sound page will do."""

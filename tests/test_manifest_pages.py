@@ -91,7 +91,6 @@ async def test_a_page_that_asks_first_is_reset_once_it_is_answered(tmp_path, pla
     assert results[-1].terminated
 
 
-@pytest.mark.slow
 async def test_a_page_that_asks_passes_the_conformance_suite(tmp_path, play):
     page = lay(tmp_path / "asks", ASKS, reset="game.reset(seed)")
     async with ManifestPages({page.name: page}) as play.sources.now:

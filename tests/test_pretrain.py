@@ -16,7 +16,7 @@ from flywheel.policy.model import load_model, new_model
 from flywheel.policy.tokenizer import VOCABULARY, train_tokenizer
 from flywheel.synthesis import scenes, words
 from flywheel.synthesis.scenes import Box
-from flywheel.training import attention, drawing, objectives
+from flywheel.training import attention, objectives
 from flywheel.training import pretrain as module
 from flywheel.training.mixture import WINDOW, Tally, plan
 from flywheel.training.packing import IGNORED, READING, Packer, cover
@@ -26,7 +26,6 @@ from flywheel.training.targets import CHARACTERS, name_cells, place_cells, read_
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(drawing, "CHUNK", 16)
     monkeypatch.setattr(module, "BATCH", 4)
     monkeypatch.setattr(module, "SEEING_BATCH", 4)
     monkeypatch.setattr(module, "QUESTIONS", 2)
@@ -38,11 +37,11 @@ def encoder():
     return Encoder.new(train_tokenizer(words.corpus()), scenes.SIDE)
 
 
-def undrawn(name, first, coordinates):
+def undrawn(name, first, coordinates, size):
     """Chunks whose screens are noise: no second process, no browser."""
     for number in range(first, 100):
         rng = random.Random(f"{name}/{number}")
-        drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan(16, rng)]
+        drawn = [scenes.draw(kind, level, rng, coordinates) for kind, level in plan(size, rng)]
         pixels = np.random.default_rng(number).integers(0, 255, (len(drawn), 224, 224, 3), dtype=np.uint8)
         yield number, pixels, drawn
 
@@ -56,7 +55,9 @@ def lines(folder):
 
 
 def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkeypatch):
-    run = {"out": tmp_path, "seed": 3, "seeing": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1}
+    run = {
+        "out": tmp_path, "seed": 3, "seeing": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "chunk": 16,
+    }  # fmt: skip
     first = digest(pretrain(Recipe(steps=1, **run)))
     monkeypatch.setattr(module, "chunks", undrawn)
     folder = pretrain(Recipe(steps=8, **run))
@@ -77,14 +78,15 @@ def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monk
     torch.save({"model": {}, "step": 9000}, tmp_path / "state.pt")
     before = (tmp_path / "state.pt").read_bytes()
     with pytest.raises(BadInput, match=r"of an earlier version \(.*state\.pt\)"):
-        pretrain(Recipe(tmp_path, seed=3, steps=1))
+        pretrain(Recipe(tmp_path, seed=3, steps=1, chunk=16))
     assert (tmp_path / "state.pt").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path):
     """Real screens; both must end at the same step, and one line is written for both."""
-    run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1}
+    run = {
+        "seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1, "chunk": 32,
+    }  # fmt: skip
     folder = pretrain(Recipe(out=tmp_path / "a", optimizer=processes(2), **run))
     assert [line["step"] for line in lines(tmp_path / "a") if "answers" in line] == [1, 2]
     assert digest(folder) == digest(pretrain(Recipe(out=tmp_path / "b", optimizer=processes(2), **run)))
@@ -95,7 +97,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, monkeypatch):
     true = objectives.digit_weights
     monkeypatch.setattr(objectives, "digit_weights", lambda *given: true(*given) * float("nan"))
     with pytest.raises(TrainingError, match=r"the loss of step 0 is nan \(pretraining\)"):
-        pretrain(Recipe(tmp_path, seed=3, steps=2, seeing=0))
+        pretrain(Recipe(tmp_path, seed=3, steps=2, seeing=0, chunk=16))
 
 
 def test_the_quick_attention_is_the_librarys(encoder):

@@ -17,8 +17,13 @@ from flywheel import init as workspaces
 from flywheel.store import catalog, manifest
 from flywheel.workspace import Workspace
 
-pytestmark = pytest.mark.slow
 _DEADLINE_S = 600
+# As little to train and to play as there can be: what is seen of a turn does not hang on it.
+_LEAST = (
+    "ct.samples=40", "sft.samples=40", "synthesis.general_samples=40", "synthesis.eval_tasks=4",
+    "rl.tasks_per_step=2", "rl.value_pretraining_tasks=2", "promotion.tasks=10", "promotion.margin=0.5",
+)  # fmt: skip
+_RUN = ("run", *(word for one in _LEAST for word in ("--set", one)))
 _COMMAND = [str(Path(sys.executable).with_name("flywheel"))]
 
 
@@ -69,7 +74,7 @@ def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     ws = workspaces.create(tmp_path_factory.mktemp("turn") / "flywheel", "small")
     with_a_domain_of_its_own(ws)
 
-    stopped = start(ws, "run")
+    stopped = start(ws, *_RUN)
     until(stopped, "ingest")
     stopped.send_signal(signal.SIGINT)
     output = stopped.communicate(timeout=_DEADLINE_S)[0]
@@ -77,13 +82,13 @@ def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     assert "Traceback" not in output
     assert "go on" in output
 
-    killed = start(ws, "run")
+    killed = start(ws, *_RUN)
     until(killed, "rollout-000 done")
     killed.kill()
     killed.wait(_DEADLINE_S)
     shards = finished_shards(ws)
 
-    code, output = flywheel(ws, "run")
+    code, output = flywheel(ws, *_RUN)
     assert code == 0, output
     return ws, shards
 

@@ -19,13 +19,11 @@ from flywheel.synthesis.render import Renderer
 from flywheel.training.mixture import plan
 from flywheel.training.parent import end_with_parent
 
-CHUNK = 256  # scenes drawn at once
 
+def chunks(name: str, first: int, coordinates: int, size: int) -> Iterator[tuple[int, np.ndarray, list[scenes.Scene]]]:
+    """Number, pixels (uint8 [size, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
 
-def chunks(name: str, first: int, coordinates: int) -> Iterator[tuple[int, np.ndarray, list[scenes.Scene]]]:
-    """Number, pixels (uint8 [CHUNK, side, side, 3]) and scenes of each chunk; the next ones are drawn meanwhile.
-
-    name: of the stream: the same name and number give the same scenes.
+    name: of the stream: the same name, number and size give the same scenes. size: scenes drawn at once.
     """
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with_parent)
@@ -33,7 +31,7 @@ def chunks(name: str, first: int, coordinates: int) -> Iterator[tuple[int, np.nd
         waiting: deque[Future[Any]] = deque()
         for number in range(first, 2**31):
             while len(waiting) < 2:
-                waiting.append(pool.submit(_draw, CHUNK, f"{name}/{number + len(waiting)}", coordinates))
+                waiting.append(pool.submit(_draw, size, f"{name}/{number + len(waiting)}", coordinates))
             pixels, drawn = waiting.popleft().result()
             yield number, pixels, drawn
     finally:

@@ -66,7 +66,8 @@ class Recipe:
 
     steps: gradient steps in all. seeing: those of them, the first, in which it learns to name what it sees and no more.
     optimizer: its processes share each batch; the result depends on their number as on a seed.
-    held_out: scenes a kind in each evaluation.
+    chunk: scenes that a process draws at once; the result depends on it as on a seed. held_out: scenes a kind in each
+    evaluation.
     """
 
     out: Path
@@ -76,6 +77,7 @@ class Recipe:
     start: Path | None = None
     seconds: float = math.inf
     optimizer: config.Optimizer = OPTIMIZER
+    chunk: int = 256
     report_every: int = 50
     evaluate_every: int = 1000
     held_out: int = 24
@@ -160,7 +162,8 @@ class _Training(TrainState):
 
     def _follow(self) -> Iterator[bool]:
         recipe, rank, began = self.recipe, self.engine.rank, time.monotonic()
-        with closing(chunks(f"{recipe.seed}/{rank}", self.chunk, recipe.policy.coordinates)) as stream:
+        coordinates = recipe.policy.coordinates
+        with closing(chunks(f"{recipe.seed}/{rank}", self.chunk, coordinates, recipe.chunk)) as stream:
             for number, pixels, drawn in stream:
                 self.chunk = number + 1
                 rng = random.Random(f"{recipe.seed}/{rank}/{number}/questions")

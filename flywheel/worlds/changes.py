@@ -12,7 +12,8 @@ import json
 import pickle
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 _NUMBER = re.compile(r"[^\d.\-]*(-?\d[\d,]*(?:\.\d+)?)\s*[^\d]*")
@@ -25,7 +26,7 @@ def share(
 
     ignore: patterns of paths that do not count, such as "mails/*/unread". 1 too where nothing was asked and made.
     """
-    trees = [_apart(one, (start, goal, now)) for one in (start, goal, now)]
+    trees = _apart((start, goal, now))
     before, asked_for, made = (_leaves(one, trees[0]) for one in trees)
     patterns = tuple(ignore)
     moved = {
@@ -83,16 +84,23 @@ def _plain(text: str) -> str:
 _NONE = object()
 
 
-def _apart(records: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Only what is not the same in all others: of thousands of entries, those few that are worth a walk."""
-    left: dict[str, Any] = {}
-    for name, value in records.items():
-        there = [other.get(name, _NONE) for other in others]
-        if not all(isinstance(other, Mapping) for other in there):
-            left[name] = value
-            continue
-        left[name] = {key: one for key, one in value.items() if any(other.get(key, _NONE) != one for other in there)}
+def _apart(trees: tuple[Mapping[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    """Only what is not the same in all trees: of thousands of entries, those few that are worth a walk."""
+    left: tuple[dict[str, Any], ...] = tuple({} for _ in trees)
+    for name in dict.fromkeys(chain.from_iterable(trees)):
+        there = [tree.get(name, _NONE) for tree in trees]
+        if all(isinstance(one, Mapping) for one in there):
+            keys = () if _alike(there) else dict.fromkeys(chain.from_iterable(there))
+            moved = [key for key in keys if not _alike([one.get(key, _NONE) for one in there])]
+            there = [{key: one[key] for key in moved if key in one} for one in there]
+        for kept, one in zip(left, there, strict=True):
+            if one is not _NONE:
+                kept[name] = one
     return left
+
+
+def _alike(values: Sequence[Any]) -> bool:
+    return all(one is values[0] or one == values[0] for one in values[1:])
 
 
 def _leaves(records: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,10 +34,11 @@ from flywheel.sandbox.env import Task
 from flywheel.worlds import changes, forms, messages
 from flywheel.worlds.forms import Field, Invalid
 from flywheel.worlds.screen import Screen
-from flywheel.worlds.site_tasks import Redraw, SiteTask
+from flywheel.worlds.site_tasks import Redraw, SiteTask, Wanted
 
 Records = dict[str, Any]
 _ATTEMPTS = 200
+_GOALS = 64  # of episodes that are under way at once
 _KEPT = 2000  # characters of a refused field that are shown again
 _QUERY = 300  # characters of a query value that are read
 
@@ -108,6 +110,7 @@ class Site:
     tasks: dict[str, SiteTask] = field(default_factory=dict)
     _pages: list[tuple[re.Pattern[str], Handler]] = field(default_factory=list)
     _forms: list[tuple[re.Pattern[str], Handler]] = field(default_factory=list)
+    _editions: dict[str, Site] = field(default_factory=dict, init=False)  # by language
 
     # -- declaring --------------------------------------------------------------------------------------------------
     def page(self, route: str) -> Callable[[Handler], Handler]:
@@ -127,8 +130,12 @@ class Site:
         return self
 
     def speaking(self, language: str) -> Site:
-        """The same site in another language."""
-        return replace(self, language=language)
+        """The same site in another language, one object for each."""
+        if language == self.language:
+            return self
+        if language not in self._editions:
+            self._editions[language] = replace(self, language=language)
+        return self._editions[language]
 
     # -- a world's face: what the catalogue, the server and the oracle call -------------------------------------------
     @property
@@ -141,7 +148,8 @@ class Site:
 
     def score(self, params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
         """The verifier of all task templates: `world:score`."""
-        return self.tasks[params["task"]].score(self._fresh(params["seed"]), params, state)
+        start, asked = self._fresh(params["seed"]), json.dumps(params, sort_keys=True)
+        return self.tasks[params["task"]].score(start, self._wanted(asked), state)
 
     def draw(self, template: str, level: int, rng: random.Random) -> dict[str, Any]:
         """The params of a task: the seed of the session's records, what the template drew, and the instruction.
@@ -161,6 +169,17 @@ class Site:
         """The params of a task on the records of this seed. Raises Redraw where they hold nothing to ask for."""
         drawn = self.tasks[template].params(self._fresh(seed), level, rng, self.t)
         return {**drawn, "task": template, "seed": seed}
+
+    @functools.cached_property
+    def _wanted(self) -> Callable[[str], Wanted]:
+        """What a task's params (as JSON) ask for, kept over the steps of its episodes: only to be read."""
+
+        @functools.lru_cache(maxsize=_GOALS)
+        def wanted(asked: str) -> Wanted:
+            params = json.loads(asked)
+            return self.tasks[params["task"]].wanted(self._fresh(params["seed"]), params)
+
+        return wanted
 
     def records(self, params: Mapping[str, Any]) -> Records:
         """The records that a session of these params starts with, to be changed at will."""

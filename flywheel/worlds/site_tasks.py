@@ -18,6 +18,7 @@ from flywheel.worlds.screen import Move, Screen
 
 Params = dict[str, Any]
 Answer = str | int | float | list[str]
+Wanted = tuple[dict[str, Any], tuple[str, Mapping[str, str]] | None, Answer | None]
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ class SiteTask:
     def params(self, records: dict[str, Any], level: int, rng: random.Random, t: Messages) -> dict[str, Any]:
         """What is drawn from these records, with the instruction. Raises Redraw where it would be done already."""
         drawn = self.draw(Draw(changes.copied(records), rng, level, t))
-        if self.score(records, drawn, {"records": records, "page": "", "query": {}}) == 1:
+        if self.score(records, self.wanted(records, drawn), {"records": records, "page": "", "query": {}}) == 1:
             raise Redraw
         text = self.zh if t.language == "zh" else self.text
         return {**drawn, "instruction": text.format(**drawn)}
 
-    def wanted(self, start: dict[str, Any], params: Mapping[str, Any]) -> tuple[dict[str, Any], Any, Answer | None]:
+    def wanted(self, start: dict[str, Any], params: Mapping[str, Any]) -> Wanted:
         """What is asked for: the records as they shall be, the page to be on, the answer (None: any)."""
         goal = start
         if self.change is not None:
@@ -92,9 +93,9 @@ class SiteTask:
         page = None if self.page is None else self.page(dict(params))
         return goal, page, None if self.answer is None else self.answer(start, dict(params))
 
-    def score(self, start: dict[str, Any], params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    def score(self, start: dict[str, Any], wanted: Wanted, state: Mapping[str, Any]) -> float:
         """0 to 1; 1 where exactly what was asked is so. start: the records that the session began with, fresh."""
-        goal, page, answer = self.wanted(start, params)
+        goal, page, answer = wanted
         value = changes.share(start, goal, state["records"], self.ignore)
         if page is not None and not _is_on(state, *page):
             value = 0.0
