@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from flywheel import settings as config
-from flywheel.errors import BadInput, TrainingError
+from flywheel.errors import BadInput, TrainingError, of_place
 from flywheel.policy import checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
@@ -91,7 +91,8 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
         )  # fmt: skip
     if recipe.start:
         checkpoint.check(recipe.start)
-    recipe.out.mkdir(parents=True, exist_ok=True)
+    with of_place(recipe.out):
+        recipe.out.mkdir(parents=True, exist_ok=True)
     if not resume:
         (recipe.out / "state.pt").unlink(missing_ok=True)
     if recipe.processes == 1:
