@@ -22,6 +22,7 @@ import httpx
 
 from flywheel import secret
 from flywheel.errors import FlywheelError
+from flywheel.local_server import at_port
 from flywheel.store.partitions import write_json
 from flywheel.workspace import Workspace
 
@@ -49,7 +50,8 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
     """The workspace's server: the one that runs already, else one of our own, ended with us. Yields its address.
 
     meanwhile: what is done while it starts; the first start of a workspace takes twenty seconds.
-    Raises FlywheelError where it does not answer within START_DEADLINE_S.
+    port: 0 takes a free one. Raises BadInput where it is taken, FlywheelError where the server does not answer within
+    START_DEADLINE_S.
     """
     configure(ws)
     url = running(ws)
@@ -60,7 +62,7 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
         yield url
         return
     ws.prefect_home.mkdir(parents=True, exist_ok=True)
-    port = port or _free_port()
+    port = _free_port(port)
     url = f"http://127.0.0.1:{port}"
     log = ws.prefect_home / "server.log"
     with log.open("ab") as out:
@@ -135,9 +137,10 @@ def _end(server: subprocess.Popen) -> None:
             server.wait(10)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+def _free_port(wanted: int) -> int:
+    with socket.socket() as probe, at_port(wanted):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was given back a moment ago is free
+        probe.bind(("127.0.0.1", wanted))
         return probe.getsockname()[1]
 
 

@@ -12,16 +12,16 @@ from http import HTTPStatus
 
 from flows.server import prefect_server
 from flywheel import secret
+from flywheel.local_server import at_port
 from flywheel.report import page
 from flywheel.workspace import Workspace
 
 
 def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM. The report is on the port after Prefect's."""
-    page.build(ws)
+    """Serve until Ctrl-C or SIGTERM. The report is on the port after Prefect's. Raises BadInput where one is taken."""
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with prefect_server(ws, port) as url, report_server(ws, port + 1) as files:
+    with report_server(ws, port + 1) as files, prefect_server(ws, port, lambda: page.build(ws)) as url:
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
         say(f"Prefect:  {url}")
         say(f"Report:   http://127.0.0.1:{files.server_port}/{ws.report_page.name}")
         say(f"Log in:   `cat {secret.file(ws.state)}` prints USER:PASSWORD; Prefect's page wants the whole line")
@@ -31,13 +31,13 @@ def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
                 pass
         except KeyboardInterrupt:
             pass
-        files.shutdown()
 
 
 def report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
     """Serves the report, in a thread, to whoever has the workspace's secret. 0: any free port."""
     handler = functools.partial(_Handler, login=secret.of(ws.state), directory=str(ws.report))
-    server = _Server(("127.0.0.1", port), handler)
+    with at_port(port):
+        server = _Server(("127.0.0.1", port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
@@ -66,6 +66,10 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 class _Server(http.server.ThreadingHTTPServer):
+    def __exit__(self, *error) -> None:
+        self.shutdown()
+        super().__exit__(*error)
+
     def handle_error(self, *_) -> None:
         """A reader that goes away in the middle of an answer is nothing to tell of; other errors are."""
         if not isinstance(sys.exception(), ConnectionError):

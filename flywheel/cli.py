@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import secrets
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import yaml
@@ -17,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flywheel import yaml_text
-from flywheel.errors import BadInput, FlywheelError
+from flywheel.errors import BadInput, FlywheelError, of_place
 from flywheel.workspace import Workspace, label
 
 _WORKSPACE = click.option(
@@ -32,19 +35,23 @@ _UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no
 class _Group(click.Group):
     """Errors become one line and an exit code: 1 failed, 2 bad input, 130 Ctrl-C."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _usage_in_one_line():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context):
         try:
-            return super().invoke(ctx)
+            with _usage_in_one_line():
+                return super().invoke(ctx)
         except FlywheelError as error:
-            _stderr().print(f"[red]flywheel:[/red] {_plain(error)}", soft_wrap=True, highlight=False)
-            sys.exit(error.exit_code)
+            _fail(str(error), error.exit_code)
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                _fail(f"{error.strerror} ({error.filename}); name another place", BadInput.exit_code)
             if error.errno not in _UNUSABLE:
                 raise
             where = f" ({error.filename})" if error.filename else ""
-            line = f"{error.strerror}{where}; make it writable, or work in a copy of the workspace"
-            _stderr().print(f"[red]flywheel:[/red] {escape(line)}", soft_wrap=True, highlight=False)
-            sys.exit(1)
+            _fail(f"{error.strerror}{where}; make it writable, or work in a copy of the workspace", 1)
         except KeyboardInterrupt:
             _stderr().print(
                 "[yellow]stopped[/yellow]; what was finished is kept: type the same command to go on", soft_wrap=True
@@ -56,8 +63,20 @@ def _stderr() -> Console:
     return Console(stderr=True)
 
 
-def _plain(error: Exception) -> str:
-    return escape(str(error))
+def _fail(line: str, code: int) -> NoReturn:
+    _stderr().print(f"[red]flywheel:[/red] {escape(line)}", soft_wrap=True, highlight=False)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _usage_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:  # a group without a command: its help is the answer
+        raise
+    except click.UsageError as error:
+        asked = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+        _fail(f"{error.format_message().rstrip('.')}{asked}", error.exit_code)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -219,7 +238,7 @@ def view(trajectory: str, workspace: Path | None) -> None:
 
 @main.command(epilog="Example: flywheel ui --port 4200")
 @_WORKSPACE
-@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65534))
 def ui(workspace: Path | None, port: int) -> None:
     """Serve Prefect's pages and the report on 127.0.0.1 until Ctrl-C."""
     from flows.ui import serve
@@ -270,6 +289,8 @@ def doctor(workspace: Path | None, as_json: bool) -> None:
     """What is installed, what is missing, what to type."""
     from flywheel import doctor as examination
 
+    if workspace and not workspace.is_dir():
+        raise BadInput("no such folder", where=workspace, fix="name a workspace")
     findings = examination.examine(workspace or Path.cwd())
     if as_json:
         click.echo(json.dumps([vars(finding) for finding in findings]))
@@ -452,6 +473,9 @@ def try_page(
     task = make_task(found, chosen, seed, "eval")
     settings = Settings(sandbox=Sandbox(browsers=1, pages=2, timeout_s=timeout))
     picture = screen or Path(f"{found.name}-{chosen}-{seed}.png")
+    with of_place(picture):
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.touch()
     result = asyncio.run(trial.try_page(found, task, settings, picture, say, check=not no_check))
     verdict = "it works" if result.ok else f"it does not work: {result.wrong[0]}"
     if as_json:

@@ -104,3 +104,12 @@ def of_parameter(name: str) -> Iterator[None]:
             raise
         where = f"{name}: {error.where}" if error.where else name
         raise type(error)(error.what, where=where, fix=error.fix) from error
+
+
+@contextlib.contextmanager
+def of_place(place: object) -> Iterator[None]:
+    """What is made within the block lies where the user said: if the system refuses it, the place is bad input."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"nothing can be made here: {error.strerror}", where=place, fix="name another place") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from flywheel import settings
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, of_place
 from flywheel.store import git, versioning
 from flywheel.workspace import Workspace
 
@@ -42,8 +42,6 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     """Make a workspace. Raises BadInput for an unknown profile, or a folder that holds something."""
     if profile not in PROFILES:
         raise BadInput(f"no profile {profile}", where="--profile", fix=f"one of: {', '.join(PROFILES)}")
-    if folder.exists() and any(folder.iterdir()):
-        raise BadInput("the folder is not empty", where=folder, fix="name a new one")
     base, recordings = project / "models" / "base", project / "recordings"
     for needed in (base, recordings, project / "params.yaml"):
         if not needed.exists():
@@ -51,7 +49,10 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
                 "the base model and the recordings come with the source", where=needed,
                 fix="install from a clone: pip install -e .",
             )  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
+    with of_place(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise BadInput("the folder is not empty", where=folder, fix="name a new one")
     overrides = {**PROFILES[profile], "versioning.git": True}
     chosen = settings.load(project / "params.yaml", overrides)
     (folder / "params.yaml").write_text(settings.dump(chosen), encoding="utf-8")

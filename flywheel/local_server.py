@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from flywheel.errors import EnvError, FlywheelError
+from flywheel.errors import BadInput, EnvError, FlywheelError
 
 _START_S = 20.0
 
@@ -29,6 +30,17 @@ def free_port() -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     return listener
+
+
+@contextlib.contextmanager
+def at_port(port: int, host: str = "127.0.0.1", more: str = "") -> Iterator[None]:
+    """The port is taken within the block: if somebody else has it, it is bad input. more: what else may be typed."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise BadInput(f"port {port} is in use", where=host, fix=f"give another --port{more}") from None
 
 
 class OwnHost:

@@ -196,6 +196,40 @@ def frozen_without_sessions(ws: Workspace):
     return settings.load(ws.params, {"recording.sessions_per_iteration": 0})
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["init"], ["doctor", "-w"], ["pretrain", "--out"], ["page", "try", "miniwob", "--screen"], ["run", "-w"]],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize("place", ["file/in it", "x" * 300, "/proc/none/in it"], ids=["file", "long", "no folder"])
+def test_a_place_where_nothing_can_be_is_one_line(tmp_path, command, place):
+    (tmp_path / "file").write_text("a file")
+    code, output = flywheel(*command, tmp_path / place)
+    assert code == 2
+    assert place in one_line(output)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "No such command"),
+        (["--nothing"], "No such option"),
+        (["query"], "Missing argument"),
+        (["query", "select 1", "--format", "xml"], "'xml' is not one of"),
+        (["stage", "route"], "Missing option"),
+        (["page", "try", "miniwob", "--seed", "-1"], "not in the range"),
+        (["page", "nothing"], "No such command"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_is_typed_wrong_is_one_line(words, said):
+    code, output = flywheel(*words)
+    assert code == 2
+    line = one_line(output)
+    assert said in line
+    assert "--help" in line
+
+
 def test_init_refuses_a_folder_that_holds_something(tmp_path):
     (tmp_path / "mine").write_text("mine")
     code, output = flywheel("init", tmp_path)

@@ -156,6 +156,34 @@ async def test_animations_and_transitions_follow_page_time(stage):
     assert [what for what, _ in await log(tab)] == ["own", "end"]
 
 
+_MOVING = """<style>@keyframes move { from { left: 0px } to { left: 100px } }
+    i { position: absolute; left: 0; width: 9px; height: 9px; background: red }
+    .a { animation: move 1s linear } .c { transition: left 1s linear }</style><i class=a></i><i class=c></i>"""
+_PLACES = {
+    "open tree": "const into = host.attachShadow({mode: 'open'}); into.innerHTML = moving;",
+    "closed tree": "const into = host.attachShadow({mode: 'closed'}); into.innerHTML = moving;",
+    "tree in a closed tree": "const outer = host.attachShadow({mode: 'closed'}); outer.innerHTML = '<p></p>';"
+    "const into = outer.firstChild.attachShadow({mode: 'open'}); into.innerHTML = moving;",
+    "tree that came with its document": "host.setHTMLUnsafe('<p><template shadowrootmode=open>' + moving);"
+    "const into = host.firstChild.shadowRoot;",
+    "frame": "const frame = document.createElement('iframe'); host.append(frame);"
+    "const into = frame.contentDocument; into.body.innerHTML = moving;",
+}
+
+
+@pytest.mark.parametrize("place", _PLACES)
+async def test_animations_follow_page_time_wherever_they_are(stage, place):
+    tab = await stage.open(f"<div id=host></div><script>const moving = `{_MOVING}`; {_PLACES[place]}</script>")
+    left = "[...into.querySelectorAll('i')].map((node) => getComputedStyle(node).left)"
+    await tab.observe(0)
+    await tab.evaluate(f"{left}; into.querySelector('.c').style.left = '100px'; 0")
+    await tab.observe(250)
+    assert await tab.evaluate(left) == ["25px", "25px"]
+    await tab.screenshot()
+    await tab.observe(500)
+    assert await tab.evaluate(left) == ["75px", "75px"]
+
+
 async def test_a_request_of_a_script_takes_no_page_time(stage):
     stage.site.pages["data"] = Page(send=lambda request: reply(request, 200, '{"n": 1}'))
     tab = await stage.open(
@@ -188,11 +216,22 @@ async def test_frames_of_one_origin_share_a_clock(stage):
     assert await tab.evaluate("last[1]") == 1000, "a frame that is gone has no time"
 
 
-async def test_frames_of_another_origin_are_advanced_too(stage):
-    inner = "<script>setInterval(() => parent.postMessage(performance.now(), '*'), 100)</script>"
+_NESTED = {
+    "document": "document.body.append(frame);",
+    "closed tree": "host.attachShadow({mode: 'closed'}).append(frame);",
+    "frame of one origin": "const between = document.createElement('iframe'); host.append(between);"
+    "between.contentDocument.body.append(frame);",
+}
+
+
+@pytest.mark.parametrize("place", _NESTED)
+async def test_frames_of_another_origin_are_advanced_too(stage, place):
+    inner = "<script>setInterval(() => top.postMessage(performance.now(), '*'), 100)</script>"
     with Site({"inner": Page(send=lambda request: reply(request, 200, inner))}) as other:
         tab = await stage.open(
-            _LOG + f"<script>onmessage = (e) => log.push(e.data)</script><iframe src='{other.url}/p/inner'></iframe>",
+            f"""{_LOG}<div id=host></div><script>onmessage = (e) => log.push(e.data);
+            const frame = document.createElement('iframe'); frame.src = '{other.url}/p/inner'; {_NESTED[place]}
+            </script>""",
             allowed=(f"{stage.site.url}/p/", f"{other.url}/p/"),
         )
         await tab.observe(350)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from click.testing import CliRunner
 from hostile import Page, Site
 
 from flows.server import prefect_server
-from flows.ui import report_server
+from flows.ui import report_server, serve
 from flywheel import bench, secret, settings
 from flywheel.cli import main
 from flywheel.errors import BadInput, EnvError, FlywheelError
@@ -110,7 +111,16 @@ def test_the_report_is_given_to_whoever_has_the_secret(ws):
         ):  # fmt: skip
             assert httpx.get(url, headers=headers).status_code == status
             assert httpx.head(url, headers=headers).status_code == status
-        server.shutdown()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["Prefect's", "the report's"])
+def test_ui_names_a_port_that_is_taken(ws, which):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with mock.patch.dict(os.environ), pytest.raises(BadInput, match=f"port {port} is in use"):
+            serve(ws, port - which, pytest.fail)
 
 
 def test_the_secret_is_its_owner_s_alone_and_stays_the_same(ws):

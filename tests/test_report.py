@@ -247,6 +247,16 @@ def test_constant_and_single_values_are_drawn():
     assert charts.lines([], title="none") == ""
 
 
+def texts(svg):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def test_one_step_is_named_once_and_zeros_that_cannot_fall_have_no_axis_below():
+    svg = charts.lines([charts.Series("a", "tone-ct", ((1, 0.0),))], title="one", x_label="PPO step", zero=True)
+    assert [text for text in texts(svg) if "step" in text] == ["PPO step 1"]
+    assert not [text for text in texts(svg) if text.startswith("-")]
+
+
 def test_an_interval_is_drawn_around_its_value():
     svg = charts.intervals([("001", [("tone-games", charts.Mark(0.5, 0.25, 0.75, "half"))])], title="p")
     top, foot = map(float, re.search(r'class="whisker [^"]*" d="M[\d.]+ ([\d.]+)V([\d.]+)', svg).groups())

@@ -58,7 +58,7 @@ def lines(
     ys = [y for one in series for _, y in one.points]
     if not xs:
         return ""
-    low, high, ticks = _scale(0.0 if zero else min(ys), max(ys), percent=percent)
+    low, high, ticks = _scale(0.0 if zero else min(ys), max(ys) or float(zero), percent=percent)
     x0, x1 = min(xs), max(xs)
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -66,10 +66,11 @@ def lines(
         return _LEFT + across * (width - _LEFT - _RIGHT), _y(y, low, high, height)
 
     body = [_grid(ticks, low, high, percent, width, height)]
-    for x in sorted({x0, x1}):
-        anchor = "start" if x == x0 and x1 > x0 else "end" if x1 > x0 else "middle"
-        body.append(_text(at(x, low)[0], height - 9, f"{round(x, 1):g}", anchor))
-    body.append(_text((_LEFT + width - _RIGHT) / 2, height - 9, x_label, "middle"))
+    if x1 > x0:
+        for x, anchor in ((x0, "start"), (x1, "end")):
+            body.append(_text(at(x, low)[0], height - 9, f"{round(x, 1):g}", anchor))
+    only = "" if x1 > x0 else f" {round(x0, 1):g}"
+    body.append(_text((_LEFT + width - _RIGHT) / 2, height - 9, x_label + only, "middle"))
     for one in sorted(series, key=lambda one: not one.faint):  # what is faint lies behind
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (at(x, y) for x, y in one.points))
         looks = f"line {one.tone}{' faint' if one.faint else ''}{' dashed' if one.dashed else ''}"

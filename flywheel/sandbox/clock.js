@@ -24,6 +24,9 @@
   const attribute = uncurried(E.prototype.getAttribute), matches = uncurried(E.prototype.matches);
   const closest = uncurried(E.prototype.closest), slice = uncurried(String.prototype.slice);
   const animationsOf = uncurried(Document.prototype.getAnimations);
+  const animationsIn = uncurried(ShadowRoot.prototype.getAnimations);
+  const findIn = uncurried(ShadowRoot.prototype.querySelectorAll), treeOf = property(E.prototype, "shadowRoot");
+  const windowOf = property(HTMLIFrameElement.prototype, "contentWindow");
   const post = uncurried(MessagePort.prototype.postMessage), closePort = uncurried(MessagePort.prototype.close);
   const frameSend = window.postMessage;
   const seen = uncurried(WeakMap.prototype.get), remember = uncurried(WeakMap.prototype.set);
@@ -69,6 +72,7 @@
     key: null, // the last one that was pressed
     away: 0, dialogs: 0, quiet: 0, // real ms for which dialogs were open; how many; whether none may open
     drawn: 0, // numbers that the page took from its seeded chance
+    trees: new WeakMap(), // host -> its shadow tree, closed ones too
   });
   let core = null;
   try {
@@ -446,52 +450,89 @@
     await settle();
   };
 
+  const treeIn = (host) => treeOf(host) ?? seen(core.trees, host);
+  /** The shadow trees of all realms, outer ones first; but for closed ones that a document was sent with, which no
+   *  script reaches. */
+  const shadowTrees = () => {
+    const found = [];
+    const look = (nodes) => {
+      for (let i = 0; i < nodes.length; i++) {
+        const tree = treeIn(nodes[i]);
+        if (tree) push(found, tree);
+      }
+    };
+    for (let r = 0; r < core.realms.length; r++) {
+      const shown = reached(core.realms[r]);
+      if (shown) look(find(shown, "*"));
+    }
+    for (let t = 0; t < found.length; t++) look(findIn(found[t], "*"));
+    return found;
+  };
+
   const lives = new WeakMap(); // animation -> { time, seen }: its own time, and the page time when it was last moved
-  const driveAnimations = () => {
+  const drive = (animations) => {
+    for (let i = 0; i < animations.length; i++) {
+      const animation = animations[i], effect = animation.effect;
+      if (animation.timeline && "axis" in animation.timeline) continue; // it follows a scroll
+      let life = seen(lives, animation);
+      if (!life) {
+        if (animation.playState !== "running") continue;
+        remember(lives, animation, (life = { time: 0, seen: core.now }));
+        animation.pause();
+      }
+      const held = animation.animationName !== undefined && effect?.target &&
+        style(effect.target, effect.pseudoElement).animationPlayState === "paused";
+      if (!held) life.time += (core.now - life.seen) * animation.playbackRate;
+      life.seen = core.now;
+      const end = effect ? effect.getComputedTiming().endTime : 0;
+      if (life.time >= end && animation.playState !== "finished") animation.finish();
+      else if (life.time < end) animation.currentTime = max(life.time, 0);
+    }
+  };
+  const driveAnimations = (trees) => {
     for (let r = core.realms.length - 1; r >= 0; r--) {
       const shown = reached(core.realms[r]);
-      if (!shown) continue;
-      const animations = animationsOf(shown);
-      for (let i = 0; i < animations.length; i++) {
-        const animation = animations[i], effect = animation.effect;
-        if (animation.timeline && !(animation.timeline instanceof DocumentTimeline)) continue; // it follows a scroll
-        let life = seen(lives, animation);
-        if (!life) {
-          if (animation.playState !== "running") continue;
-          remember(lives, animation, (life = { time: 0, seen: core.now }));
-          animation.pause();
-        }
-        const held = animation.animationName !== undefined && effect?.target &&
-          style(effect.target, effect.pseudoElement).animationPlayState === "paused";
-        if (!held) life.time += (core.now - life.seen) * animation.playbackRate;
-        life.seen = core.now;
-        const end = effect ? effect.getComputedTiming().endTime : 0;
-        if (life.time >= end && animation.playState !== "finished") animation.finish();
-        else if (life.time < end) animation.currentTime = max(life.time, 0);
-      }
+      if (shown) drive(animationsOf(shown));
     }
+    for (let t = 0; t < trees.length; t++) drive(animationsIn(trees[t]));
   };
 
   let strange = 0; // what frames of other origins tell of their controls
+  const strangers = (trees) => {
+    const found = [];
+    const look = (frame) => {
+      try { if (frame && !frame.document) push(found, frame); } catch { push(found, frame); } // of another origin
+    };
+    for (let r = 0; r < core.realms.length; r++)
+      if (reached(core.realms[r])) for (let i = 0; i < core.realms[r].length; i++) look(core.realms[r][i]);
+    for (let t = 0; t < trees.length; t++) { // a window does not count what is in them
+      const frames = findIn(trees[t], "iframe");
+      for (let i = 0; i < frames.length; i++) look(windowOf(frames[i]));
+    }
+    return found;
+  };
   /** Frames of other origins have clocks of their own. */
-  const advanceStrangers = async (ms) => {
+  const advanceStrangers = async (ms, trees) => {
     strange = 0;
-    for (let i = 0; i < frameNames.length; i++) {
-      const frame = frameNames[i];
-      let own = false;
-      try { own = Boolean(frame.document); } catch { /* of another origin */ }
-      if (own) continue;
+    const frames = strangers(trees);
+    for (let i = 0; i < frames.length; i++) {
       const answer = new Channel();
       await new P((resolve) => {
         answer.port1.onmessage = (event) => resolve(strange = max(strange, number(event.data) || 0));
         realTimeout(() => realTimeout(resolve, 50), 1000); // an answer that a dialog held up comes before the second
-        apply(frameSend, frame, [{ __flywheel__: "advance", ms }, "*", [answer.port2]]);
+        apply(frameSend, frames[i], [{ __flywheel__: "advance", ms }, "*", [answer.port2]]);
       });
       closePort(answer.port1);
     }
   };
+  const above = [];
+  for (let frame = window; frame !== top; frame = frame.parent) push(above, frame.parent);
+  const isAbove = (frame) => {
+    for (let i = 0; i < above.length; i++) if (above[i] === frame) return true;
+    return false;
+  };
   const onMessage = (event) => {
-    if (parent === window || event.source !== parent || event.data?.__flywheel__ !== "advance") return;
+    if (event.data?.__flywheel__ !== "advance" || !isAbove(event.source)) return;
     event.stopImmediatePropagation();
     const port = event.ports[0];
     then(advance(event.data.ms), () => post(port, picking()));
@@ -544,7 +585,7 @@
   /** Pass `ms` of page time, or less where the page is being left. Gives what is left of it. */
   const advance = async (ms) => {
     const begin = core.now, end = begin + ms;
-    driveAnimations();
+    driveAnimations(shadowTrees());
     while (!leaving()) {
       if (!runNext(end)) {
         core.now = end;
@@ -558,8 +599,9 @@
       }
       if (pending() || unloaded()) await settle();
     }
-    driveAnimations();
-    if (frameNames.length) await advanceStrangers(core.now - begin);
+    const trees = shadowTrees();
+    driveAnimations(trees);
+    await advanceStrangers(core.now - begin, trees);
     return end - core.now;
   };
 
@@ -602,12 +644,12 @@
   // shows another (`pickers.py`). `:open` tells; a shadow tree is asked where the focus is in it.
   const OPEN = "select:open, input:open", LISTED = "input[list]:not(:disabled, :read-only)";
   const HOSTS = "article, aside, blockquote, div, footer, h1, h2, h3, h4, h5, h6, header, main, nav, p, section, span";
-  const focusIn = property(ShadowRoot.prototype, "activeElement"), treeOf = property(E.prototype, "shadowRoot");
+  const focusIn = property(ShadowRoot.prototype, "activeElement");
   const tagOf = property(E.prototype, "localName"), includes = uncurried(String.prototype.includes);
-  const trees = new WeakMap(), attach = E.prototype.attachShadow; // host -> its tree, closed ones too
+  const attach = E.prototype.attachShadow;
   replace(E.prototype, "attachShadow", { attachShadow(...args) {
     const tree = apply(attach, this, args);
-    remember(trees, this, tree);
+    remember(core.trees, this, tree);
     return tree;
   } }.attachShadow);
   let wanted = null; // asked for its picker, by script: it may be anywhere
@@ -645,11 +687,11 @@
   const opened = (node) => matches(node, OPEN) && (tagOf(node) === "input" || !drawn(node));
   const focused = (root) => {
     let node = active(root), tree = null;
-    while (node && (tree = seen(trees, node) || treeOf(node)) && focusIn(tree)) node = focusIn(tree);
+    while (node && (tree = treeIn(node)) && focusIn(tree)) node = focusIn(tree);
     return node;
   };
   // An element that takes no focus itself has it in a tree that its document was sent with, closed to all scripts.
-  const veiled = (node) => (includes(tagOf(node), "-") || matches(node, HOSTS)) && !(seen(trees, node) || treeOf(node))
+  const veiled = (node) => (includes(tagOf(node), "-") || matches(node, HOSTS)) && !treeIn(node)
     && attribute(node, "tabindex") === null && attribute(node, "contenteditable") === null;
   /** 3: a picker is open, 2: the field that has the focus lacks something, 1: it suggests what to enter, 0: nothing. */
   const picking = () => {

@@ -15,7 +15,7 @@ from PIL import Image
 
 from flywheel.errors import BadInput, FlywheelError
 from flywheel.sandbox import isolation
-from flywheel.sandbox.check import CLAUSES, Checked
+from flywheel.sandbox.check import CLAUSES, Checked, Differs
 from flywheel.sandbox.check_seeds import draw
 from flywheel.sandbox.env import StepResult, Task
 from flywheel.sandbox.manifests import Manifest
@@ -84,7 +84,7 @@ async def _check(pool: BrowserPool, manifest: Manifest, task: Task, say: Say, tr
         try:
             await clause(checked)
         except FlywheelError as error:
-            differs = "gave other pixels" in error.what or "gave another result" in error.what
+            differs = isinstance(error, Differs)
             may = differs and not manifest.exact
             say(f"check {name}", "differs, as exact: false says" if may else "does not hold")
             (trial.doubtful if may else trial.wrong).append(

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from flywheel import settings as config
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, of_place
 from flywheel.policy import checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
@@ -100,7 +100,8 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
         )  # fmt: skip
     if recipe.start:
         checkpoint.check(recipe.start)
-    recipe.out.mkdir(parents=True, exist_ok=True)
+    with of_place(recipe.out):
+        recipe.out.mkdir(parents=True, exist_ok=True)
     if not resume:
         (recipe.out / "state.pt").unlink(missing_ok=True)
     crew = Crew(partial(_Training, recipe), size, 1, _LIMIT_S, "--processes")

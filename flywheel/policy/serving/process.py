@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from flywheel import settings as config
 from flywheel.errors import BadInput, PolicyError
-from flywheel.local_server import LocalServer
+from flywheel.local_server import LocalServer, at_port
 from flywheel.policy import checkpoint
 from flywheel.policy.serving import key as keys
 
@@ -107,12 +106,9 @@ def _listener(host: str, port: int) -> Iterator[socket.socket]:
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind(address)
+            with at_port(port, host, "; 0 takes a free one"):
+                listener.bind(address)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise BadInput(
-                    f"port {port} is in use", where=host, fix="give another --port; 0 takes a free one"
-                ) from None
             raise BadInput(
                 f"cannot serve at {host}:{port}: {error.strerror}", where="--host, --port", fix="give another address"
             ) from None
