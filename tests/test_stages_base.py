@@ -7,7 +7,7 @@ import json
 import pytest
 
 from flywheel import settings
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, FlywheelError
 from flywheel.stages import base
 from flywheel.store import partitions
 from flywheel.store.partitions import write_text
@@ -19,7 +19,7 @@ def ctx(ws):
     return base.Context.open(ws, 1, "count")
 
 
-def counting(calls, inputs=lambda ctx: "same", fail_at=""):
+def counting(calls, depends="same", fail_at="", wrote=()):
     def work(ctx, shard, folder):
         calls.append(shard)
         if shard == fail_at:
@@ -29,9 +29,12 @@ def counting(calls, inputs=lambda ctx: "same", fail_at=""):
 
     def finish(ctx, results):
         rows = [{"name": shard, "domain": "all", "step": 1, "value": 1.0} for shard in results]
-        return base.StageResult((), tuple(rows), {"shards": len(results)})
+        return base.StageResult(wrote, tuple(rows), {"shards": len(results)})
 
-    return base.Stage("count", lambda ctx: ("a", "b", "c"), inputs, work, finish)
+    return base.Stage(
+        "count", reads=(), writes=(), settings=(), plan=lambda ctx: ("a", "b", "c"), work=work, finish=finish,
+        extra=lambda ctx: depends,
+    )  # fmt: skip
 
 
 def test_a_stage_that_was_killed_goes_on_from_its_finished_shards(ctx):
@@ -48,9 +51,14 @@ def test_a_stage_that_was_killed_goes_on_from_its_finished_shards(ctx):
 
 def test_finished_shards_of_other_inputs_are_not_taken(ctx):
     calls = []
-    base.run_stage(counting(calls, lambda ctx: "old"), ctx)
-    base.run_stage(counting(calls, lambda ctx: "new"), ctx)
+    for depends in ("old", "new"):
+        base.run_stage(counting(calls, depends), base.Context.open(ctx.ws, 1, "count"))
     assert calls == ["a", "b", "c"] * 2
+
+
+def test_what_is_written_and_not_declared_is_refused(ctx):
+    with pytest.raises(FlywheelError, match=r"wrote the tables \['reviews'\] and declares \[\] \(stage count\)"):
+        base.run_stage(counting([], wrote=(partitions.Manifest("reviews", ()),)), ctx)
 
 
 def test_a_result_is_there_whole_or_not_at_all(ctx):
@@ -59,7 +67,7 @@ def test_a_result_is_there_whole_or_not_at_all(ctx):
     assert (result, before) == ({"name": "a"}, False)
     assert json.loads((folder / "result.json").read_text())["result"] == result
     assert base.do_shard(stage, ctx, "a") == (folder, result, True)
-    base.clear_staging(stage, ctx)
+    base.clear_staging(ctx)
     assert not folder.exists()
 
 
