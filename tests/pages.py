@@ -11,7 +11,7 @@ import pocketsphinx
 from flywheel.agent.actions import Click, Point
 from flywheel.errors import EnvError
 from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue
+from flywheel.worlds import catalogue, oracle
 
 
 def task_of(world: str, template: str, level: int = 1, seed: int = 4):
@@ -40,3 +40,17 @@ def spoken_words() -> frozenset[str]:
     """Words that the recognizer's dictionary knows."""
     path = Path(pocketsphinx.__file__).parent / "model" / "en-us" / "cmudict-en-us.dict"
     return frozenset(line.split(" ", 1)[0] for line in path.read_text().splitlines())
+
+
+class Experts:
+    """How the expert of a world does a task: played once in one of the pool's environments, then remembered."""
+
+    def __init__(self, pool) -> None:
+        self._pool, self._played = pool, {}
+
+    async def demonstrate(self, task) -> oracle.Demonstration:
+        played = (task.world, task.template, task.level, task.seed)
+        if played not in self._played:
+            async with self._pool.env() as env:
+                self._played[played] = await oracle.demonstrate(env, task, task.seed)
+        return self._played[played]

@@ -10,7 +10,7 @@ import re
 
 import pytest
 import pytest_asyncio
-from pages import script, spoken_words
+from pages import Experts, script, spoken_words
 
 from flywheel.agent.actions import (
     Click,
@@ -31,7 +31,7 @@ from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring import verifiers
 from flywheel.settings import Sandbox, Settings
 from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, levels, oracle
+from flywheel.worlds import catalogue, levels
 from flywheel.worlds.control.sketch import LEVELS, day, spell
 from flywheel.worlds.control.world import FAMILIES, KINDS
 from flywheel.worlds.steps import spot, where
@@ -39,6 +39,7 @@ from flywheel.worlds.steps import spot, where
 WORLD = catalogue.get("control")
 STATE = "JSON.stringify(window.__env__.getState())"
 SLOTS = [(template, level) for template in KINDS for level in LEVELS]
+SEEDS = {1: 3, 2: 4, 3: 5}  # by level: of what the experts play
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -46,6 +47,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def pool():
     async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=2, pages=4))) as opened:
         yield opened
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def experts(pool):
+    return Experts(pool)
 
 
 def task_of(template: str, level: int = 1, seed: int = 3, **changes):
@@ -112,13 +118,12 @@ async def test_numbers_and_days_are_spelt():
 
 # -- the expert --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.rpartition(".")[2])
-async def test_its_expert_wins_each_page_and_says_why(pool, family):
+async def test_its_expert_wins_each_page_and_says_why(experts, family):
 
     async def win(task):
-        async with pool.env() as env:
-            return task, await oracle.demonstrate(env, task, task.seed)
+        return task, await experts.demonstrate(task)
 
-    tasks = [task_of(kind.name, level, seed) for kind in family.KINDS for level, seed in ((1, 3), (2, 4), (3, 5))]
+    tasks = [task_of(kind.name, level, SEEDS[level]) for kind in family.KINDS for level in LEVELS]
     for task, steps in await asyncio.gather(*map(win, tasks)):
         named, last = (task.template, task.level), steps[-1][2]
         assert (last.reward, last.terminated, last.truncated) == (1.0, True, False), named
@@ -136,11 +141,11 @@ ODD = [
 
 
 @pytest.mark.parametrize(("template", "level"), ODD)
-async def test_state_and_checkpoints_bring_back_all(pool, template, level):
+async def test_state_and_checkpoints_bring_back_all(pool, experts, template, level):
     """After setState(getState()), and after restore(checkpoint), what follows is the same."""
-    task = task_of(template, level, max_steps=100)
+    task = task_of(template, level, SEEDS[level], max_steps=100)
+    actions = [action for _, action, _ in await experts.demonstrate(task_of(template, level, SEEDS[level]))]
     async with pool.env() as env:
-        actions = [action for _, action, _ in await oracle.demonstrate(env, task, task.seed)]
         half = len(actions) // 2
         result = await env.reset(task, task.seed)
         for action in actions[:half]:
@@ -299,11 +304,11 @@ async def test_actions_beside_everything_change_nothing(pool):
 
 # -- the verifier ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("template", KINDS)
-async def test_the_verifier_agrees_with_the_page_and_refuses_other_pages(pool, template):
+async def test_the_verifier_agrees_with_the_page_and_refuses_other_pages(pool, experts, template):
     """The end of a page counts for it alone; one step before it, and the end of another page, do not."""
-    task, other = task_of(template, 2), task_of(template, 2, 9)
+    task, other = task_of(template, 2, SEEDS[2]), task_of(template, 2, 9)
+    steps = await experts.demonstrate(task)
     async with pool.env() as env:
-        steps = await oracle.demonstrate(env, task, task.seed)
         first = await env.reset(task, task.seed)
     states = [first.info["state"], *(step[2].info["state"] for step in steps)]
     for state in states:

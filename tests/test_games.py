@@ -11,7 +11,7 @@ import json
 
 import pytest
 import pytest_asyncio
-from pages import script, spoken_words
+from pages import Experts, script, spoken_words
 
 from flywheel.agent.actions import Click, Drag, Hotkey, LeftDouble, Point, RightSingle, Scroll, Type, Wait
 from flywheel.errors import BadInput
@@ -19,7 +19,7 @@ from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring import verifiers
 from flywheel.settings import Sandbox, Settings
 from flywheel.synthesis.tasks import make_task
-from flywheel.worlds import catalogue, levels, oracle
+from flywheel.worlds import catalogue, levels
 
 GAMES = catalogue.games()
 STATE = "JSON.stringify(window.__env__.getState())"
@@ -32,6 +32,11 @@ every_game = pytest.mark.parametrize("name", GAMES)
 async def pool():
     async with open_sandbox(Settings(sandbox=Sandbox(timeout_s=60, browsers=1, pages=2))) as opened:
         yield opened
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def experts(pool):
+    return Experts(pool)
 
 
 def slots(name: str) -> list[tuple[str, int]]:
@@ -91,11 +96,10 @@ async def test_any_integer_is_a_seed_and_a_level_beyond_the_last_is_refused(pool
 
 # -- in the browser ----------------------------------------------------------------------------------------------------
 @every_game
-async def test_its_expert_wins_each_level_and_says_why(pool, name):
+async def test_its_expert_wins_each_level_and_says_why(experts, name):
     for slot in slots(name):
         task = task_of(name, slot)
-        async with pool.env() as env:
-            steps = await oracle.demonstrate(env, task, task.seed)
+        steps = await experts.demonstrate(task)
         last = steps[-1][2]
         assert (last.reward, last.terminated, last.truncated) == (1.0, True, False), slot
         assert last.info["state"]["won"]
@@ -107,12 +111,12 @@ async def test_its_expert_wins_each_level_and_says_why(pool, name):
 
 
 @every_game
-async def test_state_and_checkpoints_bring_back_all(pool, name):
+async def test_state_and_checkpoints_bring_back_all(pool, experts, name):
     """After setState(getState()), and after restore(checkpoint), what follows is the same."""
     slot = slots(name)[min(2, len(slots(name)) - 1)]
     task = task_of(name, slot, max_steps=500)
+    actions = [action for _, action, _ in await experts.demonstrate(task_of(name, slot))]
     async with pool.env() as env:
-        actions = [action for _, action, _ in await oracle.demonstrate(env, task, task.seed)]
         half = len(actions) // 2
         result = await env.reset(task, task.seed)
         for action in actions[:half]:
