@@ -21,14 +21,18 @@ from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import VERIFIER, Manifest
 
 
-def make_task(manifest: Manifest, variant: str, seed: int, split: str, domain: str) -> Task:
-    """One task of a manifest. Its instruction is "" where the page tells it. Raises BadInput for unfetched packages."""
+def make_task(manifest: Manifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
+    """One task of a manifest. Its instruction is "" where the page tells it. Raises BadInput for unfetched packages.
+
+    domain: by default the one that the manifest names.
+    """
     params = {"variant": variant, "seed": seed}
     identity = json.dumps([manifest.name, variant, manifest.level, seed])
     return Task(
-        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=domain, world=manifest.name,
-        template=variant, level=manifest.level, seed=seed, instruction=manifest.instruct(variant), params=params,
-        max_steps=manifest.max_steps, split=split, verifier=VERIFIER, threshold=1.0, checksum=checksum(manifest),
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=domain or manifest.domain,
+        world=manifest.name, template=variant, level=manifest.level, seed=seed, instruction=manifest.instruct(variant),
+        params=params, max_steps=manifest.max_steps, split=split, verifier=VERIFIER, threshold=1.0,
+        checksum=checksum(manifest),
     )  # fmt: skip
 
 

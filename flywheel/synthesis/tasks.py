@@ -243,7 +243,7 @@ def make_task(
     a manifest says itself what success is. Raises BadInput for a template or a level that the world has not.
     """
     if isinstance(world, Manifest):
-        return pages.make_task(world, template, seed, split, domain or world.domain)
+        return pages.make_task(world, template, seed, split, domain)
     budget = world.budget(template, level)
     params = levels.draw(world, template, level, seed)
     spec = world.templates[template]
