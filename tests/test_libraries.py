@@ -10,7 +10,7 @@ import pytest_asyncio
 from browser_pages import SIZE, Stage, act, browser, html
 from hostile import Page, Site, reply
 
-from flywheel.agent.actions import Click, Drag, Point, Wait
+from flywheel.agent.actions import Click, Drag, Point, Scroll, Wait
 from flywheel.errors import EnvError
 from flywheel.sandbox import packages
 from flywheel.sandbox.files import media_type
@@ -97,3 +97,25 @@ async def test_three_by_import_gives_one_first_screen_and_one_second(stage):
     assert len(screens) == 1
     assert len(set(next(iter(screens)))) == 2, "it turns"
     assert SIZE == 200
+
+
+_SLIDES = """<link rel=stylesheet href=swiper/swiper-bundle.min.css><script src=swiper/swiper-bundle.min.js></script>
+<div class=swiper style="width:500px;height:250px"><div class=swiper-wrapper>
+<div class=swiper-slide style="background:#ccf">1</div><div class=swiper-slide style="background:#fcc">2</div>
+<div class=swiper-slide style="background:#cfc">3</div></div><div class=swiper-pagination></div></div><script>
+window.slides = new Swiper('.swiper', {mousewheel: true, pagination: {el: '.swiper-pagination'}})</script>"""
+
+
+async def test_swiper_half_way_between_two_slides_is_the_same_each_time(stage):
+    """A layer is drawn where it is in the first frame of its motion, which must not be a matter of real time."""
+    use(stage, "npm:swiper@14.4.0", "swiper/swiper-bundle.min.*")
+    episodes = set()
+    for _ in range(8):
+        tab = await stage.open(_SLIDES, viewport=(560, 300))
+        screens = [await tab.screenshot()]
+        for action in (Scroll(Point(0.4, 0.4), "down"), Wait(), Wait()) * 3:
+            await act(tab, action, 200)
+            screens.append(await tab.screenshot())
+        episodes.add(tuple(screens))
+        assert await tab.evaluate("slides.activeIndex") == 2
+    assert len(episodes) == 1

@@ -89,6 +89,8 @@ class Page:
         media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
         return [
             self.send("Page.enable"), self.send("Inspector.enable"),
+            # No animation moves by itself: a frame that is drawn before the clock knows of one shows its beginning.
+            self.send("Animation.enable"), self.send("Animation.setPlaybackRate", {"playbackRate": 0}),
             self.send("Input.setInterceptDrags", {"enabled": True}),
             self.send("Page.setInterceptFileChooserDialog", {"enabled": True}),
             self.send("Target.setAutoAttach", _WORKERS),
