@@ -125,8 +125,15 @@ SIMPLE = """<input name=t><input type=password><input type=number><input type=ch
 <p style="height: 900px"></p><input type=email>"""
 
 
-async def test_one_of_each_control_is_tried_and_changed(tmp_path, tried):
-    found = await tried(lay(tmp_path, SIMPLE), try_controls)
+def in_a_tree(page: str) -> str:
+    """The same in the shadow tree of an element in another one."""
+    tree = f"<template shadowrootmode=open>{page}</template>"
+    return f"<div><template shadowrootmode=open><p>{tree}</p></template></div>"
+
+
+@pytest.mark.parametrize("placed", [str, in_a_tree])
+async def test_one_of_each_control_is_tried_and_changed(tmp_path, tried, placed):
+    found = await tried(lay(tmp_path, placed(SIMPLE)), try_controls)
     assert not [one for one in found if one.harm or not one.changed]
     assert {one.kind for one in found} == {
         "input of type text", "input of type password", "input of type number", "input of type checkbox",
@@ -155,6 +162,8 @@ SORTED = """<style>i { display: block; height: 40px; width: 300px; cursor: move;
 
 async def test_what_can_be_dragged_is_dragged(tmp_path, tried):
     assert await tried(lay(tmp_path, SORTED), try_drags) == [Dragged("a pointer drag")]
+    tiles = "<style>i { display: block; height: 40px; cursor: move } :active { color: red }</style><i>one</i><i>two</i>"
+    assert await tried(lay(tmp_path, in_a_tree(tiles)), try_drags) == [Dragged("a pointer drag")]
     assert await tried(lay(tmp_path, "<p>nothing</p>"), try_drags) == []
 
 

@@ -18,15 +18,20 @@ from flywheel.sandbox.pool import BrowserPool
 from flywheel.sandbox.trial_neighbour import Neighbour
 
 _MOST = 20  # kinds of one page
+# Nodes below a root, in open shadow trees too, and what lies on top of one in its own tree.
+BELOW = """const below = (root, what) => [...root.querySelectorAll(what), ...[...root.querySelectorAll("*")].flatMap(
+  (host) => host.shadowRoot ? below(host.shadowRoot, what) : [])];
+const topOf = (node, x, y) => node.getRootNode().elementFromPoint(x, y);
+"""
 # kind -> its first control that can be operated; what one is, and what it holds now.
-_SCRIPT = """const skipped = new Set(["hidden", "submit", "button", "reset", "image"]);
+_SCRIPT = f"""{BELOW}const skipped = new Set(["hidden", "submit", "button", "reset", "image"]);
 const kindOf = (node) => node.matches("select") ? (node.multiple || node.size > 1 ? "select (list)" : "select")
   : node.matches("textarea") ? "textarea" : node.matches("details") ? "details"
-  : node.matches("input") ? `input of type ${node.type}` : "editable text";
-const all = () => [...document.querySelectorAll("input, select, textarea, details, [contenteditable]")].filter((node) =>
+  : node.matches("input") ? `input of type ${{node.type}}` : "editable text";
+const all = () => below(document, "input, select, textarea, details, [contenteditable]").filter((node) =>
   !node.disabled && !node.readOnly && !skipped.has(node.type)
   && (node.isContentEditable || !node.matches("[contenteditable]"))
-  && node.checkVisibility({ opacityProperty: true, visibilityProperty: true }));
+  && node.checkVisibility({{ opacityProperty: true, visibilityProperty: true }}));
 const heldBy = (node) => node.matches("details") ? node.open : node.matches("[type=checkbox], [type=radio]")
   ? node.checked : node.matches("select") ? [...node.options].map((one) => one.selected)
   : "value" in node ? node.value : node.textContent;
@@ -39,7 +44,7 @@ const node = window.__tried__ = first(kind);
 if (!node) return null;
 node.scrollIntoView({{ block: "center", inline: "center" }});
 const box = (node.matches("details") && node.querySelector("summary") || node).getBoundingClientRect();
-const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+const top = topOf(node, box.x + box.width / 2, box.y + box.height / 2);
 const covered = !top || !(node.contains(top) || top.contains(node));
 return {{ covered, held: heldBy(node), x: box.x / innerWidth, y: box.y / innerHeight,
   w: box.width / innerWidth, h: box.height / innerHeight }};

@@ -8,19 +8,22 @@ from flywheel.agent.actions import Drag, Point, Wait
 from flywheel.errors import FlywheelError
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import BrowserPool
+from flywheel.sandbox.trial_controls import BELOW
 from flywheel.sandbox.trial_neighbour import Neighbour
 
 _FROM = 0.2  # of the viewport, that a lone thing is dragged
 # The middles of two things of each kind that are seen: the first is dragged onto the second.
-_SCRIPT = """(() => {
+_SCRIPT = (
+    f"(() => {{ {BELOW}"
+    + """
   const handles = (node) => /^(move|grab|all-scroll)$/.test(getComputedStyle(node).cursor)
     || node.matches(".ui-draggable, .ui-sortable > *, [class*=sortable i] > *, [class*=draggable i]");
   const ways = { "HTML5 drag and drop": (node) => node.getAttribute("draggable") === "true",
     "a pointer drag": (node) => node.getAttribute("draggable") !== "true" && handles(node) };
   const found = {};
-  for (const node of document.querySelectorAll("body *")) {
+  for (const node of below(document.body, "*")) {
     const box = node.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
-    const top = document.elementFromPoint(x, y);
+    const top = topOf(node, x, y);
     if (!top || !(node.contains(top) || top.contains(node))) continue;
     for (const [way, takes] of Object.entries(ways))
       if (takes(node) && !(found[way] ??= []).some((one) => one.node.contains(node))) found[way].push({ node, x, y });
@@ -28,6 +31,7 @@ _SCRIPT = """(() => {
   return Object.entries(found).map(([way, places]) =>
     [way, places.slice(0, 2).map(({ x, y }) => [x / innerWidth, y / innerHeight])]);
 })()"""
+)
 
 
 @dataclass(frozen=True)
