@@ -279,7 +279,10 @@ def test_what_the_reviewer_is_told(ws, waiting):
     task = {"task_id": "k1", "domain": "sites", "world": "shop", "instruction": "Buy the blue mug"}
     episodes = [task | {"trajectory_id": f"of {model}", "policy_version": model} for model in ("d0", "d1")]
     partitions.write(ws, "trajectories", 1, "evaluate", episodes)
-    scores = [{"trajectory_id": f"of {model}", "v": model == "d0"} for model in ("d0", "d1")]
+    scores = [
+        {"trajectory_id": f"of {model}", "scorer": "verifier", "score": float(model == "d0"), "threshold": 1.0}
+        for model in ("d0", "d1")
+    ]
     partitions.write(ws, "scores", 1, "evaluate", scores)
     told = review.case(ws, 1, rule)
     assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
@@ -299,8 +302,8 @@ def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error,
         calls.append(shard)
         raise error
 
-    stage = base.Stage("score", lambda ctx: ("one",), lambda ctx: "x", work, lambda ctx, results: None)
-    monkeypatch.setattr(wrapped.stages, "get", lambda name: stage)
+    stage = base.Stage("score", (), (), (), lambda ctx: ("one",), work, lambda ctx, results: None)
+    monkeypatch.setattr(wrapped.pipeline, "get", lambda name: stage)
     write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
     ctx = base.Context.open(ws, 1, "score")
 

@@ -61,13 +61,10 @@ class Run:
 
 
 def tasks_of(name: str, seed: int) -> list[Task]:
-    """Every template and level of a site on the records of a seed; of other records where those hold nothing to ask.
-
-    In its second language the highest level of each template: its pages, verifiers and steps are those of the first.
-    """
+    """Every template and level of a site on the records of a seed; of other records where those hold nothing to ask."""
     world, drawn = catalogue.get(name), []
     for template, spec in world.play.tasks.items():
-        for level in spec.levels if world.language == "en" else [max(spec.levels)]:
+        for level in spec.levels:
             task = make_task(world, template, level, seed, "train")
             rng = random.Random(f"{seed} {template} {level}")
             try:
