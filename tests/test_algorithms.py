@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from trainees import made_up
 
 from flywheel.errors import BadInput
-from flywheel.evaluation import evaluate
 from flywheel.policy.model import load_model
+from flywheel.scoring import verifiers
 from flywheel.settings import Rl
 from flywheel.training import algorithm
 from flywheel.training.algorithm import ALGORITHMS, Rewarded
@@ -110,7 +110,7 @@ def test_a_step_makes_likelier_what_was_better(folder, name):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatch, processes):
     scores = np.random.default_rng(0)  # so that trajectories of one task differ
-    monkeypatch.setattr(evaluate, "score", lambda task, state: float(scores.random()))
+    monkeypatch.setattr(verifiers, "score", lambda task, state: float(scores.random()))
     rl = {
         "algorithm": "rloo", "steps": 2, "tasks_per_step": 2, "samples": 2, "actor_lr": 1e-3, "max_staleness": 0,
         "format_penalty": 0.1, "length_buffer": 2, "processes": processes,

@@ -26,7 +26,7 @@ class OneSession:
     def open(self, task, seed):
         if task.task_id not in self._of:
             self._of[task.task_id] = self._server.new_session(task, seed)
-        return Tab(self._server, self._of[task.task_id])
+        return Tab(self._server, self._of[task.task_id], task)
 
 
 class Tab(WorldSession):

@@ -10,7 +10,8 @@ import pytest
 import synthetic
 
 from flywheel.report import page, rl
-from flywheel.report.charts import Chart, Series, lines, tone
+from flywheel.report.charts import Chart, Series, lines
+from flywheel.report.palette import tone
 from flywheel.report.sheet import sheet
 from flywheel.store import catalog, metrics, partitions
 

@@ -25,7 +25,10 @@ def test_outcomes_are_kept_and_taken_up_only_under_the_same_measure(ws):
         rivals.key(Settings(seed=8), ["k1", "k2"]),
     ):
         assert rivals.read(ws, 4, other) == {}
-    assert rivals.read(ws, 5, about) == {}  # an iteration that kept none
+    rivals.write(ws, 5, "", {})  # an iteration that kept none
+    assert rivals.read(ws, 5, about) == {}
+    with pytest.raises(DataError, match=r"iterations/006/held_out\.json"):
+        rivals.read(ws, 6, about)
 
 
 def test_a_broken_file_is_named(ws):

@@ -36,7 +36,7 @@ def copied(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"domain": "films"}, "domain"),
+        ({"domain": "Films, 2"}, "domain"),
         ({"version": 0}, "version"),
         ({"templates": {}}, "templates"),
         ({"colour": "red"}, "colour"),

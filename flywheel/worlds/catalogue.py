@@ -20,6 +20,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flywheel.errors import BadInput, known
+from flywheel.settings import Domain
 
 ROOT = Path(__file__).parent
 SHARED = ROOT / "shared"
@@ -46,7 +47,7 @@ class World(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     title: str = Field(min_length=1)
-    domain: str  # where it is listed; a workspace may put it into another (`synthesis.domains`)
+    domain: Domain  # where it is listed; a workspace may put it into another (`synthesis.domains`)
     kind: Literal["game", "site", "page"]
     version: int = Field(ge=1)
     templates: dict[str, Template] = Field(min_length=1)
