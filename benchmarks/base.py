@@ -24,7 +24,7 @@ from flywheel.bench import Case, emit, exit_code
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.synthesis import scenes, words
-from flywheel.training.skills import DESCRIBING, Answer, ask, rate
+from flywheel.training.pretrain.evaluate import DESCRIBING, Answer, ask, rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
     "shapes": ("shape",), "blocks": ("block",), "buttons": ("button",), "rows": ("toggle",), "texts": ("text",),

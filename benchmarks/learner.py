@@ -28,16 +28,16 @@ from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.ledger import Outcome
 from flywheel.rollout.pool import rollout
+from flywheel.rollout.rollout_log import Outcome
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.synthesis.tasks import make_tasks
-from flywheel.training.experience import Experience, experiences, turns
-from flywheel.training.learner import Learner
-from flywheel.training.packs import packs
-from flywheel.training.update import ppo_update
+from flywheel.training.forward.sequence_packing import packs
+from flywheel.training.rl.experience import Experience, experiences, turns
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.update import ppo_update
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -28,7 +28,7 @@ from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Rl, Settings
 from flywheel.store.partitions import write_json
-from flywheel.training.rl import train_rl
+from flywheel.training.rl.run import train_rl
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 TEMPERATURE = 0.7

@@ -23,7 +23,7 @@ from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings, Supervised
 from flywheel.synthesis.tasks import content, make_task
 from flywheel.training.samples import Sample, agent_samples
-from flywheel.training.supervised import train_supervised
+from flywheel.training.supervised.train import train_supervised
 from flywheel.worlds import catalogue, oracle
 
 KINDS = (("tiles", "clear"), ("shapes", "fit"), ("merge", "reach"), ("settings", "turn_on"), ("shop", "add"))

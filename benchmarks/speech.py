@@ -31,10 +31,10 @@ import numpy as np
 
 from flywheel.bench import Case, emit, exit_code
 from flywheel.errors import BadInput
-from flywheel.recording import audio
-from flywheel.recording.measure import edits, measure
-from flywheel.recording.pocketsphinx import PocketSphinx
-from flywheel.recording.speech import speak
+from flywheel.recording.recognizers.pocketsphinx import PocketSphinx
+from flywheel.recording.sound import audio
+from flywheel.recording.synthetic.measure import edits, measure
+from flywheel.recording.synthetic.speech import speak
 from flywheel.recording.utterances import Utterance
 from flywheel.settings import Settings
 

@@ -33,7 +33,7 @@ from flywheel.evaluation.intervals import student_mean
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
-from flywheel.training.rl import train_rl
+from flywheel.training.rl.run import train_rl
 
 TOLERANCE = 0.01  # by which a mean reward of three seeds may be lower and count as the same
 

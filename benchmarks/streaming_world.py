@@ -30,7 +30,7 @@ from flywheel.policy.model import save_checkpoint, tiny_config
 from flywheel.sandbox.env import Observation, StepResult, Task
 from flywheel.settings import Policy, Supervised
 from flywheel.training.samples import Sample
-from flywheel.training.supervised import train_supervised
+from flywheel.training.supervised.train import train_supervised
 
 SIZE = 64
 SIDES = ("left", "right")

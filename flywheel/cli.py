@@ -346,8 +346,8 @@ def pretrain(
     """Train the small base model on rendered pages. Resumes where it was stopped; log.jsonl shows how it does."""
     import logging
 
-    from flywheel.training.pretrain import OPTIMIZER, Recipe
-    from flywheel.training.pretrain import pretrain as train
+    from flywheel.training.pretrain.train import OPTIMIZER, Recipe
+    from flywheel.training.pretrain.train import pretrain as train
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     optimizer = OPTIMIZER.model_copy(update={"processes": processes, "engine": engine, "zero_stage": zero_stage})

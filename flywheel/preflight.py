@@ -17,7 +17,7 @@ from flywheel.sandbox import chromium
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Promotion, Settings
 from flywheel.synthesis import check as synthesis
-from flywheel.training import algorithm
+from flywheel.training.rl import algorithm
 from flywheel.workspace import Workspace
 
 # Two default iterations write about 150 MB, DVC keeps a copy of each file, and Chromium wants room in /tmp.
@@ -71,7 +71,8 @@ def _recording(ws: Workspace, settings: Settings) -> None:
     if not folder.is_dir():
         raise BadInput("no recordings folder", where=folder, fix="set recording.folder, or sessions_per_iteration to 0")
     if chosen.recognizer == "whisper":
-        from flywheel.recording import recognizer, whisper  # takes seconds: only where it is asked
+        from flywheel.recording import whisper  # takes seconds: only where it is asked
+        from flywheel.recording.recognizers import recognizer
 
         with of_parameter("recording.whisper_model"):
             whisper.find(recognizer.located(chosen, ws.root).whisper_model)

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from flywheel.training.gae import TurnEstimates
-from flywheel.training.ppo import PolicyTerms
+from flywheel.training.rl.gae import TurnEstimates
+from flywheel.training.rl.ppo import PolicyTerms
 
 
 class Rloo:

@@ -16,10 +16,10 @@ from trainees import made_up
 
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
-from flywheel.training.experience import turns
-from flywheel.training.learner import Learner
-from flywheel.training.update import ppo_update
-from flywheel.training.value_pretraining import pretrain_value
+from flywheel.training.rl.experience import turns
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.value_pretraining import pretrain_value
 
 
 def main(model: Path, out: Path, engine: str, stage: int) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from lamps import LampEnv, Lamps, settings, task
 
-from flywheel.rollout.ledger import Ledger
+from flywheel.rollout.rollout_log import Ledger
 from flywheel.scoring import verifiers
-from flywheel.training import rl
+from flywheel.training.rl import run as rl
 
 TASKS = [task(number, max_steps=2) for number in range(4)]
 POLICY = {"max_new_tokens": 9, "timeout_s": 60}

@@ -16,13 +16,13 @@ from flywheel.errors import BadInput
 from flywheel.policy.model import load_model
 from flywheel.scoring import verifiers
 from flywheel.settings import Rl
-from flywheel.training import algorithm
-from flywheel.training.algorithm import ALGORITHMS, Rewarded
-from flywheel.training.experience import turns
-from flywheel.training.learner import Learner
-from flywheel.training.ppo import TokenBatch
-from flywheel.training.rl import train_rl
-from flywheel.training.update import ppo_update
+from flywheel.training.rl import algorithm
+from flywheel.training.rl.algorithm import ALGORITHMS, Rewarded
+from flywheel.training.rl.experience import turns
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.ppo import TokenBatch
+from flywheel.training.rl.run import train_rl
+from flywheel.training.rl.update import ppo_update
 
 NAMES = ["ppo", "grpo", "rloo"]
 

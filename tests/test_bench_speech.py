@@ -18,7 +18,7 @@ def speech(project):
 
 
 def test_the_held_out_sentences_are_three_kinds_of_sixty_and_not_what_the_language_model_is_made_from(speech):
-    from flywheel.recording.language import sentences
+    from flywheel.recording.recognizers.trigrams import sentences
 
     made = {" ".join(sentence) for sentence in sentences()}
     held_out, tuned = speech.sentences(), {text for _, text in speech.sentences(speech.TUNING)}
@@ -45,7 +45,7 @@ def test_both_recognisers_hear_the_same_sound_and_the_case_fails_where_one_kind_
             self.ours = adapted
 
         def recognize(self, samples, rate):
-            from flywheel.recording.recognizer import Transcript, Word
+            from flywheel.recording.recognizers.recognizer import Transcript, Word
 
             given.append(samples.tobytes())
             texts = ["take", "the", "red", "one"] if self.ours else ["take", "the", "green"]

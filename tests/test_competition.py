@@ -12,7 +12,8 @@ import pytest
 
 from flywheel import settings
 from flywheel.evaluation import verdicts
-from flywheel.stages import competition, episodes, staged
+from flywheel.stages import competition, episodes
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context
 from flywheel.store import manifest
 from flywheel.store.partitions import write_text

@@ -18,9 +18,9 @@ from trainees import needs_deepspeed
 
 from flywheel.errors import TrainingError
 from flywheel.scoring import verifiers
-from flywheel.training import crew
-from flywheel.training.crew import Crew
-from flywheel.training.rl import train_rl
+from flywheel.training.parallel import workers as crew
+from flywheel.training.parallel.workers import Crew
+from flywheel.training.rl.run import train_rl
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_the_others_end_with_the_leader(tmp_path, end):
     """Whatever it ends by."""
     lead = (
         "import os, sys, pathlib; from functools import partial; from crew_members import Member\n"
-        "from flywheel.training.crew import Crew\n"
+        "from flywheel.training.parallel.workers import Crew\n"
         "if __name__ == '__main__':\n"
         f"    crew = Crew(partial(Member, 1, 'hang'), 2); crew.do('here', pathlib.Path(sys.argv[1])); {end}"
     )

@@ -14,7 +14,7 @@ from lamps import task as lamp
 
 from flywheel.errors import TrainingError
 from flywheel.settings import Rl
-from flywheel.training.curriculum import Curriculum, Tally, mixed
+from flywheel.training.rl.curriculum import Curriculum, Tally, mixed
 
 RL = Rl(samples=4, curriculum_floor=0.2, curriculum_memory=0.7, curriculum_rise=0.6)
 ALWAYS, NEVER, HALF = [True] * 4, [False] * 4, [True, False, True, False]

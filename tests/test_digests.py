@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_server import Server, said
 
-from flywheel.agent.digests import Digest, ModelSummarizer, RuleSummarizer, Tally, open_summarizer
+from flywheel.agent.history_summary import Digest, ModelSummarizer, RuleSummarizer, Tally, open_summarizer
 from flywheel.agent.steps import PastStep
 from flywheel.errors import BadInput
 from flywheel.language_model import OpenAIModel

@@ -22,7 +22,7 @@ from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.settings import Policy
 from flywheel.synthesis import words
 from flywheel.synthesis.scenes.scene import Question
-from flywheel.training.packing import IGNORED, Packer
+from flywheel.training.pretrain.question_batch import IGNORED, Packer
 
 ANSWER = "Thought: I click the red tile.\nAction: click(point='<point>52 31</point>')"
 

@@ -18,7 +18,7 @@ from trainees import DEEPSPEED, needs_deepspeed
 from flywheel.errors import TrainingError
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
-from flywheel.training.learner import Learner
+from flywheel.training.rl.learner import Learner
 
 HERE = Path(__file__).parent
 

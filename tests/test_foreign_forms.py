@@ -9,7 +9,7 @@ import pytest
 from flywheel import bench
 from flywheel.agent import thinking
 from flywheel.agent.actions import ParseError
-from flywheel.agent.faults import AMBIGUOUS, NO_SUCH_ACTION
+from flywheel.agent.parse_failure import AMBIGUOUS, NO_SUCH_ACTION
 from flywheel.agent.parser import parse
 
 foreign = bench._load(bench.FOLDER / "foreign_forms.py")

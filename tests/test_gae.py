@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import TrainingError
-from flywheel.training.gae import estimate, estimate_turns, gae, length_adaptive
+from flywheel.training.rl.gae import estimate, estimate_turns, gae, length_adaptive
 
 _value = st.integers(-20, 20).map(lambda n: Fraction(n, 8))
 _rate = st.integers(0, 8).map(lambda n: Fraction(n, 8))

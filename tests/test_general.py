@@ -18,7 +18,7 @@ from flywheel.settings import Sandbox, Settings
 from flywheel.synthesis import render, scenes, words
 from flywheel.synthesis.general import make_general
 from flywheel.synthesis.scenes.markup import div, written
-from flywheel.training.skills import rate, success
+from flywheel.training.pretrain.evaluate import rate, success
 
 
 @pytest.fixture(scope="module")

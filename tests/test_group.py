@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import TrainingError
-from flywheel.training.group import group_relative
+from flywheel.training.rl.group import group_relative
 
 
 def test_known_answer():

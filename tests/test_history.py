@@ -12,7 +12,7 @@ from lamps import LEFT, Lamps, Scripted, task
 from lamps import settings as lamp_settings
 from local_server import Server, said
 
-from flywheel.agent.digests import ModelSummarizer, open_summarizer
+from flywheel.agent.history_summary import ModelSummarizer, open_summarizer
 from flywheel.language_model import OpenAIModel
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Image

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.agent.digests import Digest, RuleSummarizer
-from flywheel.agent.memory import Past, remember
+from flywheel.agent.history_summary import Digest, RuleSummarizer
 from flywheel.agent.prompt import build_context, upper_bound
+from flywheel.agent.step_history import Past, remember
 from flywheel.agent.steps import SUMMARY_CHARACTERS, PastStep, cut_middle, summarise
 from flywheel.settings import Policy
 

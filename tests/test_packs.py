@@ -15,9 +15,9 @@ from flywheel.agent.prompt import build_context
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.policy.protocol import Image, Message
-from flywheel.training.packs import Line, packs
-from flywheel.training.reading import Padded, Reader
-from flywheel.training.varlen import plan
+from flywheel.training.forward.policy_forward import Padded, Reader
+from flywheel.training.forward.sequence_packing import Line, packs
+from flywheel.training.forward.varlen_attention import plan
 
 S = settings()
 PACKED = S.rl.model_copy(update={"pack_tokens": 4096})

@@ -7,7 +7,7 @@ import copy
 import torch
 
 from flywheel.policy.model import new_model
-from flywheel.training.patches import quick_patches
+from flywheel.training.pretrain.patches import quick_patches
 
 
 def test_it_is_the_convolution_for_still_pictures():

@@ -53,7 +53,7 @@ def test_an_unknown_stage_is_refused(name):
 
 
 CENSUS = """
-from flywheel.stages import data
+from flywheel.stages import inputs as data
 from flywheel.stages.base import StageResult, single
 from flywheel.store import metrics
 from flywheel.store.artifacts import Partition

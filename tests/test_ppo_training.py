@@ -17,18 +17,18 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.rollout.ledger import Outcome
 from flywheel.rollout.pool import rollout
+from flywheel.rollout.rollout_log import Outcome
 from flywheel.scoring import verifiers
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Supervised
-from flywheel.training.experience import experiences, turns
-from flywheel.training.learner import Learner
-from flywheel.training.rl import train_rl
+from flywheel.training.rl.experience import experiences, turns
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.run import train_rl
+from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.value_pretraining import pretrain_value
 from flywheel.training.samples import Sample
-from flywheel.training.supervised import train_supervised
-from flywheel.training.update import ppo_update
-from flywheel.training.value_pretraining import pretrain_value
+from flywheel.training.supervised.train import train_supervised
 
 RL = {
     "steps": 3, "tasks_per_step": 8, "samples": 4, "minibatch": 16, "actor_lr": 2e-3, "critic_lr": 2e-3,

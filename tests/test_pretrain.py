@@ -16,12 +16,12 @@ from flywheel.policy.model import load_model, new_model
 from flywheel.policy.tokenizer import VOCABULARY, train_tokenizer
 from flywheel.synthesis import scenes, words
 from flywheel.synthesis.scenes import Box
-from flywheel.training import attention, objectives
-from flywheel.training import pretrain as module
-from flywheel.training.mixture import WINDOW, Tally, plan
-from flywheel.training.packing import IGNORED, READING, Packer, cover
-from flywheel.training.pretrain import Recipe, pretrain
-from flywheel.training.targets import CHARACTERS, name_cells, place_cells, read_cells, spell_patches
+from flywheel.training.pretrain import attention, objectives
+from flywheel.training.pretrain import train as module
+from flywheel.training.pretrain.mixture import WINDOW, Tally, plan
+from flywheel.training.pretrain.question_batch import IGNORED, READING, Packer, cover
+from flywheel.training.pretrain.targets import CHARACTERS, name_cells, place_cells, read_cells, spell_patches
+from flywheel.training.pretrain.train import Recipe, pretrain
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
-from flywheel.agent.memory import Memory
 from flywheel.agent.prompt import build_context, upper_bound
+from flywheel.agent.step_history import Memory
 from flywheel.agent.steps import PastStep, summarise
 from flywheel.errors import BadInput
 from flywheel.policy.encoding import Encoder

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from flywheel.errors import BadInput
-from flywheel.recording.audio import RATE, read, segments
-from flywheel.recording.measure import edits
-from flywheel.recording.pocketsphinx import PocketSphinx
-from flywheel.recording.recognizer import RecognitionTimeout, Word, located, open_recognizer
-from flywheel.recording.speech import speak
+from flywheel.recording.recognizers.pocketsphinx import PocketSphinx
+from flywheel.recording.recognizers.recognizer import RecognitionTimeout, Word, located, open_recognizer
+from flywheel.recording.recognizers.whisper import Whisper
+from flywheel.recording.sound.audio import RATE, read, segments
+from flywheel.recording.synthetic.measure import edits
+from flywheel.recording.synthetic.speech import speak
 from flywheel.recording.utterances import Utterance, joined, transcribe
-from flywheel.recording.whisper import Whisper
 from flywheel.settings import Recording
 
 SESSION = "000-tiles-anna"
@@ -151,7 +151,7 @@ class Fake:
         self.calls: list[tuple[int, float]] = []
 
     def recognize(self, samples, rate, deadline_s=60.0):
-        from flywheel.recording.recognizer import Transcript
+        from flywheel.recording.recognizers.recognizer import Transcript
 
         self.calls.append((len(samples), deadline_s))
         length = len(samples) / rate

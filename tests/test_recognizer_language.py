@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flywheel.recording.language import DISCOUNT, Trigrams, sentences
+from flywheel.recording.recognizers.trigrams import DISCOUNT, Trigrams, sentences
 
 
 def read(text: str) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.errors import DataError
-from flywheel.recording import audio
+from flywheel.recording.sound import audio
 
 
 def tone(seconds: float, rate: int = audio.RATE, hertz: float = 220.0, level: float = 0.2) -> np.ndarray:

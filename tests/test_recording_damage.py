@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import DataError
-from flywheel.recording import audio, container
 from flywheel.recording.ingest import ingest_session
-from flywheel.recording.recognizer import Transcript
+from flywheel.recording.recognizers.recognizer import Transcript
 from flywheel.recording.session import load_session
+from flywheel.recording.sound import audio, container
 from flywheel.settings import Settings
 
 KINDS = {"opus": {"format": "OGG", "subtype": "OPUS"}, "flac": {"subtype": "PCM_16"}, "wav": {"subtype": "PCM_16"}}

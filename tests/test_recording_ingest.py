@@ -16,7 +16,7 @@ from flywheel.agent.parser import parse
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
 from flywheel.recording.ingest import ingest_session, ingest_sessions, mark_duplicates, new_sessions
-from flywheel.recording.recognizer import Transcript, Word
+from flywheel.recording.recognizers.recognizer import Transcript, Word
 from flywheel.recording.session import load_session
 from flywheel.schema import to_row
 from flywheel.scoring import verifiers

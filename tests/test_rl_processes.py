@@ -16,7 +16,7 @@ from served import serving
 from flywheel.errors import PolicyError
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring import verifiers
-from flywheel.training.rl import train_rl
+from flywheel.training.rl.run import train_rl
 
 RL = {
     "steps": 3, "tasks_per_step": 2, "samples": 2, "minibatch": 8, "value_pretraining_steps": 0, "length_buffer": 2,

@@ -19,14 +19,14 @@ from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.rollout.episode import run_episode, seed_of
-from flywheel.rollout.ledger import Outcome
+from flywheel.rollout.rollout_log import Outcome
 from flywheel.scoring import verifiers
 from flywheel.scoring.panel import Panel
-from flywheel.training import rl
-from flywheel.training.curriculum import Curriculum
-from flywheel.training.experience import experiences, turns
-from flywheel.training.learner import Learner
-from flywheel.training.update import ppo_update
+from flywheel.training.rl import run as rl
+from flywheel.training.rl.curriculum import Curriculum
+from flywheel.training.rl.experience import experiences, turns
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.update import ppo_update
 
 RL = {
     "steps": 3, "tasks_per_step": 3, "samples": 2, "minibatch": 8, "actor_lr": 1e-3, "value_pretraining_steps": 0,

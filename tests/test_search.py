@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flywheel.errors import DataError
 from flywheel.worlds import levels
-from flywheel.worlds.chance import prng
+from flywheel.worlds.prng import prng
 from flywheel.worlds.search import Plans, SearchLimit, best_first, shortest
 
 SIDE = 7

@@ -12,11 +12,11 @@ from lamps import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
 
 from flywheel.rollout.pool import rollout
 from flywheel.stages import rl as stage_rl
-from flywheel.stages import staged
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context, run_stage, shard_folder
-from flywheel.stages.rl_episodes import Kept
+from flywheel.stages.episode_archive import Kept
 from flywheel.store import partitions
-from flywheel.training.curriculum import in_words
+from flywheel.training.rl.curriculum import in_words
 
 
 @pytest.fixture

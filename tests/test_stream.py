@@ -10,8 +10,8 @@ import pytest
 from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
 
 from flywheel.errors import EnvTimeout, PolicyError, TrainingError
-from flywheel.rollout.ledger import Ledger, Plan
 from flywheel.rollout.occupancy import Occupancy
+from flywheel.rollout.rollout_log import Ledger, Plan
 from flywheel.rollout.stream import Pool
 
 TASKS = {f"lamp{number:03d}": task(number, max_steps=20) for number in range(4)}

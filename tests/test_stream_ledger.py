@@ -18,7 +18,7 @@ from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.rollout import episode_files
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.ledger import Ledger, Plan
+from flywheel.rollout.rollout_log import Ledger, Plan
 
 TASKS = {f"lamp{number:03d}": task(number) for number in range(5)}
 

@@ -17,9 +17,9 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.settings import Supervised
-from flywheel.training.forward import batch_of, response_logprobs
+from flywheel.training.forward.padded import batch_of, response_logprobs
 from flywheel.training.samples import Sample
-from flywheel.training.supervised import plan, schedule, train_supervised
+from flywheel.training.supervised.train import plan, schedule, train_supervised
 
 S = settings()
 BLOCK = Supervised(lr=3e-3, batch=4, save_every=2)

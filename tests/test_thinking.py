@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flywheel.agent import coordinates, specimens
 from flywheel.agent.actions import Click, ParseError, Point, Type, Wait
-from flywheel.agent.faults import AMBIGUOUS, ONLY_THOUGHT
 from flywheel.agent.grammar import Grammar
+from flywheel.agent.parse_failure import AMBIGUOUS, ONLY_THOUGHT
 from flywheel.agent.parser import parse, serialise
 
 POINT = Grammar("point", coordinates.points(1000))

@@ -15,10 +15,10 @@ from trainees import made_up
 from flywheel.errors import TrainingError
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
-from flywheel.training.experience import turns
-from flywheel.training.learner import Learner
-from flywheel.training.update import policy_rate, ppo_update, value_update
-from flywheel.training.value_pretraining import pretrain_value
+from flywheel.training.rl.experience import turns
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.update import policy_rate, ppo_update, value_update
+from flywheel.training.rl.value_pretraining import pretrain_value
 
 RL = Rl(minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1, warmup=2)
 

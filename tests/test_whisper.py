@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from flywheel.errors import BadInput
-from flywheel.recording import windows
-from flywheel.recording.audio import RATE
-from flywheel.recording.recognizer import RecognitionTimeout, Transcript, Word
+from flywheel.recording.recognizers import windows
+from flywheel.recording.recognizers.recognizer import RecognitionTimeout, Transcript, Word
+from flywheel.recording.recognizers.whisper import Whisper
+from flywheel.recording.sound.audio import RATE
 from flywheel.recording.utterances import transcribe
-from flywheel.recording.whisper import Whisper
 
 # The smallest model that OpenAI has published, and what follows from its shape.
 TINY = {

@@ -15,8 +15,8 @@ from flywheel.agent.prompt import build_context
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
-from flywheel.training.experience import Experience
-from flywheel.training.reading import Reader
+from flywheel.training.forward.policy_forward import Reader
+from flywheel.training.rl.experience import Experience
 from flywheel.training.samples import Sample
 
 DEEPSPEED = importlib.util.find_spec("deepspeed") is not None

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from flywheel.agent import actions as act
 from flywheel.agent import loose_json
 from flywheel.agent.actions import Action, Point, whole
-from flywheel.agent.faults import Fault, ambiguous
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.keys import spell_keys
 from flywheel.agent.meaning import Said, folded, in_own_words, is_known, is_parameter
+from flywheel.agent.parse_failure import Fault, ambiguous
 from flywheel.agent.strings import QUOTES, closing, content_of, double_quoted, escape, next_quote
 from flywheel.agent.synonyms import LIBRARIES, TOOLS
 

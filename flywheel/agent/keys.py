@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flywheel.agent.faults import Fault, ambiguous
+from flywheel.agent.parse_failure import Fault, ambiguous
 
 MODIFIERS = frozenset({"ctrl", "control", "alt", "option", "shift", "cmd", "command", "meta", "win", "super"})
 # Words for the signs that also separate keys. `plus` and `comma` are written, the others only read.

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from flywheel.agent.actions import MAX_DEPTH
-from flywheel.agent.faults import Fault, ambiguous
+from flywheel.agent.parse_failure import Fault, ambiguous
 from flywheel.agent.strings import QUOTES, closing, content_of, double_quoted, like_path, unescape
 
 _LONGEST_NUMBER = 400  # digits; a double has no more than 309 before its point

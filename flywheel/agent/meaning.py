@@ -15,7 +15,7 @@ from typing import Any
 
 from flywheel.agent.actions import Action
 from flywheel.agent.coordinates import Space
-from flywheel.agent.faults import Fault, ambiguous, no_such_action
+from flywheel.agent.parse_failure import Fault, ambiguous, no_such_action
 from flywheel.agent.synonyms import (
     ABSENT,
     BACK_ON_PHONES,

@@ -12,10 +12,10 @@ import re
 
 from flywheel.agent import call_form, command_form, marks, plain_form, tagged_form, thinking, tool_form
 from flywheel.agent.actions import ALONE, NAMES, Action, Parsed, ParseError, Point, whole
-from flywheel.agent.faults import Fault
 from flywheel.agent.grammar import Grammar, as_grammar
 from flywheel.agent.marks import LABEL, Mark
 from flywheel.agent.meaning import Said, action_of, in_own_words
+from flywheel.agent.parse_failure import Fault
 
 _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
 # What the model says it thinks, the best account first (UI-TARS 1.0 wrote the last two).

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, whole
 from flywheel.agent.coordinates import Space
-from flywheel.agent.faults import Fault
 from flywheel.agent.keys import split_keys
+from flywheel.agent.parse_failure import Fault
 from flywheel.agent.strings import like_path, unescape
 from flywheel.agent.vocabulary import MAX_KEYS
 

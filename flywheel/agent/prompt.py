@@ -12,7 +12,7 @@ from dataclasses import replace
 from flywheel import settings as config
 from flywheel.agent.coordinates import smart_resize
 from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.memory import Memory, remember
+from flywheel.agent.step_history import Memory, remember
 from flywheel.agent.steps import PastStep, cut_middle, outcome
 from flywheel.agent.templates import instructions, recalled
 from flywheel.errors import BadInput

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from flywheel.agent.actions import whole
-from flywheel.agent.faults import ambiguous
+from flywheel.agent.parse_failure import ambiguous
 
 # Opening quote -> what may close it.
 QUOTES = {"'": "'", '"': '"', "‘": "‘’", "’": "‘’", "“": "“”", "”": "“”", "＇": "＇", "＂": "＂"}

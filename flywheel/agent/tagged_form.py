@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from flywheel.agent.actions import whole
-from flywheel.agent.faults import Fault
 from flywheel.agent.meaning import Said, folded
+from flywheel.agent.parse_failure import Fault
 from flywheel.agent.synonyms import TOOLS
 
 BEGIN = re.compile(r"<(?:function\s*=|invoke\s+name\s*=)\s*[\"']?([\w.:-]{1,60})[\"']?\s*>", re.IGNORECASE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from flywheel.agent.faults import ONLY_THOUGHT, Fault, ambiguous
+from flywheel.agent.parse_failure import ONLY_THOUGHT, Fault, ambiguous
 
 _NAMES = r"(?:seed:?|grounding_)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
 _WORD = rf"[ ]?(/?)[ ]?(?:{_NAMES})(?![\w:-])[ ]?[>▷\]]?"

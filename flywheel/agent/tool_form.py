@@ -20,10 +20,10 @@ from typing import Any
 from flywheel.agent import actions as act
 from flywheel.agent import loose_json
 from flywheel.agent.actions import NAMES, Action, Point
-from flywheel.agent.faults import Fault
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.keys import spell_keys
 from flywheel.agent.meaning import Said
+from flywheel.agent.parse_failure import Fault
 from flywheel.agent.strings import like_path, unlike_path
 from flywheel.agent.synonyms import TOOLS
 from flywheel.agent.vocabulary import KNOWN

@@ -10,8 +10,8 @@ from flywheel.agent import actions as act
 from flywheel.agent import loose_json
 from flywheel.agent.actions import Action, Point, ToolCall, canonical, whole
 from flywheel.agent.coordinates import Space
-from flywheel.agent.faults import Fault, ambiguous
 from flywheel.agent.keys import MODIFIERS, split_keys
+from flywheel.agent.parse_failure import Fault, ambiguous
 from flywheel.agent.strings import numbers_in
 
 MAX_KEYS = 3

@@ -16,12 +16,12 @@ import numpy as np
 
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.recording.align import Acted, Alignment, Spoken, align, words_of
-from flywheel.recording.audio import RATE
 from flywheel.recording.curate import Curation
-from flywheel.recording.recognizer import Recognizer, Transcript, open_recognizer
+from flywheel.recording.recognizers.recognizer import Recognizer, Transcript, open_recognizer
 from flywheel.recording.refine import Heard, Refiner, open_refiner
 from flywheel.recording.rows import IngestedSession, corrupt_rows, review_row, session_rows
 from flywheel.recording.session import Session, load_session
+from flywheel.recording.sound.audio import RATE
 from flywheel.recording.utterances import Utterance, joined, transcribe
 from flywheel.settings import Settings
 from flywheel.settings import parse as parse_settings

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flywheel.errors import BadInput, DataError
-from flywheel.recording import audio, soundness
 from flywheel.recording.actions import Event, Recorded, to_actions
+from flywheel.recording.sound import audio, soundness
 from flywheel.sandbox.env import Task
 from flywheel.synthesis.tasks import from_row
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flywheel.recording.audio import segments
-from flywheel.recording.recognizer import Recognizer, Word
+from flywheel.recording.recognizers.recognizer import Recognizer, Word
+from flywheel.recording.sound.audio import segments
 from flywheel.recording.wording import FILLERS, LEADS, OPENERS, UNFINISHED, VERBS
 
 LONGEST_PAUSE_S = 1.5  # inside a sentence

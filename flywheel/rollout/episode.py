@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from flywheel.agent.actions import Action, ParseError
-from flywheel.agent.digests import open_summarizer
 from flywheel.agent.grammar import Grammar
+from flywheel.agent.history_summary import open_summarizer
 from flywheel.agent.parser import parse
 from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
 from flywheel.errors import EnvTimeout, PolicyTimeout

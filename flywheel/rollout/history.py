@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from flywheel import settings as config
 from flywheel.agent import coordinates
 from flywheel.agent.actions import Type
-from flywheel.agent.digests import Summarizer
 from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.memory import Past
+from flywheel.agent.history_summary import Summarizer
 from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
+from flywheel.agent.step_history import Past
 from flywheel.agent.steps import PastStep
 from flywheel.agent.trajectory import Step
 from flywheel.policy.protocol import Context

@@ -18,9 +18,9 @@ import numpy as np
 from flywheel.errors import FlywheelError, TrainingError
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.ledger import Ledger, Outcome, Ticket
 from flywheel.rollout.occupancy import Occupancy
 from flywheel.rollout.pool import Sandbox, Tally, attempt, concurrent
+from flywheel.rollout.rollout_log import Ledger, Outcome, Ticket
 from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 

@@ -13,7 +13,8 @@ from flywheel.evaluation.gate import EvalResult, Judgement, judge, paired
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Promotion
-from flywheel.stages import episodes, staged
+from flywheel.stages import episodes
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context
 from flywheel.store import manifest
 from flywheel.store.partitions import write_json

@@ -9,7 +9,8 @@ import shutil
 from pathlib import Path
 
 from flywheel.policy.checkpoint import digest
-from flywheel.stages import data, supervised
+from flywheel.stages import inputs as data
+from flywheel.stages import supervised
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import lineage, manifest
 from flywheel.store.artifacts import Checkpoint, Record

@@ -10,7 +10,7 @@ from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
 from flywheel.rollout.pool import Tally
 from flywheel.sandbox.env import Task
-from flywheel.stages import staged
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context
 
 

@@ -22,7 +22,9 @@ from flywheel.rollout.pool import Tally
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
-from flywheel.stages import competition, data, episodes, staged
+from flywheel.stages import competition, episodes
+from flywheel.stages import inputs as data
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
 from flywheel.store.artifacts import Checkpoint, Partition, Record

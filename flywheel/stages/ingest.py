@@ -10,9 +10,9 @@ from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
-from flywheel.recording.recognizer import located
+from flywheel.recording.recognizers.recognizer import located
 from flywheel.schema import from_row, to_row
-from flywheel.stages import staged
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import manifest, metrics, partitions, sessions
 from flywheel.store.artifacts import Record

@@ -9,7 +9,7 @@ from pathlib import Path
 from flywheel.errors import FlywheelError
 from flywheel.evaluation import review, rivals, verdicts
 from flywheel.policy.checkpoint import digest
-from flywheel.stages import data
+from flywheel.stages import inputs as data
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.stages.route import INCOMING
 from flywheel.store import contracts, metrics

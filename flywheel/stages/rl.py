@@ -12,19 +12,20 @@ from flywheel.reward.verdict import of_rows
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
-from flywheel.stages import data, staged
+from flywheel.stages import inputs as data
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.stages.rl_episodes import Kept
+from flywheel.stages.episode_archive import Kept
 from flywheel.store import lineage, metrics
 from flywheel.store.artifacts import Checkpoint, Partition
-from flywheel.training.curriculum import Tally, in_words
+from flywheel.training.rl.curriculum import Tally, in_words
 
 _OF_A_WORLD = ("success_", "curriculum_level_")  # figures that name a world at their end
 _TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
 
 
 def _work(ctx: Context, folder: Path) -> dict[str, Any]:
-    from flywheel.training.rl import train_rl  # brings torch, which who only asks for the pipeline does not need
+    from flywheel.training.rl.run import train_rl  # brings torch, which who only asks for the pipeline does not need
 
     tasks = data.tasks(ctx, "synthesize", "train")
     kept = Kept(folder, ctx.run_id, ctx.settings.rl.samples)

@@ -11,7 +11,8 @@ from flywheel.policy import open_policy
 from flywheel.rollout.pool import Tally, rollout
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.stages import data, staged
+from flywheel.stages import inputs as data
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
 from flywheel.store.artifacts import Partition, Record

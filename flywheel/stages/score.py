@@ -15,7 +15,8 @@ from flywheel.reward.verdict import Verdict, of_rows
 from flywheel.schema import TABLES, from_row
 from flywheel.scoring.panel import Panel
 from flywheel.scoring.scorer import Case
-from flywheel.stages import data, staged
+from flywheel.stages import inputs as data
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
 from flywheel.store.artifacts import Partition

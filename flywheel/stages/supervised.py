@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flywheel.agent.digests import open_summarizer
+from flywheel.agent.history_summary import open_summarizer
 from flywheel.policy.checkpoint import digest
 from flywheel.settings import Supervised
 from flywheel.stages.base import Context, StageResult
@@ -28,9 +28,9 @@ def train(
     """
     # They bring torch, which who only asks for the pipeline does not need.
     from flywheel.policy.encoding import Encoder
-    from flywheel.training import stores
     from flywheel.training.samples import mix
-    from flywheel.training.supervised import train_supervised
+    from flywheel.training.supervised import dataset as stores
+    from flywheel.training.supervised.train import train_supervised
 
     cumulative = manifest.read(ctx.ws, ctx.iteration)
     store = stores.read(ctx.ws, cumulative, store_name)

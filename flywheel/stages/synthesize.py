@@ -8,7 +8,7 @@ from pathlib import Path
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import load_all
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.stages import staged
+from flywheel.stages import shards as staged
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
 from flywheel.synthesis import pages

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flywheel.agent.digests import Summarizer
+from flywheel.agent.history_summary import Summarizer
 from flywheel.agent.prompt import build_context
 from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError

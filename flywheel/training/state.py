@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
-from flywheel.training.engine import Engine
+from flywheel.training.parallel.engine import Engine
 
 
 class TrainState:

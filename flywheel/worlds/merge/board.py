@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from flywheel.worlds.chance import prng
+from flywheel.worlds.prng import prng
 from flywheel.worlds.search import Way
 
 Row = tuple[int, ...]

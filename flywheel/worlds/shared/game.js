@@ -3,7 +3,7 @@
 
 const config = JSON.parse(document.getElementById("config").textContent);
 
-/** Mulberry32: a seeded generator of numbers in [0, 1); `flywheel.worlds.chance` has the same in Python. */
+/** Mulberry32: a seeded generator of numbers in [0, 1); `flywheel.worlds.prng` has the same in Python. */
 function prng(seed) {
   let a = seed >>> 0;
   return () => {

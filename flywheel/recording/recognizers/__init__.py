@@ -1,0 +1,1 @@
+"""Speech to words with times."""

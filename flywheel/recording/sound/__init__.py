@@ -1,0 +1,1 @@
+"""Sound files: reading, and whether they can be trusted."""

@@ -1,0 +1,1 @@
+"""Made sessions, whose truth is known, and measuring by them."""

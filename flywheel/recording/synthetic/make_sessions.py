@@ -1,0 +1,225 @@
+"""Make the sessions that are shipped: people play the worlds and think aloud, by oracle and speech synthesis.
+
+    python -m flywheel.recording.synthetic.make_sessions recordings
+
+Real environments are driven and recorded; the speech is synthetic, with what makes real speech hard: fillers,
+self-corrections, pauses, thoughts after the action, silent steps, a microphone with a clock of its own. What was
+really meant, and when, is written to `truth.json`, which nothing reads but the measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import logging
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type
+from flywheel.recording.actions import Event, to_events
+from flywheel.recording.session import Meta, Outcome, Screen, write_session
+from flywheel.recording.sound import audio
+from flywheel.recording.synthetic.speech import HABITS, Habits, as_spoken, speak, track
+from flywheel.sandbox.env import Env, Observation, Task
+from flywheel.sandbox.pool import open_sandbox
+from flywheel.settings import Settings
+from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
+from flywheel.synthesis.tasks import held_out as held_out_templates
+from flywheel.worlds import catalogue
+from flywheel.worlds.oracle import demonstrate, next_step
+
+log = logging.getLogger(__name__)
+SEEDS = 2**31  # the first seed of recorded tasks: above those of training and evaluation
+FIRST_DAY = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
+
+# name, level, voice
+ANNOTATORS = (
+    ("anna", "expert", "slt"), ("ben", "novice", "awb"), ("carl", "expert", "rms"), ("dana", "novice", "slt"),
+    ("emil", "expert", "kal16"), ("finn", "novice", "rms"),
+)  # fmt: skip
+
+
+@dataclass
+class _Take:
+    """What is collected while a session is recorded; times on the screen's clock."""
+
+    events: list[Event] = field(default_factory=list)
+    screens: list[Screen] = field(default_factory=list)
+    pieces: list[tuple[float, np.ndarray]] = field(default_factory=list)
+    clicks: list[float] = field(default_factory=list)
+    utterances: list[dict[str, Any]] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    speech_end: float = 0.0
+
+    def say(self, parts: list[str], at: float, step: int, voice: str, pace: float, rng: random.Random) -> float:
+        """Speak the parts from `at` on; the time at which the last one ends."""
+        for part in parts:
+            samples = speak(part, voice, pace)
+            self.pieces.append((at, samples))
+            end = at + len(samples) / audio.RATE
+            self.utterances.append({"start_s": round(at, 3), "end_s": round(end, 3), "said": part, "step": step})
+            at = end + rng.uniform(0.55, 0.9)
+        self.speech_end = max(self.speech_end, end)
+        return end
+
+
+def recorded_tasks(count: int, settings: Settings) -> list[Task]:
+    """Tasks of all worlds, templates and levels in turn; none has the content of an evaluation task."""
+    held_out = {content(task) for task in make_tasks(settings, 0, "eval")}
+    names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
+    tasks: list[Task] = []
+    seed, turn = SEEDS, 0
+    while len(tasks) < count:
+        world = catalogue.get(names[turn % len(names)])
+        learnt = {t: s for t, s in world.templates.items() if t not in held_out_templates(settings, world)}
+        slots = [(t, n) for t, s in learnt.items() for n in settings.synthesis.levels if n in s.max_steps]
+        slots = random.Random(world.name).sample(slots, len(slots))
+        template, level = slots[turn // len(names) % len(slots)]
+        task, seed = make_task(world, template, level, seed, "train"), seed + 1
+        if content(task) not in held_out:
+            tasks.append(task)
+            turn += 1
+    return tasks
+
+
+def _even(settings: Settings) -> list[list[str]]:
+    """The worlds of each domain, repeated so that all domains have as many turns."""
+    domains = list(settings.synthesis.domains.values())
+    turns = int(np.lcm.reduce([len(worlds) for worlds in domains]))
+    return [[worlds[i % len(worlds)] for i in range(turns)] for worlds in domains]
+
+
+async def record(env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path) -> dict[str, Any]:
+    """Record one session into `folder`; what was meant and when, for `truth.json`."""
+    rng = random.Random(f"recording {number}")
+    habits = HABITS[level]
+    needed = len(await demonstrate(env, task, task.seed))
+    stray = rng.randrange(needed) if level == "novice" and needed < task.max_steps and rng.random() < 0.4 else -1
+    take, clock = _Take(), rng.uniform(1.6, 2.4)
+    result = await env.reset(task, task.seed)
+    shown = 0.2
+    while not (result.terminated or result.truncated):
+        step, state = len(take.thoughts), result.info["state"]
+        if step == stray:
+            thought, action, stray = "Maybe here.", Click(_empty_spot(state, rng)), -1
+        else:
+            thought, action = next_step(task, state, number) or ("I am done.", Finished())
+        _screen(take, result.observation, shown)
+        acted = _speak_and_act(take, thought, step, clock, habits, voice, rng)
+        take.thoughts.append(thought)
+        events = to_events(action, acted, step, _label(action, state), seconds=_duration(action, rng))
+        take.events += events
+        take.clicks += [event.time_s for event in events]
+        result = await env.step(action)
+        shown = events[-1].time_s + rng.uniform(0.1, 0.3)
+        clock = max(take.speech_end, shown) + rng.uniform(0.6, 1.6)
+    if rng.random() < 0.3:
+        take.say(["okay done"], clock, len(take.thoughts) - 1, voice, habits.pace, rng)
+    seconds = round(max(take.speech_end, shown) + 0.5, 3)
+    offset = rng.uniform(-2.0, 1.2)  # the microphone was switched on before the screen, or after it
+    sound = track(
+        [(at - offset, piece) for at, piece in take.pieces], seconds - offset, [at - offset for at in take.clicks],
+        np.random.default_rng(number),
+    )  # fmt: skip
+    outcome = Outcome(terminated=result.terminated, reward=result.reward, state=dict(result.info["state"]))
+    meta = Meta(
+        session=folder.name, annotator=name, level=level, voice=voice, task=to_row(task),
+        width=result.observation.width, height=result.observation.height, audio="speech.opus",
+        sync_s=round(offset + rng.gauss(0, 0.3), 3), started_at=FIRST_DAY + timedelta(minutes=20 * number),
+        seconds=seconds, outcome=outcome,
+    )  # fmt: skip
+    write_session(folder, meta, take.events, take.screens, sound, audio.RATE)
+    return {"offset_s": round(offset, 3), "utterances": take.utterances, "thoughts": take.thoughts}
+
+
+def _speak_and_act(
+    take: _Take, thought: str, step: int, clock: float, habits: Habits, voice: str, rng: random.Random
+) -> float:
+    """Say the thought around the action; the time of the action. Most thoughts come before it."""
+    if rng.random() < habits.silence:
+        return clock + rng.uniform(0.3, 1.0)
+    parts = as_spoken(thought, habits, rng)
+    order = rng.choices(("before", "during", "after"), (0.8, 0.1, 0.1))[0]
+    if order == "after":
+        take.say(parts, clock + rng.uniform(0.25, 0.5), step, voice, habits.pace, rng)
+        return clock
+    end = take.say(parts, clock, step, voice, habits.pace, rng)
+    return end - rng.uniform(0.1, 0.5) if order == "during" else end + rng.lognormvariate(-0.6, 0.4)
+
+
+def _duration(action: Action, rng: random.Random) -> float:
+    """Seconds from the first event of an action to its second."""
+    if isinstance(action, Type):
+        return 0.18 * len(action.content) + rng.uniform(0.2, 0.5)
+    return rng.uniform(0.4, 0.9)
+
+
+def _screen(take: _Take, seen: Observation, shown: float) -> None:
+    digest = hashlib.sha256(seen.screenshot).hexdigest()
+    take.screens.append(Screen(round(shown, 3), digest, seen.url, seen.width, seen.height, "png", seen.screenshot))
+
+
+def _label(action: Action, state: Mapping[str, Any]) -> str:
+    """The name of the smallest element under the pointer, as an accessibility interface gives it."""
+    if isinstance(action, Drag):
+        point = action.start_point
+    elif isinstance(action, Click | LeftDouble | RightSingle):
+        point = action.point
+    else:
+        return ""
+    under = [
+        (e["w"] * e["h"], e["name"])
+        for e in state["elements"]
+        if e["x"] <= point.x <= e["x"] + e["w"] and e["y"] <= point.y <= e["y"] + e["h"]
+    ]
+    return min(under, default=(0, ""))[1]
+
+
+def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
+    """A point with no element near it, where a click does nothing."""
+
+    def apart(x: float, y: float) -> float:
+        gaps = [max(e["x"] - x, x - e["x"] - e["w"], e["y"] - y, y - e["y"] - e["h"]) for e in state["elements"]]
+        return min(gaps, default=1.0)
+
+    points = [(rng.uniform(0.02, 0.98), rng.uniform(0.02, 0.98)) for _ in range(200)]
+    return Point(*max(points, key=lambda point: apart(*point)))
+
+
+async def make(folder: Path, count: int, settings: Settings) -> None:
+    """Make `count` sessions in `folder`, in place of those that are there."""
+    tasks = recorded_tasks(count, settings)
+    truth = {}
+    async with open_sandbox(settings) as pool:
+        for number, task in enumerate(tasks):
+            # A world takes each annotator in turn.
+            name, level, voice = ANNOTATORS[(number + number // len(ANNOTATORS)) % len(ANNOTATORS)]
+            target = folder / f"{number:03d}-{task.world}-{name}"
+            shutil.rmtree(target, ignore_errors=True)
+            async with pool.env() as env:
+                truth[target.name] = await record(env, task, number, name, level, voice, target)
+            log.info("%s: %s", target.name, task.instruction)
+    (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the sessions go, such as recordings")
+    parser.add_argument("--count", type=int, default=24, help="how many (default 24)")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(make(arguments.folder, arguments.count, Settings()))
+
+
+if __name__ == "__main__":
+    main()

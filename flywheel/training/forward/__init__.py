@@ -1,0 +1,1 @@
+"""The policy's forward pass over training samples, padded or packed."""

@@ -1,0 +1,208 @@
+"""Samples of any lengths in one row of tokens, without padding, and what several of them begin with only once.
+
+A pack holds each token that the model must compute once: the samples of one task begin with the same instruction and
+screen, a later step of a trajectory with the steps before it, all with the same words of the template. What a token
+becomes hangs on the tokens before it alone, so a shared beginning is exact (tested), and its gradient is the sum of
+what comes back from all that follows it. A screen that several samples show is one pass of the vision tower.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from flywheel.policy.encoding import Encoded
+from flywheel.policy.prefix import Screen, prompt_of
+from flywheel.training.forward.padded import fed
+from flywheel.training.forward.varlen_attention import Plan, plan
+
+SHARED = 8  # tokens: a shorter common beginning is computed for each sample by itself
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A prompt and its response, ready to be packed. The last response token is not in it: nothing follows it.
+
+    ids: int64 [tokens]. positions: int64 [3, tokens], time, row and column of multimodal RoPE. marks: int64 [tokens],
+    equal for equal tokens of equal screens. screens: in order. response: int64 [response], all of its tokens.
+    """
+
+    ids: np.ndarray
+    positions: np.ndarray
+    marks: np.ndarray
+    screens: tuple[Screen, ...]
+    response: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Lines that begin alike lie next to one another when sorted by it."""
+        return tuple(self.marks.tolist())
+
+    @property
+    def predicting(self) -> np.ndarray:
+        """Which of its tokens predict the response, [response]."""
+        return len(self.ids) - len(self.response) + np.arange(len(self.response))
+
+
+def line(model: PreTrainedModel, prompt: Encoded, response: Sequence[int]) -> Line:
+    """One sample; a response has at least one token. Of `model` only the rule for positions is used."""
+    whole = fed(prompt, response[:-1])
+    keys = _keys(whole)
+    read = prompt_of(model, whole, -1, keys)
+    marks = whole.input_ids.copy()
+    for screen in read.screens:
+        marks[screen.start : screen.stop] = -1 - (int.from_bytes(screen.key[:8]) >> 1)
+    target = np.asarray(response, dtype=np.int64)
+    return Line(whole.input_ids, read.positions.numpy(), marks, read.screens, target)
+
+
+def _keys(encoded: Encoded) -> list[bytes]:
+    """A name for each screen: equal names mean equal pictures."""
+    ends = np.cumsum(encoded.image_grid_thw.prod(axis=1))[:-1]
+    parts = np.split(encoded.pixel_values, ends) if len(encoded.image_grid_thw) else []
+    return [
+        hashlib.sha256(np.ascontiguousarray(part).data).digest() + grid.tobytes()
+        for part, grid in zip(parts, encoded.image_grid_thw, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """members: numbers of its lines, in the list that it was made from. ids: [1, tokens]; positions: [3, 1, tokens].
+
+    screens: each once; shown: which of them stands at each place that has one, in order of the tokens. plan: who
+    attends to whom. predicting: int64 [responses], the tokens that predict the members' responses, one after the
+    other; targets: int64 [responses], what they predict. given: tokens of the members, before what they share.
+    """
+
+    members: tuple[int, ...]
+    ids: Tensor
+    positions: Tensor
+    screens: tuple[Screen, ...]
+    shown: tuple[int, ...]
+    plan: Plan
+    predicting: Tensor
+    targets: Tensor
+    given: int
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.shape[1]
+
+    def to(self, device: torch.device) -> Pack:
+        names = ("ids", "positions", "plan", "predicting", "targets")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+def packs(lines: Sequence[Line], limit: int, share: bool = True) -> list[Pack]:
+    """All lines in packs of at most `limit` computed tokens (one line at least). Which lines there are decides, not
+    their order. share: false computes every line by itself."""
+    order = sorted(range(len(lines)), key=lambda row: (lines[row].order, row))
+    parts: list[list[tuple[int, int]]] = []  # (line, tokens shared with the line before it)
+    room = 0
+    for place, row in enumerate(order):
+        common = _common(lines[order[place - 1]], lines[row]) if share and place else 0
+        if not parts or len(lines[row]) - common > room:
+            parts.append([])
+            common, room = 0, limit
+        parts[-1].append((row, common))
+        room -= len(lines[row]) - common
+    return [_pack(lines, part) for part in parts]
+
+
+def _common(before: Line, after: Line) -> int:
+    n = min(len(before), len(after))
+    different = np.flatnonzero(before.marks[:n] != after.marks[:n])
+    common = int(different[0]) if len(different) else n
+    return common if common >= SHARED else 0
+
+
+def _pack(lines: Sequence[Line], part: Sequence[tuple[int, int]]) -> Pack:
+    ids, positions, paths, shown = [], [], [], []
+    screens: dict[bytes, int] = {}
+    found: list[Screen] = []
+    count = 0
+    for row, common in part:
+        now = lines[row]
+        path = np.concatenate([paths[-1][:common] if common else [], count + np.arange(len(now) - common)])
+        paths.append(path.astype(np.int64))
+        ids.append(now.ids[common:])
+        positions.append(now.positions[:, common:])
+        count += len(now) - common
+        for screen in now.screens:
+            if screen.start >= common:
+                if screen.key not in screens:
+                    screens[screen.key] = len(found)
+                    found.append(screen)
+                shown.append(screens[screen.key])
+    members = [lines[row] for row, _ in part]
+    predicting = [path[member.predicting] for path, member in zip(paths, members, strict=True)]
+    return Pack(
+        tuple(row for row, _ in part),
+        torch.from_numpy(np.concatenate(ids))[None],
+        torch.from_numpy(np.concatenate(positions, axis=1))[:, None],
+        tuple(found), tuple(shown), plan(paths, [common for _, common in part], count),
+        torch.from_numpy(np.concatenate(predicting)),
+        torch.from_numpy(np.concatenate([member.response for member in members])),
+        sum(len(member) for member in members),
+    )  # fmt: skip
+
+
+def packed_hidden(trunk: torch.nn.Module, pack: Pack) -> Tensor:
+    """Hidden states [responses, width] from which the members' responses are predicted.
+
+    trunk: the base model of one that has `varlen.install`ed.
+    """
+    device = pack.ids.device
+    images: dict[str, Any] = {}
+    if pack.shown:
+        images["mm_encoder_outputs"] = {"image": _images(trunk, pack)}
+    hidden = trunk(
+        input_ids=pack.ids, position_ids=pack.positions, plan=pack.plan, use_cache=False,
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),  # made already: the plan stands for it
+        **images,
+    ).last_hidden_state  # fmt: skip
+    return hidden[0].index_select(0, pack.predicting)
+
+
+def _images(trunk: torch.nn.Module, pack: Pack) -> SimpleNamespace:
+    """What the language model takes of the pack's screens: those of one size in one pass, each once."""
+    sizes: dict[tuple[int, ...], list[int]] = {}
+    for number, screen in enumerate(pack.screens):
+        sizes.setdefault(screen.grid, []).append(number)
+    device = pack.ids.device
+    levels: list[Any] = [None] * len(pack.screens)
+    for grid, numbers in sizes.items():
+        # In memory of torch's own, as in `policy.vision`.
+        pixels = torch.cat([torch.from_numpy(pack.screens[number].pixels) for number in numbers]).to(device)
+        out = trunk.get_image_features(
+            pixels,
+            torch.tensor([grid] * len(numbers), device=device),
+            return_dict=True,
+            **_together(trunk, pixels, numbers),
+        )
+        parts = zip(out.pooler_output, *(getattr(out, "deepstack_features", None) or ()), strict=True)
+        for number, part in zip(numbers, parts, strict=True):
+            levels[number] = part
+    first, *deeper = zip(*(levels[number] for number in pack.shown), strict=True)
+    return SimpleNamespace(pooler_output=list(first), deepstack_features=[list(level) for level in deeper])
+
+
+def _together(trunk: torch.nn.Module, pixels: Tensor, numbers: Sequence[int]) -> dict[str, Any]:
+    """Screens of one size attend side by side, where the tower has no windows."""
+    if trunk.config.model_type != "qwen3_vl":
+        return {}
+    whole = torch.tensor([0, len(pixels)], dtype=torch.int32, device=pixels.device)
+    return {"cu_seqlens": whole, "screens": len(numbers)}

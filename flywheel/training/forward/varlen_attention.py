@@ -1,0 +1,147 @@
+"""Attention over a pack: each sample's own tokens attend to its path and to nothing else, and nothing is padded but
+this one product, by a little.
+
+In a transformer of this kind all but attention works on tokens one by one, so samples of any lengths can lie in one
+row of tokens. For attention alone they are put side by side again, in groups of like length: a group's waste is
+bounded, and of the whole pass attention is the smaller part. Screens go through the vision tower together, those of
+one size at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from flywheel.training.pretrain.patches import quick_patches
+
+NAME = "flywheel_packed"
+SUPPORTED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+_WASTE = 0.25  # of a group's scores, at most
+_SMALL = 20_000  # scores of a head: waste below it costs less than one more group
+_LARGE = 1 << 19  # and above it a group is closed: its scores would leave the caches
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Samples of like length. queries: int64 [samples, longest tail], keys: int64 [samples, longest path]: tokens of
+    the pack, 0 where there is none. mask: bool [samples, 1, longest tail, longest path]."""
+
+    queries: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Who attends to whom in a pack. outputs: int64 [tokens], the place of each token in the groups' results."""
+
+    groups: tuple[Group, ...]
+    outputs: Tensor
+
+    def to(self, device: torch.device) -> Plan:
+        groups = tuple(Group(*(part.to(device) for part in vars(group).values())) for group in self.groups)
+        return Plan(groups, self.outputs.to(device))
+
+
+def plan(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> Plan:
+    """paths: of each sample the pack's tokens from its first to its last, int64 [length]. shared: how many of them an
+    earlier sample has already; the others are its tail. tokens: in the pack, each in exactly one tail."""
+    own = [row for row in range(len(paths)) if len(paths[row]) > shared[row]]
+    own.sort(key=lambda row: (-len(paths[row]), shared[row], row))
+    groups, places, at = [], np.zeros(tokens, dtype=np.int64), 0
+    for rows in _alike(own, [len(path) for path in paths], shared):
+        tails = [len(paths[row]) - shared[row] for row in rows]
+        longest, wide = max(tails), max(len(paths[row]) for row in rows)
+        queries, keys = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), wide), np.int64)
+        mask = np.zeros((len(rows), 1, longest, wide), dtype=bool)
+        for number, (row, tail) in enumerate(zip(rows, tails, strict=True)):
+            path = paths[row]
+            queries[number, :tail], keys[number, : len(path)] = path[-tail:], path
+            mask[number, 0, :tail] = np.arange(wide) <= (shared[row] + np.arange(tail))[:, None]
+            places[path[-tail:]] = at + number * longest + np.arange(tail)
+        at += queries.size
+        groups.append(Group(*(torch.from_numpy(part) for part in (queries, keys, mask))))
+    return Plan(tuple(groups), torch.from_numpy(places))
+
+
+def _alike(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[list[int]]:
+    """Rows cut into groups with little waste."""
+    groups: list[list[int]] = []
+    longest = wide = real = 0
+    for row in order:
+        tail = lengths[row] - shared[row]
+        if groups:
+            most, width = max(longest, tail), max(wide, lengths[row])
+            padded = (len(groups[-1]) + 1) * most * width
+            waste = padded - real - tail * lengths[row]
+            if (waste <= _WASTE * padded or waste <= _SMALL) and padded <= _LARGE:
+                groups[-1].append(row)
+                longest, wide, real = most, width, real + tail * lengths[row]
+                continue
+        groups.append([row])
+        longest, wide, real = tail, lengths[row], tail * lengths[row]
+    return groups
+
+
+def install(model: PreTrainedModel) -> bool:
+    """Make a model of the Qwen-VL family able to read packs; its other passes are the library's. False where it is of
+    another family: then samples are padded."""
+    if model.config.model_type not in SUPPORTED:
+        return False
+    model.set_attn_implementation(NAME)
+    quick_patches(model)
+    return True
+
+
+def attend(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    *, plan: Plan | None = None, screens: int = 0, scaling: float | None = None, **kwargs,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """[1, heads, tokens, width] each -> [1, tokens, heads, width].
+
+    plan: of a pack, for the language model's layers. screens: how many of one size lie behind one another, for the
+    vision tower's. Without either it is the library's attention.
+    """
+    if plan is not None:
+        return _packed(query, key, value, plan, scaling), None
+    if screens:
+        rows = (part[0].unflatten(1, (screens, -1)).transpose(0, 1) for part in (query, key, value))
+        return _mixed(*rows, None, scaling).transpose(1, 2).flatten(0, 1)[None], None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float) -> Tensor:
+    (heads, tokens, width), kept = query.shape[1:], key.shape[1]
+    flat = [part[0].transpose(0, 1).reshape(tokens, -1) for part in (query, key, value)]
+    results = []
+    for group in plan.groups:
+        count, longest = group.queries.shape
+        asked = functional.embedding(group.queries, flat[0]).view(count, longest, kept, heads // kept, width)
+        asked = asked.permute(0, 2, 3, 1, 4)  # [samples, key heads, queries of a key head, tail, width]
+        seen = [
+            functional.embedding(group.keys, part).view(count, -1, kept, width).transpose(1, 2) for part in flat[1:]
+        ]
+        mixed = _mixed(asked, *(part[:, :, None] for part in seen), group.mask[:, None], scaling)
+        results.append(mixed.permute(0, 3, 1, 2, 4).reshape(count * longest, heads * width))
+    mixed = functional.embedding(plan.outputs, torch.cat(results))
+    return mixed.view(1, tokens, heads, width)
+
+
+def _mixed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """Two products around a softmax: on a CPU quicker than the fused kernel, slow in its gradient for narrow heads."""
+    scores = torch.matmul(query * scaling, key.transpose(-1, -2)).float()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return torch.matmul(scores.softmax(-1).to(value.dtype), value)
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,202 @@
+"""The gradient steps of every training: plain torch, or DeepSpeed's ZeRO 1 to 3, behind one contract and one loop.
+
+CT, SFT, RL's policy and value model, and pretraining all take theirs by `gradient_step`. Several
+processes (`crew`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them, as
+the loss is (`ppo.py`: sums over the tokens, divided by their number in the global batch). So how many processes there
+are, and which engine, changes the losses by rounding alone (tests/test_engines.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from flywheel.errors import TrainingError
+from flywheel.settings import Optimizer
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """One trained module with its optimiser. rank, size: this process, and how many there are. holds_weights: whether
+    its `state_dict` has the module's weights, too.
+
+    Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
+    """
+
+    rank: int
+    size: int
+    module: nn.Module
+    holds_weights: bool
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's forward pass."""
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this process's part of the loss. last: the next call is `step`."""
+
+    def step(self, rate: float) -> float:
+        """Add up the gradients of the processes, cut their norm to max_grad_norm, take a step at this learning rate.
+
+        Returns the norm before the cut.
+        """
+
+    def full(self) -> Any:
+        """A context in which the module holds its whole weights, also where the processes share them out."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, of all processes, as it is now: later steps do not change it."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class TorchEngine:
+    """AdamW in every process, with all of the weights."""
+
+    holds_weights = False
+
+    def __init__(self, module: nn.Module, chosen: Optimizer) -> None:
+        self.module, self._norm = module, chosen.max_grad_norm
+        self.rank, self.size = processes()
+        self.optimizer = adamw(list(module.parameters()), chosen)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        loss.backward()
+
+    def step(self, rate: float) -> float:
+        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        if self.size > 1:
+            _add_up(parameters)
+        norm = float(nn.utils.clip_grad_norm_(parameters, self._norm))
+        set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        yield
+
+    def state_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(self.optimizer.state_dict())  # torch's own is the tensors that the next step changes
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+
+
+def open_engine(module: nn.Module, chosen: Optimizer) -> Engine:
+    """The engine that the settings name. Raises TrainingError where DeepSpeed is not installed."""
+    if chosen.engine == "torch":
+        return TorchEngine(module, chosen)
+    from flywheel.training.parallel.zero import ZeroEngine
+
+    return ZeroEngine(module, chosen)
+
+
+def gradient_step(
+    engine: Engine,
+    mine: Sequence[tuple[T, float]],
+    loss_of: Callable[[T], tuple[Tensor, Sequence[float]]],
+    rate: float,
+    *,
+    what: str,
+    where: str,
+) -> tuple[list[float], float]:
+    """One gradient step on a batch that the processes share, in as many passes as this one has parts of it.
+
+    mine: the parts of this process, each with the weight of its loss (`rounds`; 0: a part that only fills up).
+    loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise. what,
+    where: how errors name the step.
+
+    Returns ([loss, *figures] of the whole batch, the gradient's norm before it was cut). Raises TrainingError where
+    the loss or the norm is not finite; all processes see what one has met.
+    """
+    sums: list[float] = []
+    for number, (part, weight) in enumerate(mine):
+        loss, figures = loss_of(part)
+        loss = loss * weight
+        engine.backward(loss, last=number == len(mine) - 1)
+        found = [float(loss.detach()), *figures] if weight else [0.0] * (1 + len(figures))
+        sums = [total + more for total, more in zip(sums or [0.0] * len(found), found, strict=True)]
+    sums = added(sums, engine)
+    _check(sums[0], f"the loss of {what}", where)
+    norm = engine.step(rate)
+    _check(norm, f"the gradient's norm of {what}", where)
+    return sums, norm
+
+
+def _check(value: float, what: str, where: str) -> None:
+    if not math.isfinite(value):
+        raise TrainingError(f"{what} is {value}", where=where, fix="lower the learning rate")
+
+
+def processes() -> tuple[int, int]:
+    """(rank, number) of the processes that train together."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+
+
+def rounds(parts: Sequence[T], engine: Engine) -> list[tuple[T, float]]:
+    """This process's parts, each with weight 1. All processes get as many, since their passes wait for one another:
+    one that has none left takes a part with weight 0."""
+    count = -(-len(parts) // engine.size)
+    places = [number * engine.size + engine.rank for number in range(count)]
+    return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
+
+
+def added(numbers: Sequence[float], engine: Engine) -> list[float]:
+    """Sums over the processes."""
+    if engine.size == 1:
+        return list(numbers)
+    total = torch.tensor(list(numbers), dtype=torch.float64, device=_device(engine.module))
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def collected(mine: T, engine: Engine) -> list[T]:
+    """What each process has, by rank; it is pickled on the way."""
+    if engine.size == 1:
+        return [mine]
+    every: list[Any] = [None] * engine.size
+    dist.all_gather_object(every, mine)
+    return every
+
+
+def adamw(parameters: Sequence[nn.Parameter], chosen: Optimizer) -> torch.optim.AdamW:
+    """Its rate is set at each step."""
+    return torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, chosen.beta2), weight_decay=chosen.weight_decay)
+
+
+def set_rate(optimizer: Any, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
+def _add_up(parameters: Sequence[nn.Parameter]) -> None:
+    """Sum the gradients over the processes in one exchange. What no process has a gradient of is left without one, as
+    one process alone would leave it: its optimiser then neither moves nor decays it."""
+    there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+    there = there.to(parameters[0].device)
+    dist.all_reduce(there, dist.ReduceOp.MAX)
+    trained = [parameter for parameter, anywhere in zip(parameters, there.tolist(), strict=True) if anywhere]
+    for parameter in trained:
+        if parameter.grad is None:  # another process has had such a part
+            parameter.grad = torch.zeros_like(parameter)
+    flat = torch.cat([parameter.grad.reshape(-1) for parameter in trained])
+    dist.all_reduce(flat)
+    for piece, parameter in zip(flat.split([parameter.numel() for parameter in trained]), trained, strict=True):
+        parameter.grad.copy_(piece.view_as(parameter))

@@ -1,0 +1,84 @@
+"""What one RL algorithm decides, and where it is found by its name, `rl.algorithm`.
+
+Rollouts, the reading of the policy, minibatches, gradient steps and the state on disk are the same for all, and none of
+them asks which algorithm runs. A file of `algorithms/` that is named as its algorithm and registers it is all that one
+more takes; so is `ALGORITHMS[name] = ...` anywhere before the run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from flywheel.errors import BadInput
+from flywheel.settings import Rl
+from flywheel.training.rl import algorithms
+from flywheel.training.rl.gae import TurnEstimates
+
+if TYPE_CHECKING:  # names are looked up before anything of torch is wanted, which takes seconds
+    from torch import Tensor
+
+    from flywheel.training.rl.ppo import PolicyTerms, TokenBatch
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """A whole trajectory as an algorithm sees it. task_id: trajectories of one task are a group. rewards: of each step,
+    shaped. lengths: trainable tokens of each step.
+
+    Where the algorithm needs V: values, one array a step, [its tokens]; and of a trajectory that a limit cut off
+    `bootstrap`, V behind its last token, and `outcome`, what it had earned by then, both 0 where it really ended (there
+    the outcome is among the rewards). Without V the outcome is always among the rewards.
+    """
+
+    task_id: str
+    rewards: tuple[float, ...]
+    lengths: tuple[int, ...]
+    values: tuple[np.ndarray, ...] = ()
+    bootstrap: float = 0.0
+    outcome: float = 0.0
+
+
+class Algorithm(Protocol):
+    """whole_groups: a batch has all of a task's trajectories, since they are compared with one another.
+
+    needs_value: there is a value model. It is pretrained, read before each step (`Rewarded.values`) and trained on
+    the `returns` of the estimates.
+    """
+
+    whole_groups: bool
+    needs_value: bool
+
+    def advantages(self, batch: Sequence[Rewarded], rl: Rl) -> list[TurnEstimates]:
+        """What the loss weighs each token by, and V's targets: one estimate a trajectory, in the order of the batch."""
+
+    def loss(self, part: TokenBatch, rl: Rl) -> tuple[Tensor, PolicyTerms]:
+        """A part's share of the minibatch's loss, with gradient: a sum over its tokens, divided by the minibatch's
+        (`part.tokens`), so that parts and processes add up. And what the step's figures are made of."""
+
+
+ALGORITHMS: dict[str, Algorithm] = {}  # by the name that rl.algorithm calls it by
+
+
+def names() -> list[str]:
+    """What rl.algorithm may be, without importing any."""
+    return sorted({*ALGORITHMS, *(module.name for module in pkgutil.iter_modules(algorithms.__path__))})
+
+
+def check(name: str) -> None:
+    """Raises BadInput where there is none of this name."""
+    if name not in names():
+        raise BadInput(f"there is no algorithm {name!r}", where="rl.algorithm", fix=f"known are {', '.join(names())}")
+
+
+def find(name: str) -> Algorithm:
+    """Raises BadInput where there is none of this name."""
+    check(name)
+    if name not in ALGORITHMS:
+        importlib.import_module(f"{algorithms.__name__}.{name}")
+    return ALGORITHMS[name]

@@ -1,0 +1,238 @@
+"""From episodes to training samples: shaped rewards, values, advantages per trajectory, and only then the cut.
+
+The denominator of the policy's ratio are the log-probabilities as sampled: those that the policy recorded when it drew
+the token, at the sampling temperature. Each token has those of the weights that really drew it, so a trajectory that
+several weight versions sampled needs nothing more: the surrogate is a sum over tokens, and each term's denominator is
+its own sampler.
+One forward pass of the policy as it is gives the hidden states that V reads, and the same log-probabilities once more:
+on samples of the newest weights the two must agree (`mismatch`); on older ones they show how far the policy has moved
+on (`drift`), and the step's own move is clipped around them (`ppo.policy_loss`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flywheel.agent.history_summary import open_summarizer
+from flywheel.errors import TrainingError
+from flywheel.policy.encoding import Encoded, Encoder
+from flywheel.reward.shaping import Shaping, shape
+from flywheel.rollout.episode import Episode
+from flywheel.rollout.history import step_context
+from flywheel.rollout.rollout_log import Outcome
+from flywheel.sandbox.env import Task
+from flywheel.settings import Rl, Settings
+from flywheel.training.forward.policy_forward import Item
+from flywheel.training.parallel.engine import collected, rounds
+from flywheel.training.rl.algorithm import Rewarded, find
+from flywheel.training.rl.learner import Learner
+from flywheel.training.samples import Sample, agent_samples
+
+
+@dataclass(frozen=True)
+class Experience:
+    """One trajectory. samples, rewards: of each step. score, success (V = 1): of its verdict.
+
+    beyond: the context that would have come next where a limit cut the trajectory off, else None. think_lengths:
+    tokens of each step's thought.
+    """
+
+    trajectory_id: str
+    samples: tuple[Sample, ...]
+    rewards: tuple[float, ...]
+    score: float
+    success: bool
+    beyond: Encoded | None
+    task_id: str = ""
+    think_lengths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One training sample: a step with the advantages, value targets and values of its tokens, [response].
+
+    old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
+    these sampled it (`fresh`). apart: [response], |recomputed - sampled| under the weights as they are. hidden: what V
+    reads, [response, width]. returns, values, hidden: None where there is no V. item: the sample as the model reads it.
+    """
+
+    sample: Sample
+    task_id: str
+    advantages: np.ndarray
+    returns: np.ndarray | None
+    values: np.ndarray | None
+    old_logprobs: np.ndarray
+    proximal: np.ndarray
+    apart: np.ndarray
+    fresh: bool
+    hidden: Tensor | None
+    success: bool
+    item: Item
+
+
+def experiences(
+    episodes: Sequence[Episode],
+    outcomes: Sequence[Outcome],
+    tasks: Mapping[str, Task],
+    encoder: Encoder,
+    settings: Settings,
+) -> list[Experience]:
+    """Sorted by trajectory_id; episodes without a step are left out. outcomes: of each episode. tasks: by task_id."""
+    shaping = Shaping(
+        settings.rl.format_penalty,
+        settings.policy.max_new_tokens,
+        settings.rl.length_buffer,
+        settings.rl.length_penalty,
+        settings.rl.step_penalty,
+    )
+    pairs = [(episode, outcome) for episode, outcome in zip(episodes, outcomes, strict=True) if episode.steps]
+    return [
+        _experience(episode, outcome, tasks[episode.trajectory.task_id], encoder, settings, shaping)
+        for episode, outcome in sorted(pairs, key=lambda pair: pair[0].id)
+    ]
+
+
+def _experience(
+    episode: Episode, outcome: Outcome, task: Task, encoder: Encoder, settings: Settings, shaping: Shaping
+) -> Experience:
+    summarizer = open_summarizer(settings)
+    samples = agent_samples(
+        [episode.trajectory], episode.steps, episode.images, encoder, settings.policy, parse_errors=True,
+        summarizer=summarizer,
+    )  # fmt: skip
+    # Encoded now: passes over them, and processes that read them, are several.
+    samples = [replace(sample, prompt=sample.context) for sample in samples]
+    # A goal that was reached is an end, also where the limit came in the same step.
+    cut_off = episode.trajectory.status != "completed" and not outcome.success
+    beyond = None
+    if cut_off and settings.rl.bootstrap and find(settings.rl.algorithm).needs_value:  # else there is no V to end in
+        context = step_context(
+            task.instruction, episode.steps, episode.images, episode.last_screen, settings.policy,
+            count=encoder.count, summarizer=summarizer,
+        )  # fmt: skip
+        beyond = encoder.encode(context)
+    rewards = shape(
+        # What follows a cut-off trajectory, its outcome with it, is in the bootstrap (`gae.estimate`).
+        0.0 if beyond is not None else outcome.score,
+        [len(sample.response) for sample in samples],
+        [bool(step.parse_error) for step in episode.steps],
+        shaping,
+        task.max_steps,
+    )
+    thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in episode.steps)
+    return Experience(
+        episode.id, tuple(samples), rewards, outcome.score, outcome.success, beyond, task.task_id, thoughts
+    )  # fmt: skip
+
+
+def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[Turn], float]:
+    """Values and advantages over each whole trajectory, as the learner's algorithm has them, then one turn a step; and
+    the mean horizon in tokens (NaN where the algorithm has none).
+
+    Raises TrainingError, naming trajectory and step, for an empty batch, a trajectory or step without a trainable
+    token, a reward or log-probability that is not finite, and a step whose log-probabilities nobody knows.
+    """
+    if not batch:
+        raise TrainingError("the batch is empty", where="RL", fix="check the rollout's log for what became of it")
+    for experience in batch:
+        _check(experience)
+    items = [[learner.reader.item(s.context, s.response) for s in experience.samples] for experience in batch]
+    # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
+    valued = learner.value is not None
+    cut = [number for number, experience in enumerate(batch) if valued and experience.beyond is not None]
+    beyond = [learner.reader.item(batch[number].beyond, (0,)) for number in cut]
+    states = iter(_read(learner, [*(item for some in items for item in some), *beyond], rl))
+    mine = [[next(states) for _ in some] for some in items]
+    ends = {number: float(_values(learner, hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}
+    rewarded = [
+        Rewarded(
+            experience.task_id, experience.rewards, tuple(len(item.response) for item in some),
+            tuple(_values(learner, hidden) for hidden, _, _ in states_of) if valued else (),
+            bootstrap=ends.get(number, 0.0), outcome=experience.score if number in ends else 0.0,
+        )
+        for number, (experience, some, states_of) in enumerate(zip(batch, items, mine, strict=True))
+    ]  # fmt: skip
+    estimates = learner.algorithm.advantages(rewarded, rl)
+    result = []
+    for experience, some, states_of, one, got in zip(batch, items, mine, rewarded, estimates, strict=True):
+        for row, (sample, item, (hidden, *logs)) in enumerate(zip(experience.samples, some, states_of, strict=True)):
+            fresh = sample.version in (None, learner.version)
+            old, apart = _as_sampled(sample, *logs, fresh, rl)
+            result.append(
+                Turn(
+                    sample, experience.task_id, got.advantages[row], got.returns[row] if valued else None,
+                    one.values[row] if valued else None, old, old if fresh else logs[0], apart, fresh, hidden,
+                    experience.success, item,
+                )
+            )  # fmt: skip
+    return result, float(np.mean([got.horizon for got in estimates]))
+
+
+def _values(learner: Learner, hidden: Tensor) -> np.ndarray:
+    """V [...] of hidden states [..., width]."""
+    return learner.value.evaluate(hidden).double().cpu().numpy()
+
+
+def _check(experience: Experience) -> None:
+    where = f"trajectory {experience.trajectory_id}"
+    if not experience.samples:
+        raise TrainingError("it has no trainable token", where=where, fix="leave out what has no step")
+    for sample, reward in zip(experience.samples, experience.rewards, strict=True):
+        step = f"{where}, step {sample.step}"
+        if not sample.response:
+            raise TrainingError("it has no trainable token", where=step, fix="the policy must record its tokens")
+        if not np.isfinite(reward):
+            raise TrainingError(f"the reward is {reward}", where=step, fix="check the scorers and rl's penalties")
+        known = [logs for logs in (sample.logprobs, sample.sampled_logprobs) if logs]
+        if not known:
+            raise TrainingError("it has no log-probabilities as sampled", where=step, fix="RL takes the model's steps")
+        for logs in known:
+            if len(logs) != len(sample.response) or not np.isfinite(logs).all():
+                raise TrainingError(
+                    f"{len(sample.response)} tokens, {int(np.isfinite(logs).sum())} log-probabilities that are finite",
+                    where=step,
+                )
+
+
+def _as_sampled(
+    sample: Sample, tempered: np.ndarray, natural: np.ndarray, fresh: bool, rl: Rl
+) -> tuple[np.ndarray, np.ndarray]:
+    """The log-probabilities that the ratio is taken against, and how far the recomputed ones are from what the policy
+    recorded. tempered, natural: recomputed, at the sampling temperature and at 1."""
+    if sample.sampled_logprobs:
+        old = np.asarray(sample.sampled_logprobs, dtype=np.float32)
+        return old, np.abs(tempered - old)
+    recorded = np.asarray(sample.logprobs, dtype=np.float32)
+    apart = np.abs(natural - recorded)
+    if rl.temperature == 1:
+        return recorded, apart
+    if fresh:  # a server that says only those at temperature 1; its weights are at hand
+        return tempered, apart
+    raise TrainingError(
+        f"older weights sampled it at temperature {rl.temperature:g}, and recorded log-probabilities at 1 alone",
+        where=f"trajectory {sample.trajectory_id}, step {sample.step}",
+        fix="set rl.temperature to 1 or rl.max_staleness to 0",
+    )
+
+
+@torch.no_grad()
+def _read(learner: Learner, items: Sequence[Item], rl: Rl) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
+    """Of each item's response the hidden states [response, width], where V reads them, and the log-probabilities
+    [response], at the sampling temperature and at 1. Several processes read a part each."""
+    found = {}
+    for part, weight in rounds(learner.reader.parts(items, rl, learner.actor.size), learner.actor):
+        hidden, _, *logprobs = learner.actor.forward(part, rl.temperature, 1.0)
+        ends = np.cumsum([len(items[member].response) for member in part.members])[:-1].tolist()
+        if weight:
+            pieces = [hidden.detach().tensor_split(ends), *(np.split(read.cpu().numpy(), ends) for read in logprobs)]
+            found |= {
+                member: (state.clone() if learner.value is not None else None, tempered.copy(), natural.copy())
+                for member, state, tempered, natural in zip(part.members, *pieces, strict=True)
+            }
+    every = {member: read for mine in collected(found, learner.actor) for member, read in mine.items()}
+    return [every[member] for member in range(len(items))]

@@ -1,0 +1,47 @@
+"""What each training process of RL does: fit V, take the algorithm's steps, read and write weights and state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import load_model, save_checkpoint
+from flywheel.settings import Rl
+from flywheel.training.rl.algorithm import Algorithm
+from flywheel.training.rl.experience import Experience, turns
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.value_pretraining import pretrain_value
+
+
+class Trainer:
+    """All processes that train together (`crew`) make the same calls; the first one alone writes files."""
+
+    def __init__(self, folder: Path, rl: Rl, seed: int, algorithm: Algorithm) -> None:
+        """folder: the checkpoint it begins with. seed: of the value model's first weights."""
+        self.rl, self.encoder = rl, Encoder.from_folder(folder)
+        self.learner = Learner(load_model(folder, device=rl.device), rl, seed, algorithm)
+
+    def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
+        """Value pretraining; its figures."""
+        found = pretrain_value(self.learner, batch, self.rl, seed)
+        return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
+
+    def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
+        """One RL step on the batch; the figures of `ppo_update`, and horizon."""
+        found, horizon = turns(batch, self.learner, self.rl)
+        return ppo_update(self.learner, found, self.rl, seed) | {"horizon": horizon}
+
+    def write(self, folder: Path) -> None:
+        """The policy's weights as a checkpoint folder."""
+        with self.learner.gathered():
+            if self.learner.first:
+                save_checkpoint(self.learner.policy, self.encoder, folder)
+
+    def save(self, path: Path, about: dict[str, Any]) -> None:
+        self.learner.save(path, about)
+
+    def load(self, path: Path, key: str) -> dict[str, Any] | None:
+        return self.learner.load(path, key)
