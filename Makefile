@@ -18,7 +18,7 @@ test-fast: setup-test ## the tests of the files that take no five seconds each: 
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed
-	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_crew.py tests/test_supervised.py
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_workers.py tests/test_supervised.py
 
 lint: setup-test ## check style and imports
 	.venv/bin/ruff check .

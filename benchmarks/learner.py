@@ -35,7 +35,7 @@ from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.synthesis.tasks import make_tasks
 from flywheel.training.forward.sequence_packing import packs
-from flywheel.training.rl.experience import Experience, experiences, turns
+from flywheel.training.rl.experience import Experience, experiences, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.update import ppo_update
 
@@ -72,7 +72,7 @@ class Side:
 
     def step(self, batch: Sequence[Experience]) -> dict[str, float]:
         begin = time.perf_counter()
-        cut, _ = turns(batch, self.learner, self.rl)
+        cut, _ = step_samples(batch, self.learner, self.rl)
         figures = ppo_update(self.learner, cut, self.rl, 1)
         self.seconds.append(time.perf_counter() - begin)
         return figures
@@ -129,7 +129,7 @@ def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetition
     samples = [sample for experience in batch for sample in experience.samples]
     tokens = sum(len(sample.response) for sample in samples)
     reader = sides["ours"].learner.reader
-    lines = [reader.item(sample.context, sample.response).line for sample in samples]
+    lines = [reader.item(sample.context, sample.response).sequence for sample in samples]
     read = packs(lines, rl.pack_tokens)
     lengths = np.array([len(line) for line in lines])
     facts = {

@@ -30,7 +30,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 # Files that take five seconds of a core or more, the longest first (`test_` and `.py` left out). `make test-fast`
 # leaves them out. One that is missing here costs nothing but balance.
 SLOW = (
-    "turn", "sites", "games", "env_hostile", "control", "pretrain", "dialogs", "third_party", "trial", "crew",
+    "turn", "sites", "games", "env_hostile", "control", "pretrain", "dialogs", "third_party", "trial", "workers",
     "controls", "manifest_pages", "env_worlds", "env_browser", "ppo_training", "serve", "rl_killed", "flows",
     "rl_stream", "recovery", "races", "engines", "versioning", "publisher", "env_pool", "bench_worlds",
     "remote_policy", "page_servers", "rl_processes", "page_command", "policy_conformance", "pool_chaos",

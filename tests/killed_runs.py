@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lamps import LampEnv, Lamps, settings, task
 
-from flywheel.rollout.rollout_log import Ledger
+from flywheel.rollout.rollout_log import RolloutLog
 from flywheel.scoring import verifiers
 from flywheel.training.rl import run as rl
 
@@ -53,19 +53,19 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
             moments.one()
             return await super().step(action)
 
-    class Traced(Ledger):
-        def accept(self, ticket, episode, score, success):
-            super().accept(ticket, episode, score, success)
-            trace.write(json.dumps({"accepted": ticket.ordinal, "id": episode.id}) + "\n")
+    class Traced(RolloutLog):
+        def accept(self, request, episode, score, success):
+            super().accept(request, episode, score, success)
+            trace.write(json.dumps({"accepted": request.ordinal, "id": episode.id}) + "\n")
 
     def update(run, batch, real=rl._Run._update):
-        used = [[ticket.ordinal, episode.id] for ticket, episode in batch.episodes]
+        used = [[request.ordinal, episode.id] for request, episode in batch.episodes]
         trace.write(json.dumps({"step": batch.step, "used": used}) + "\n")
         figures = real(run, batch)
         moments.one()
         return figures
 
-    rl.Ledger, rl._Run._update = Traced, update
+    rl.RolloutLog, rl._Run._update = Traced, update
     # Half of the tasks are solved, so that there is something to learn.
     verifiers.score = lambda task, state: float(task.params["side"] == "left")
     result = rl.train_rl(

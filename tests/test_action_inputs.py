@@ -8,7 +8,7 @@ import pytest
 
 from flywheel.agent import actions as act
 from flywheel.agent.specimens import action as draw
-from flywheel.sandbox.inputs import Hands, pack, unpack
+from flywheel.sandbox.inputs import InputDriver, pack, unpack
 
 NONE_OF_ITS = [
     act.LongPress(act.Point(0.5, 0.5)), act.OpenApp("Maps"), act.PressHome(), act.PressBack(), act.Terminal("ls"),
@@ -18,12 +18,12 @@ NONE_OF_ITS = [
 
 @pytest.mark.parametrize("action", NONE_OF_ITS, ids=lambda action: type(action).__name__)
 async def test_what_a_page_cannot_do_is_said(action):
-    hands = Hands(100, 100)  # no page: it is not touched
+    hands = InputDriver(100, 100)  # no page: it is not touched
     assert await hands.do(action, None, (), "http://a.test/") == f"a browser page has no {act.NAMES[type(action)]}"
 
 
 async def test_waiting_and_ending_need_no_hands():
-    hands = Hands(100, 100)
+    hands = InputDriver(100, 100)
     for action in (act.Wait(), act.Finished("x"), act.CallUser()):
         assert await hands.do(action, None, (), "http://a.test/") == ""
 

@@ -18,7 +18,7 @@ from flywheel.scoring import verifiers
 from flywheel.settings import Rl
 from flywheel.training.rl import algorithm
 from flywheel.training.rl.algorithm import ALGORITHMS, Rewarded
-from flywheel.training.rl.experience import turns
+from flywheel.training.rl.experience import step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.ppo import TokenBatch
 from flywheel.training.rl.run import train_rl
@@ -96,12 +96,12 @@ def test_a_step_makes_likelier_what_was_better(folder, name):
     rl = Rl(algorithm=name, actor_lr=1e-3, warmup=0, positive_nll=0.0, minibatch=64, max_mismatch=100)
     made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
     assert (made.value is not None) == algorithm.find(name).needs_value
-    cut, horizon = turns(batch, made, rl)
+    cut, horizon = step_samples(batch, made, rl)
     figures = ppo_update(made, cut, rl, 1)
     # What V explains, and how far a reward reaches, are figures of algorithms that have V.
     assert ("value_loss" in figures, np.isfinite(horizon)) == (made.value is not None,) * 2
     made.version = 0  # so that the same samples are read as fresh ones
-    again, _ = turns([replace(e, samples=tuple(replace(s, version=9) for s in e.samples)) for e in batch], made, rl)
+    again, _ = step_samples([replace(e, samples=tuple(replace(s, version=9) for s in e.samples)) for e in batch], made, rl)
     moved = [(one.advantages * (two.proximal - one.old_logprobs)).sum() for one, two in zip(cut, again, strict=True)]
     assert sum(moved) > 0
 

@@ -14,7 +14,7 @@ from lamps import task as lamp
 
 from flywheel.errors import TrainingError
 from flywheel.settings import Rl
-from flywheel.training.rl.curriculum import Curriculum, Tally, mixed
+from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, mixed
 
 RL = Rl(samples=4, curriculum_floor=0.2, curriculum_memory=0.7, curriculum_rise=0.6)
 ALWAYS, NEVER, HALF = [True] * 4, [False] * 4, [True, False, True, False]
@@ -122,7 +122,7 @@ def test_outcomes_of_earlier_iterations_are_the_prior():
     tasks = [*(make(n) for n in range(3)), *(make(n, level=2) for n in range(3, 5))]
     kind = ("tiles", "lamp", 1)
     outcomes = [("k000", kind, False)] * 40 + [("older", kind, True)] * 90 + [("k001", kind, True)] * 2
-    tally = Tally.of(outcomes)
+    tally = PastOutcomes.of(outcomes)
     assert tally.tasks["k001"] == (2, 2)
     assert tally.kinds[kind] == (92, 132)
     curriculum = Curriculum(tasks, RL, seed=0, prior=tally)

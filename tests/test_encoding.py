@@ -22,7 +22,7 @@ from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.settings import Policy
 from flywheel.synthesis import words
 from flywheel.synthesis.scenes.scene import Question
-from flywheel.training.pretrain.question_batch import IGNORED, Packer
+from flywheel.training.pretrain.question_batch import IGNORED, QuestionCollator
 
 ANSWER = "Thought: I click the red tile.\nAction: click(point='<point>52 31</point>')"
 
@@ -126,14 +126,14 @@ def test_pixels_are_the_image_processors(encoder, size):
 def test_patches_of_many_screens_are_the_image_processors(encoder):
     pixels = np.random.default_rng(0).integers(0, 255, (3, 224, 224, 3), dtype=np.uint8)
     expected, _ = encoder.patches([Picture.fromarray(one) for one in pixels])
-    np.testing.assert_array_equal(Packer(encoder, 224).patches(pixels).numpy(), expected)
+    np.testing.assert_array_equal(QuestionCollator(encoder, 224).patches(pixels).numpy(), expected)
 
 
 def test_packed_questions_are_computed_as_if_alone(encoder, model):
     pixels = np.random.default_rng(0).integers(0, 255, (2, 224, 224, 3), dtype=np.uint8)
     texts = [[("Click the red tile.", ANSWER), ("What is at 52 31?", "red tile")], [("Describe the screen.", "empty")]]
     asked = [[Question("", *pair) for pair in pairs] for pairs in texts]
-    packed = Packer(encoder, 224).pack(pixels, asked)
+    packed = QuestionCollator(encoder, 224).pack(pixels, asked)
     with torch.no_grad():
         logits = model(**packed.inputs).logits
     for row, questions in enumerate(asked):

@@ -149,7 +149,7 @@ async def test_a_recording_plays_in_a_browser(pool, tmp_path):
     assert frames == [True, 4, 224]
 
 
-async def test_memory_stays_flat_as_browsers_are_replaced():
+async def test_step_history_stays_flat_as_browsers_are_replaced():
     """Each browser serves its share and no more; nothing of the old ones stays."""
     settings = Sandbox(browsers=1, pages=1, timeout_s=30, recycle_after=4)
     async with open_sandbox(Settings(sandbox=settings)) as pool:

@@ -53,14 +53,14 @@ def test_an_unknown_stage_is_refused(name):
 
 
 CENSUS = """
-from flywheel.stages import inputs as data
+from flywheel.stages import inputs
 from flywheel.stages.base import StageResult, single
 from flywheel.store import metrics
 from flywheel.store.artifacts import Partition
 
 
 def _work(ctx, folder):
-    return len(data.rows(ctx, "trajectories", "rollout"))
+    return len(inputs.rows(ctx, "trajectories", "rollout"))
 
 
 def _finish(ctx, folder, count):

@@ -12,7 +12,7 @@ from lamps import LEFT, Scripted
 
 from flywheel.agent.actions import Finished, Wait
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.rollout.pool import Tally, rollout
+from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.sandbox import events as ev
 from flywheel.sandbox.check import check_env
 from flywheel.sandbox.fake import fake_task
@@ -292,7 +292,7 @@ async def test_a_page_that_cannot_be_closed_takes_its_browser_with_it_when_the_o
         assert not fleet.alive
 
 
-async def test_memory_above_the_limit_retires_a_browser(monkeypatch):
+async def test_step_history_above_the_limit_retires_a_browser(monkeypatch):
     from flywheel.sandbox import memory
 
     async with Fleetful(browsers=1, pages=2, browser_mb=300) as fleet:
@@ -392,12 +392,12 @@ async def test_the_rollout_counts_what_happened_in_the_pool():
             await answer_and_kill(context, sampling)
             return await super().complete(context, sampling)
 
-    crashed, tally = [], Tally()
+    crashed, stats = [], RolloutStats()
     async with Fleetful(browsers=1, pages=1, timeout_s=30) as fleet:
         (episode,) = await rollout(
             [fake_task(1, max_steps=3)], 1, Killer(lambda c, s: LEFT), fleet.pool, iteration=0,
-            settings=lamps.settings(), temperature=1.0, tally=tally,
+            settings=lamps.settings(), temperature=1.0, stats=stats,
         )  # fmt: skip
     assert episode.trajectory.status == "truncated"
     assert len(episode.steps) == 3
-    assert tally == Tally(retries=1, crashes=2, reclaimed=0, answers=5)  # two resets, three steps
+    assert stats == RolloutStats(retries=1, crashes=2, reclaimed=0, answers=5)  # two resets, three steps

@@ -22,7 +22,7 @@ from flywheel.rollout.rollout_log import Outcome
 from flywheel.scoring import verifiers
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Supervised
-from flywheel.training.rl.experience import experiences, turns
+from flywheel.training.rl.experience import experiences, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.run import train_rl
 from flywheel.training.rl.update import ppo_update
@@ -158,12 +158,12 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
     for episode, got in zip(episodes, batch, strict=True):
         hit = '"hit": true' in episode.trajectory.final_state
         assert got.success is hit
-        assert (got.beyond is None) is hit  # cut off where it failed: the limit is no end of the task
+        assert (got.bootstrap_context is None) is hit  # cut off where it failed: the limit is no end of the task
         assert len(got.samples) == len(got.rewards) == len(episode.steps)
         assert got.rewards[-1] == pytest.approx(float(hit), abs=0.2)
     made = Learner(load_model(sft), S.rl, 0)
     # V is 0 everywhere at first and the critic's lambda is 1: every return is the sum of rewards to come.
-    cut, horizon = turns(batch, made, S.rl)
+    cut, horizon = step_samples(batch, made, S.rl)
     assert horizon > 1
     by_id = {}
     for turn in cut:
@@ -180,18 +180,18 @@ async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_
     made = Learner(load_model(sft), rl, 0)
     with torch.no_grad():
         made.value.head[-1].bias.fill_(0.5)
-    batch = [replace(one, score=0.25) if one.beyond is not None else one for one in batch]
+    batch = [replace(one, score=0.25) if one.bootstrap_context is not None else one for one in batch]
     # V is 1/2 everywhere and lambda 1: an advantage is what is to come less 1/2.
-    ends = {turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1]) for turn in turns(batch, made, rl)[0]}
-    assert {one.beyond is not None for one in batch} == {True, False}
+    ends = {turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1]) for turn in step_samples(batch, made, rl)[0]}
+    assert {one.bootstrap_context is not None for one in batch} == {True, False}
     for one in batch:
         advantage, target = ends[one.trajectory_id]
-        followed, earned = (0.5, 0.25) if one.beyond is not None else (0.0, 0.0)
+        followed, earned = (0.5, 0.25) if one.bootstrap_context is not None else (0.0, 0.0)
         assert advantage == pytest.approx(one.rewards[-1] + followed - 0.5)
         assert target == pytest.approx(one.rewards[-1] + earned)
     # The setting turns it off: then nothing lies beyond, and the outcome is the verifier's.
     _, batch = await collect(sft, settings(rl={**RL, "bootstrap": False}))
-    assert all(e.beyond is None for e in batch)
+    assert all(e.bootstrap_context is None for e in batch)
 
 
 async def test_value_pretraining_fits_returns_and_leaves_the_policy(sft):
@@ -199,7 +199,7 @@ async def test_value_pretraining_fits_returns_and_leaves_the_policy(sft):
     rl = S.rl.model_copy(update={"value_pretraining_steps": 30})
     made = Learner(load_model(sft), rl, 0)
     before = {name: tensor.clone() for name, tensor in made.policy.state_dict().items()}
-    returns = np.concatenate([t.returns for t in turns(batch, made, rl)[0]])
+    returns = np.concatenate([t.returns for t in step_samples(batch, made, rl)[0]])
     got = pretrain_value(made, batch, rl, seed=3)
     assert got.steps > 0
     assert got.loss < float(np.mean(returns**2) / 2)  # better than V = 0
@@ -213,7 +213,7 @@ async def test_disagreement_of_rollout_and_training_stops_the_run(sft):
         for parameter in other.policy.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     with pytest.raises(TrainingError, match="recomputed log-probabilities differ"):
-        ppo_update(other, turns(batch, other, S.rl)[0], S.rl, seed=1)
+        ppo_update(other, step_samples(batch, other, S.rl)[0], S.rl, seed=1)
 
 
 async def test_crashed_episodes_are_not_trained_on(sft):

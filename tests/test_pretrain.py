@@ -19,7 +19,7 @@ from flywheel.synthesis.scenes import Box
 from flywheel.training.pretrain import attention, objectives
 from flywheel.training.pretrain import train as module
 from flywheel.training.pretrain.mixture import WINDOW, Tally, plan
-from flywheel.training.pretrain.question_batch import IGNORED, READING, Packer, cover
+from flywheel.training.pretrain.question_batch import IGNORED, READING, QuestionCollator, cover
 from flywheel.training.pretrain.targets import CHARACTERS, name_cells, place_cells, read_cells, spell_patches
 from flywheel.training.pretrain.train import Recipe, pretrain
 
@@ -105,14 +105,14 @@ def test_the_quick_attention_is_the_librarys(encoder):
     rng = random.Random(0)
     drawn = [scenes.draw(kind, 2, rng, 100) for kind in scenes.KINDS]
     pixels = np.random.default_rng(0).integers(0, 255, (len(drawn), 224, 224, 3), dtype=np.uint8)
-    packed = Packer(encoder, 224).pack(pixels, [scene.questions[: 2 + i % 3] for i, scene in enumerate(drawn)])
+    packed = QuestionCollator(encoder, 224).pack(pixels, [scene.questions[: 2 + i % 3] for i, scene in enumerate(drawn)])
     plain, quick = new_model(5).eval(), new_model(5).eval()
     attention.install(quick)
     with torch.no_grad():
         wanted = plain.model(**packed.inputs, use_cache=False)[0]
         inputs = dict(packed.inputs)
         patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
-        with attention.listening(2, len(grid)) as heard:
+        with attention.capture_attention(2, len(grid)) as heard:
             images = quick.model.get_image_features(patches, grid, cu_seqlens=attention.screen_lengths(len(patches)))
             found = quick.model(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
     answers = packed.labels != IGNORED
@@ -124,16 +124,16 @@ def test_the_pointing_loss_is_low_where_the_heads_look_at_the_thing(encoder):
     """Two screens of 49 image tokens, one look each: all of it on the right cell, then on a wrong one."""
     target = torch.zeros(2, 49)
     target[0, 3], target[1, 40:42] = 1, 0.5
-    looks = objectives.Looks(torch.tensor([0, 1]), torch.tensor([60, 55]), target, slice(4, 53))
+    looks = objectives.AttentionTargets(torch.tensor([0, 1]), torch.tensor([60, 55]), target, slice(4, 53))
     query, key = torch.zeros(2, 6, 70, 32), torch.zeros(2, 6, 70, 32)
     query[..., 0] = 100
     key[0, :, 4 + 3, 0] = 1
     key[1, :, 4 + 40 : 4 + 42, 0] = 1
-    loss, right = objectives._pointing(attention.Heard(2, 2, query, key, 1.0), looks)
+    loss, right = objectives._pointing(attention.CapturedQK(2, 2, query, key, 1.0), looks)
     assert loss.item() == pytest.approx(np.log(2) / 2, abs=1e-4)  # the second is shared by two cells
     assert right == 1.0
     key[0, :, 4 + 3, 0], key[0, :, 4 + 9, 0] = 0, 1
-    loss, right = objectives._pointing(attention.Heard(2, 2, query, key, 1.0), looks)
+    loss, right = objectives._pointing(attention.CapturedQK(2, 2, query, key, 1.0), looks)
     assert loss.item() == pytest.approx((100 + np.log(2)) / 2, rel=1e-3)
     assert right == 0.5
 
@@ -143,7 +143,7 @@ def test_looks_stand_before_each_digit_and_before_what_is_read(encoder):
     rng = random.Random(1)
     drawn = [scenes.draw(kind, 3, rng, 100) for kind in scenes.KINDS]
     pixels = np.zeros((len(drawn), 224, 224, 3), dtype=np.uint8)
-    packed = Packer(encoder, 224).pack(pixels, [scene.questions for scene in drawn])
+    packed = QuestionCollator(encoder, 224).pack(pixels, [scene.questions for scene in drawn])
     ids = packed.inputs["input_ids"]
     following = encoder.tokenizer.convert_ids_to_tokens(ids[packed.looks.row, packed.looks.position + 1].tolist())
     asked = [question for scene in drawn for question in scene.questions]
@@ -237,7 +237,7 @@ def test_the_loss_of_characters_counts_blanks_for_a_tenth():
 def test_what_is_read_weighs_more_than_a_token_of_an_action(encoder):
     rng = random.Random(1)
     scene = scenes.draw("texts", 2, rng, 100)
-    packed = Packer(encoder, 224).pack(np.zeros((1, 224, 224, 3), np.uint8), [scene.questions])
+    packed = QuestionCollator(encoder, 224).pack(np.zeros((1, 224, 224, 3), np.uint8), [scene.questions])
     spoken = packed.question[packed.read].unique().tolist()
     assert spoken == [i for i, question in enumerate(scene.questions) if question.skill in READING]
     assert (packed.labels[packed.read] != IGNORED).all()

@@ -24,7 +24,7 @@ from flywheel.scoring import verifiers
 from flywheel.scoring.panel import Panel
 from flywheel.training.rl import run as rl
 from flywheel.training.rl.curriculum import Curriculum
-from flywheel.training.rl.experience import experiences, turns
+from flywheel.training.rl.experience import experiences, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.update import ppo_update
 
@@ -78,7 +78,7 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
             curriculum.record(*group)
         outcomes = [Outcome(step, score, v) for _, scores, vs in groups for score, v in zip(scores, vs, strict=True)]
         found = experiences(episodes, outcomes, tasks, encoder, chosen)
-        ppo_update(made, turns(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
+        ppo_update(made, step_samples(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
     return made.policy.state_dict()
 
 

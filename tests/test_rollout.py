@@ -13,7 +13,7 @@ from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import EnvError, PolicyError, PolicyTimeout
 from flywheel.policy.protocol import Image
 from flywheel.rollout.episode import run_episode
-from flywheel.rollout.pool import Tally, rollout
+from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.schema import to_row
 from flywheel.store.partitions import from_rows
 
@@ -151,10 +151,10 @@ async def test_crash_in_every_try_is_kept_and_never_scored():
 
 
 async def test_what_happened_around_the_episodes_is_counted():
-    lamps, tally = Lamps(lambda lease: LampEnv(crash_at=0 if lease < 2 else None)), Tally()
-    await rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, tally=tally, **ARGUMENTS)
-    await rollout([task(2)], 1, Scripted(lambda c, s: LEFT), Lamps(), tally=tally, **ARGUMENTS)
-    assert tally == Tally(retries=2)  # these lamps keep no count of their own
+    lamps, stats = Lamps(lambda lease: LampEnv(crash_at=0 if lease < 2 else None)), RolloutStats()
+    await rollout([task(1)], 2, Scripted(lambda c, s: LEFT), lamps, stats=stats, **ARGUMENTS)
+    await rollout([task(2)], 1, Scripted(lambda c, s: LEFT), Lamps(), stats=stats, **ARGUMENTS)
+    assert stats == RolloutStats(retries=2)  # these lamps keep no count of their own
 
 
 async def test_hung_environment_meets_a_deadline():

@@ -12,9 +12,9 @@ from lamps import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
 
 from flywheel.rollout.pool import rollout
 from flywheel.stages import rl as stage_rl
-from flywheel.stages import shards as staged
+from flywheel.stages import shards
 from flywheel.stages.base import Context, run_stage, shard_folder
-from flywheel.stages.episode_archive import Kept
+from flywheel.stages.episode_archive import EpisodeArchive
 from flywheel.store import partitions
 from flywheel.training.rl.curriculum import in_words
 
@@ -28,20 +28,20 @@ def episodes():
 
 
 def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes, tmp_path):
-    kept = Kept(tmp_path, "run-1", every=2)
+    kept = EpisodeArchive(tmp_path, "run-1", every=2)
     for episode in episodes:
         kept.add(episode)
-    again = Kept(tmp_path, "run-1", every=2)  # after a kill: what had ended is still there, and one told twice is one
+    again = EpisodeArchive(tmp_path, "run-1", every=2)  # after a kill: what had ended is still there, and one told twice is one
     again.add(episodes[0])
     again.stage(tmp_path)
     results = {"rl-games": (tmp_path, None)}
-    trajectories, steps = (staged.take(results, name) for name in ("trajectories", "steps"))
+    trajectories, steps = (shards.read_shards(results, name) for name in ("trajectories", "steps"))
     assert sorted(trajectories["trajectory_id"].to_pylist()) == sorted(episode.id for episode in episodes)
     assert set(trajectories["run_id"].to_pylist()) == {"run-1"}
     assert steps.num_rows == sum(len(episode.steps) for episode in episodes)
     first = [episode for episode in episodes if episode.trajectory.sample == 0]
     wanted = {row.image_sha256 for episode in first for row in episode.steps}
-    assert set(staged.take(results, "images", "sha256")["sha256"].to_pylist()) == wanted
+    assert set(shards.read_shards(results, "images", "sha256")["sha256"].to_pylist()) == wanted
 
 
 def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episodes, tmp_path, project):
@@ -50,7 +50,7 @@ def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episod
     synthetic.incoming(ws, chosen, 1, tasks=6, samples=1)
     small_model(ws.model(1, "sft"), project)
     ctx, stage = Context(ws, chosen, 1, "rl-games"), stage_rl.STAGE
-    Kept(shard_folder(stage, ctx, "rl-games"), "", every=1).add(episodes[0])
+    EpisodeArchive(shard_folder(stage, ctx, "rl-games"), "", every=1).add(episodes[0])
     outcome = run_stage(stage, ctx)
     rows = {table: partitions.read(ws, table, 1, "rl-games").num_rows
             for table in ("trajectories", "steps", "images", "curriculum", "lineage", "metrics")}  # fmt: skip

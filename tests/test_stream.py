@@ -11,7 +11,7 @@ from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, settings, task
 
 from flywheel.errors import EnvTimeout, PolicyError, TrainingError
 from flywheel.rollout.occupancy import Occupancy
-from flywheel.rollout.rollout_log import Ledger, Plan
+from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 from flywheel.rollout.stream import Pool
 
 TASKS = {f"lamp{number:03d}": task(number, max_steps=20) for number in range(4)}
@@ -80,9 +80,9 @@ def grade(task, episode):
 
 def pool_of(tmp_path, policy, lamps, *, plan=None, chosen=None, grade=grade, **more):
     chosen = chosen or settings()
-    ledger = Ledger(tmp_path / "pool", "key", InTurn(), TASKS, plan or Plan(1, 2, 4, 2, 5))
+    log = RolloutLog(tmp_path / "pool", "key", InTurn(), TASKS, plan or RolloutPlan(1, 2, 4, 2, 5))
     return Pool(
-        ledger, policy, lamps, grade=grade, iteration=0, settings=chosen, temperature=1.0, where="rl games", **more
+        log, policy, lamps, grade=grade, iteration=0, settings=chosen, temperature=1.0, where="rl games", **more
     )
 
 
@@ -95,19 +95,19 @@ async def test_long_episodes_go_on_with_newer_weights(tmp_path):
         for lease in (0, 1, 2):  # tasks 0, 2: right; 1, 3: left
             await lamps.go(lease)
         first = await waiting
-        assert [ticket.ordinal for ticket, _ in first.episodes] == [0, 2]
+        assert [request.ordinal for request, _ in first.episodes] == [0, 2]
         # Training is at work, and episode 1 goes on: this step is still of the old weights.
-        assert {ticket.ordinal for ticket in pool._tasks.values()} >= {1, 3}
+        assert {request.ordinal for request in pool._tasks.values()} >= {1, 3}
         await lamps.go(1)
         pool.announce("w1", 1)
         policy.swap("w1")
         pool.advance()
         side["now"] = LEFT
         for lease in (1, 3):
-            while lease in pool.ledger.running:
+            while lease in pool.rollout_log.running:
                 await lamps.go(lease)
         second = await asyncio.wait_for(pool.batch(), 30)
-    assert [ticket.ordinal for ticket, _ in second.episodes] == [1, 3]
+    assert [request.ordinal for request, _ in second.episodes] == [1, 3]
     versions = [row.version for row in second.episodes[0][1].steps]
     names = [row.weight_version for row in second.episodes[0][1].steps]
     assert versions == sorted(versions)
@@ -122,10 +122,10 @@ async def test_long_episodes_go_on_with_newer_weights(tmp_path):
 
 async def test_at_no_staleness_nothing_begins_before_the_update(tmp_path):
     policy, lamps = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT), Lamps()
-    async with pool_of(tmp_path, policy, lamps, plan=Plan(2, 4, 3, 0, 5)) as pool:
+    async with pool_of(tmp_path, policy, lamps, plan=RolloutPlan(2, 4, 3, 0, 5)) as pool:
         for step in range(3):
             batch = await asyncio.wait_for(pool.batch(), 30)
-            assert [ticket.ordinal for ticket, _ in batch.episodes] == list(range(4 * step, 4 * step + 4))
+            assert [request.ordinal for request, _ in batch.episodes] == list(range(4 * step, 4 * step + 4))
             assert batch.figures["running"] == 0
             assert lamps.leases == 4 * step + 4
             assert {row.version for _, episode in batch.episodes for row in episode.steps} == {step}
@@ -160,33 +160,33 @@ async def test_a_crash_is_tried_again_and_never_scored(tmp_path):
     lamps = Lamps(lambda lease: LampEnv(crash_at=0 if lease < 3 else None))
     chosen = settings(rollout={"retries": 2, "max_concurrent": 1})
     policy = Versioned(lambda context, sampling: RIGHT)
-    plan = Plan(1, 1, 2, 0, 5)
+    plan = RolloutPlan(1, 1, 2, 0, 5)
     async with pool_of(tmp_path, policy, lamps, plan=plan, chosen=chosen, grade=judge, on_episode=ended.append) as pool:
         with pytest.raises(TrainingError, match=r"every environment crashed: 1 episodes in a row; the last: the page"):
             await asyncio.wait_for(pool.batch(), 30)
     assert judged == []
     assert [e.trajectory.status for e in ended] == ["crashed"]
-    # The next start goes on, with a fresh ticket in the place of the failed one.
+    # The next start goes on, with a fresh request in the place of the failed one.
     async with pool_of(tmp_path, policy, lamps, plan=plan, chosen=chosen, grade=judge) as pool:
         batch = await asyncio.wait_for(pool.batch(), 30)
-    assert [ticket.ordinal for ticket, _ in batch.episodes] == [1]
+    assert [request.ordinal for request, _ in batch.episodes] == [1]
 
 
 async def test_a_failed_place_is_given_to_another(tmp_path):
     lamps = Lamps(lambda lease: LampEnv(crash_at=0 if lease in (1, 2) else None))
     chosen = settings(rollout={"retries": 0})
     policy = Versioned(lambda context, sampling: RIGHT if sampling.seed % 2 else LEFT)
-    async with pool_of(tmp_path, policy, lamps, plan=Plan(1, 4, 2, 0, 5), chosen=chosen) as pool:
+    async with pool_of(tmp_path, policy, lamps, plan=RolloutPlan(1, 4, 2, 0, 5), chosen=chosen) as pool:
         batch = await asyncio.wait_for(pool.batch(), 30)
     assert len(batch.episodes) == 4
     assert batch.figures["crashed"] == 2
-    assert len({ticket.ordinal for ticket, _ in batch.episodes} - {0, 1, 2, 3}) == 2
+    assert len({request.ordinal for request, _ in batch.episodes} - {0, 1, 2, 3}) == 2
 
 
 async def test_every_environment_crashes(tmp_path):
     lamps = Lamps(lambda lease: LampEnv(crash_at=0))
     chosen = settings(rollout={"retries": 1, "max_concurrent": 3})
-    async with pool_of(tmp_path, Versioned(), lamps, plan=Plan(1, 4, 2, 0, 5), chosen=chosen) as pool:
+    async with pool_of(tmp_path, Versioned(), lamps, plan=RolloutPlan(1, 4, 2, 0, 5), chosen=chosen) as pool:
         with pytest.raises(TrainingError) as caught:
             await asyncio.wait_for(pool.batch(), 30)
     assert "every environment crashed: 3 episodes in a row; the last: the page crashed" in str(caught.value)

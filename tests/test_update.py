@@ -15,7 +15,7 @@ from trainees import made_up
 from flywheel.errors import TrainingError
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
-from flywheel.training.rl.experience import turns
+from flywheel.training.rl.experience import step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.update import policy_rate, ppo_update, value_update
 from flywheel.training.rl.value_pretraining import pretrain_value
@@ -38,7 +38,7 @@ def fresh(folder, rl: Rl = RL) -> Learner:
 
 
 def update(made: Learner, batch, rl: Rl = RL, seed: int = 1) -> dict[str, float]:
-    return ppo_update(made, turns(batch, made, rl)[0], rl, seed)
+    return ppo_update(made, step_samples(batch, made, rl)[0], rl, seed)
 
 
 def each(batch, change):
@@ -118,7 +118,7 @@ def test_versions_tell_fresh_from_stale(folder, batch):
     mixed = each(batch, lambda s: replace(s, version=s.step % 2))
     made = fresh(folder)
     made.version = 1
-    by_step = {turn.sample.step % 2: turn.fresh for turn in turns(mixed, made, RL)[0]}
+    by_step = {turn.sample.step % 2: turn.on_policy for turn in step_samples(mixed, made, RL)[0]}
     assert by_step == {0: False, 1: True}
     figures = update(made, mixed)
     assert made.version == 2
@@ -130,20 +130,20 @@ def test_log_probabilities_at_one_alone(folder, batch):
     """A server that says only those: recomputed while its weights are at hand, refused afterwards."""
     untold = each(batch, lambda s: replace(s, sampled_logprobs=(), logprobs=(-1.0,) * len(s.response)))
     made = fresh(folder)
-    told = turns(batch, made, RL)[0]
-    for one, two in zip(turns(untold, made, RL)[0], told, strict=True):
+    told = step_samples(batch, made, RL)[0]
+    for one, two in zip(step_samples(untold, made, RL)[0], told, strict=True):
         assert one.old_logprobs == pytest.approx(two.old_logprobs, abs=1e-5)
     made.version = 1
     old = each(untold, lambda s: replace(s, version=0))
     with pytest.raises(TrainingError, match=r"older weights sampled it at temperature 0\.5"):
-        turns(old, made, RL)
+        step_samples(old, made, RL)
 
 
 def test_group_relative_advantages_need_no_value_model(folder, batch):
     rl = RL.model_copy(update={"algorithm": "grpo"})
     made = fresh(folder, rl)
     assert made.value is None
-    cut, horizon = turns(batch, made, rl)
+    cut, horizon = step_samples(batch, made, rl)
     assert math.isnan(horizon)
     of = {e.trajectory_id: sum(e.rewards) for e in batch}
     for turn in cut:
@@ -223,7 +223,7 @@ def test_value_pretraining_keeps_the_best_on_held_out_tasks(folder):
 )
 def test_what_cannot_be_trained_on_is_named(folder, batch, change, message):
     with pytest.raises(TrainingError, match=message):
-        turns([change(batch[0]), *batch[1:]], fresh(folder), RL)
+        step_samples([change(batch[0]), *batch[1:]], fresh(folder), RL)
 
 
 def _first(experience, **change):
@@ -233,14 +233,14 @@ def _first(experience, **change):
 def test_an_empty_batch_is_named(folder):
     made = fresh(folder)
     with pytest.raises(TrainingError, match="the batch is empty"):
-        turns([], made, RL)
+        step_samples([], made, RL)
     with pytest.raises(TrainingError, match="the batch is empty"):
         ppo_update(made, [], RL, 1)
 
 
 def test_weights_that_give_no_number_stop_the_step_by_name(folder, batch):
     made = fresh(folder)
-    cut = turns(batch, made, RL)[0]
+    cut = step_samples(batch, made, RL)[0]
     with torch.no_grad():
         made.policy.model.language_model.norm.weight.fill_(math.nan)
     with pytest.raises(TrainingError, match=r"the loss of the policy in step 1, gradient step 1 is nan \(RL\)"):

@@ -15,7 +15,7 @@ from flywheel.agent.prompt import build_context
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
-from flywheel.training.forward.policy_forward import Reader
+from flywheel.training.forward.policy_forward import PolicyForward
 from flywheel.training.rl.experience import Experience
 from flywheel.training.samples import Sample
 
@@ -43,7 +43,7 @@ def made_up(folder: Path, rl: Rl, trajectories: int = 8, seed: int = 0) -> list[
 
 def recorded(folder: Path, rl: Rl, made: list[Experience]) -> list[Experience]:
     """With log-probabilities as the checkpoint in `folder` samples them."""
-    reader = Reader(load_model(folder))
+    reader = PolicyForward(load_model(folder))
 
     def logprobs(sample: Sample) -> tuple[float, ...]:
         (part,) = reader.parts([reader.item(sample.context, sample.response)], rl)

@@ -14,7 +14,7 @@ from flywheel.agent.actions import Action, Point, whole
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.keys import spell_keys
 from flywheel.agent.meaning import Said, folded, in_own_words, is_known, is_parameter
-from flywheel.agent.parse_failure import Fault, ambiguous
+from flywheel.agent.parse_failure import ParseFailure, ambiguous
 from flywheel.agent.strings import QUOTES, closing, content_of, double_quoted, escape, next_quote
 from flywheel.agent.synonyms import LIBRARIES, TOOLS
 
@@ -71,11 +71,11 @@ def _known(call: re.Match[str]) -> bool:
 
 
 def read(text: str, start: int, grammar: Grammar) -> tuple[Said, int]:
-    """The call that begins at `start`, and where it ends. Raises Fault."""
+    """The call that begins at `start`, and where it ends. Raises ParseFailure."""
     call = CALL.match(text, start)
     if call is None or not _known(call):
         word = _WORD.match(text, start)[0][:40]
-        raise Fault(f"unknown action {word!r}" if word else "the action is empty", start)
+        raise ParseFailure(f"unknown action {word!r}" if word else "the action is empty", start)
     spent: set[str] = set()
     said, end = _call(text, call, spent)
     for _ in range(_MOST_ACTIONS):  # code sleeps before and between
@@ -84,7 +84,7 @@ def read(text: str, start: int, grammar: Grammar) -> tuple[Said, int]:
             break
         said, end = _call(text, CALL.match(text, further), spent)
     if said.tool == "time" and "pyautogui" in _IMPORT.sub("", text):
-        raise Fault("the code beside it is not read", start)
+        raise ParseFailure("the code beside it is not read", start)
     if folded(said.name) in ("move_to", "moveto"):
         said, end = _moved(text, said, end, spent)
     return said, end
@@ -102,7 +102,7 @@ def _moved(text: str, said: Said, end: int, spent: set[str]) -> tuple[Said, int]
     call = CALL.match(text, at)
     if call is None or call[1] is None:
         if _MORE.match(text, at):  # what was to be done there cannot be read
-            raise Fault("a move of the mouse, and nothing readable behind it", at)
+            raise ParseFailure("a move of the mouse, and nothing readable behind it", at)
         return said, end
     then, then_end = _call(text, call, spent)
     moved = in_own_words(Said("click", said.values, said.at, said.inline, said.tool, said.places))[1].get("point")
@@ -148,14 +148,14 @@ def _arguments(
             name = parameter[1]
             value, at = _value(text, parameter.end(), folded(name), spent, depth)
             if name in values and values[name] != value.said:
-                raise Fault(f"{name[:40]} is given twice", start)
+                raise ParseFailure(f"{name[:40]} is given twice", start)
             values[name], places[name] = value.said, value.position if is_parameter(name) else start
         elif values or called == "gesture" or not _VALUE.match(text, start):
-            raise Fault("a parameter or a closing bracket was expected", at)
+            raise ParseFailure("a parameter or a closing bracket was expected", at)
         else:
             value, at = _value(text, start, "", spent, depth)
             inline.append(value.said)
-    raise Fault(f"more than {_MOST_PARAMETERS} parameters", at)
+    raise ParseFailure(f"more than {_MOST_PARAMETERS} parameters", at)
 
 
 def _value(text: str, at: int, name: str, spent: set[str], depth: int) -> tuple[_Value, int]:
@@ -170,11 +170,11 @@ def _value(text: str, at: int, name: str, spent: set[str], depth: int) -> tuple[
         try:
             value, end = loose_json.read(text, at)
             return _Value(value, at), end
-        except Fault:
+        except ParseFailure:
             pass
     bare = _BARE.match(text, at)
     if bare is None or (bare[0][0] in "([{" and not _PLAIN_LIST.fullmatch(bare[0])):
-        raise Fault("a value was expected", at)
+        raise ParseFailure("a value was expected", at)
     closed = _UNQUOTED_END.fullmatch(bare[0]) is not None
     ended = bare.end() < len(text)
     return _Value(None if bare[0] == "None" else bare[0], at, closed or ended), bare.end()
@@ -189,19 +189,19 @@ def _string(text: str, at: int, name: str, spent: set[str], *, raw: bool) -> tup
             point = _UNQUOTED_END.match(text, at + 1)
             if point and _OPEN_END.match(text.replace(")", " "), point.end()):
                 return _Value(point[0], at + 1), len(text)
-            raise Fault("the string is not closed", at)
+            raise ParseFailure("the string is not closed", at)
         return _Value(_content(text[at + 1 : end], at + 1, raw), at + 1), end + 1
     end = closing(text, at, _AFTER if name else _AFTER_NAMELESS, spent)
     if end < 0:
-        raise Fault("the string is not closed", at)
+        raise ParseFailure("the string is not closed", at)
     if end == at + 1 and end + 1 == len(text):
-        raise Fault("the string may be cut", at)
+        raise ParseFailure("the string may be cut", at)
     _check_text(text, at, end)
     return _Value(_content(text[at + 1 : end], at + 1, raw), at + 1), end + 1
 
 
 def _check_text(text: str, at: int, end: int) -> None:
-    """Raises Fault where quotes within a text say that it may end elsewhere."""
+    """Raises ParseFailure where quotes within a text say that it may end elsewhere."""
     inner, quote = text[at + 1 : end], text[at]
     if quote not in inner and "," not in inner:
         return
@@ -227,7 +227,7 @@ def _gestures(text: str, at: int, spent: set[str]) -> tuple[_Value, int]:
             break
         said, at = _call(text, call, spent, 1)
         calls.append(said)
-    raise Fault("a call or a closing bracket was expected", at)
+    raise ParseFailure("a call or a closing bracket was expected", at)
 
 
 def write(action: Action, grammar: Grammar) -> str:

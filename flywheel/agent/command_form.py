@@ -11,7 +11,7 @@ import re
 
 from flywheel.agent.actions import whole
 from flywheel.agent.meaning import Said
-from flywheel.agent.parse_failure import Fault
+from flywheel.agent.parse_failure import ParseFailure
 
 _POINTED = re.compile(
     r"(CLICK|LONG_PRESS|DOUBLE_CLICK|RIGHT_CLICK|TAP)[ \t]*:?[ \t]*((?:<point>)?[\[(][^\n<]{1,100}[\])](?:</point>)?)"
@@ -34,7 +34,7 @@ def begins(text: str, at: int) -> bool:
 
 
 def read(text: str, start: int) -> tuple[Said, int]:
-    """The command that begins at `start`, and where it ends. Raises Fault."""
+    """The command that begins at `start`, and where it ends. Raises ParseFailure."""
     fields = _FIELDS.match(text, start)
     if fields:
         return _fields(text, fields), len(text)
@@ -45,14 +45,14 @@ def read(text: str, start: int) -> tuple[Said, int]:
     if typed:
         close = _CLOSE.search(text, typed.end())
         if close is None:
-            raise Fault("the closing bracket is missing", typed.end())
+            raise ParseFailure("the closing bracket is missing", typed.end())
         if text.count("[", typed.end(), close.start()) != text.count("]", typed.end(), close.start()):
-            raise Fault("a bracket is not closed", typed.end())
+            raise ParseFailure("a bracket is not closed", typed.end())
         name = "direction" if typed[1] == "SCROLL" else "content"
         return Said(typed[1], {name: whole(text[typed.end() : close.start()])}, start), close.end()
     alone = _ALONE.match(text, start)
     if alone is None:
-        raise Fault("unknown command", start)
+        raise ParseFailure("unknown command", start)
     return Said(alone[1], {}, start), alone.end()
 
 
@@ -61,14 +61,14 @@ def _fields(text: str, fields: re.Match[str]) -> Said:
     values: dict[str, str] = {}
     written = text[fields.end() :].split("\t")
     if len(written) > _MOST_FIELDS:
-        raise Fault(f"more than {_MOST_FIELDS} fields", fields.end())
+        raise ParseFailure(f"more than {_MOST_FIELDS} fields", fields.end())
     for one in written:
         key, colon, value = one.strip().partition(":")
         if not colon and key:
-            raise Fault("a field has no name", fields.end())
+            raise ParseFailure("a field has no name", fields.end())
         if not key:
             continue
         values[key.strip()] = whole(value.strip())
     if values and key.strip() != "summary" and not written[-1].endswith("\n"):
-        raise Fault("the last field may be cut", len(text))
+        raise ParseFailure("the last field may be cut", len(text))
     return Said(fields[1], values, fields.start())

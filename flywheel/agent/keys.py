@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flywheel.agent.parse_failure import Fault, ambiguous
+from flywheel.agent.parse_failure import ParseFailure, ambiguous
 
 MODIFIERS = frozenset({"ctrl", "control", "alt", "option", "shift", "cmd", "command", "meta", "win", "super"})
 # Words for the signs that also separate keys. `plus` and `comma` are written, the others only read.
@@ -32,20 +32,20 @@ _ITEMS = re.compile(rf"\s*(?:{_ITEM.pattern})\s*(?:,\s*(?:{_ITEM.pattern})\s*)*,
 def split_keys(text: str, at: int = 0) -> list[str]:
     """`Ctrl+Shift t`, `ctrl, c`, `['ctrl', 'c']`, `ctrl-c` -> the keys. A separator that separates nothing is a key.
 
-    Raises Fault for a comma that may be either, and for keys one after the other (`ctrl+a delete`).
+    Raises ParseFailure for a comma that may be either, and for keys one after the other (`ctrl+a delete`).
     """
     if len(text) > _LONGEST:
-        raise Fault("too long for keys", at)
+        raise ParseFailure("too long for keys", at)
     text = text.lower()
     if text[:1] in ("[", "(") and len(text) > 3 and _LIST.fullmatch(text):
         if not _ITEMS.fullmatch(text, 1, len(text) - 1):
-            raise Fault(f"not a list of keys: {text[:40]!r}", at)
+            raise ParseFailure(f"not a list of keys: {text[:40]!r}", at)
         return [key for item in _ITEM.findall(text[1:-1]) for key in split_keys("".join(item), at)]
     if "," in text and text != ",":
         text = _without_commas(text, at)
     words, keys = text.split(), []
     if words and (_DANGLING_END.search(words[-1]) or (words[0][0] == "+" and words[0].strip("+"))):
-        raise Fault(f"a key is missing beside the plus: {text[:40]!r}", at)
+        raise ParseFailure(f"a key is missing beside the plus: {text[:40]!r}", at)
     for index, word in enumerate(words):
         if word == "+":
             keys += ["+"] if index in (0, len(words) - 1) else []
@@ -73,7 +73,7 @@ def _hyphened(word: str, at: int) -> list[str]:
         if first in MODIFIERS and rest:
             return [first, *_hyphened(rest, at)]
     if len(word) > 1 and not _NAME.fullmatch(word):
-        raise Fault(f"no key is called {word[:20]!r}", at)
+        raise ParseFailure(f"no key is called {word[:20]!r}", at)
     return [_SIGNS.get(word) or _FOREIGN.get(word, word)]
 
 

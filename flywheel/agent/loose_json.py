@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from flywheel.agent.actions import MAX_DEPTH
-from flywheel.agent.parse_failure import Fault, ambiguous
+from flywheel.agent.parse_failure import ParseFailure, ambiguous
 from flywheel.agent.strings import QUOTES, closing, content_of, double_quoted, like_path, unescape
 
 _LONGEST_NUMBER = 400  # digits; a double has no more than 309 before its point
@@ -39,7 +39,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse)
 
 
 def read(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
-    """The value that begins at `at`, and where it ends. Raises Fault.
+    """The value that begins at `at`, and where it ends. Raises ParseFailure.
 
     paths: a model's own text, in whose strings a path in Windows may stand as it is.
     """
@@ -47,7 +47,7 @@ def read(text: str, at: int, *, paths: bool = False) -> tuple[Any, int]:
         try:
             return _DECODER.raw_decode(text, at)
         except RecursionError:
-            raise Fault("nested too deeply", at) from None
+            raise ParseFailure("nested too deeply", at) from None
         except ValueError:
             pass
     return _Reader(text, paths).value(at, 0)
@@ -59,7 +59,7 @@ def read_strict(text: str, at: int) -> tuple[Any, int]:
 
 
 class _Reader:
-    """One reading of a text. Each method begins at `at`, raises Fault, and gives where it ended."""
+    """One reading of a text. Each method begins at `at`, raises ParseFailure, and gives where it ended."""
 
     def __init__(self, text: str, paths: bool) -> None:
         self.text = text
@@ -72,7 +72,7 @@ class _Reader:
         sign = self.text[at : at + 1]
         if sign in ("{", "["):
             if depth >= MAX_DEPTH:
-                raise Fault("nested too deeply", at)
+                raise ParseFailure("nested too deeply", at)
             return (self.object if sign == "{" else self.array)(at + 1, depth + 1)
         if sign and sign in QUOTES:
             return self.string(at)
@@ -82,7 +82,7 @@ class _Reader:
         word = _WORD.match(self.text, at)
         if word and word[0].lower() in _CONSTANTS:
             return _CONSTANTS[word[0].lower()], word.end()
-        raise Fault("a JSON value was expected", at)
+        raise ParseFailure("a JSON value was expected", at)
 
     def object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
         text, found = self.text, {}
@@ -97,15 +97,15 @@ class _Reader:
                 begin = at
                 key, at = self.string(at)
                 if not _KEY.fullmatch(key):
-                    raise Fault("a key was expected", begin)
+                    raise ParseFailure("a key was expected", begin)
             else:
                 word = _WORD.match(text, at)
                 if word is None:
-                    raise Fault("a key or a closing brace was expected", at)
+                    raise ParseFailure("a key or a closing brace was expected", at)
                 key, at = word[0], word.end()
             at = _skip(text, at)
             if not text.startswith((":", "："), at):
-                raise Fault("a colon was expected", at)
+                raise ParseFailure("a colon was expected", at)
             found[key], at = self.value(at + 1, depth)
             self.cut = at == len(text) and text[-1:].isalnum()
 
@@ -123,7 +123,7 @@ class _Reader:
     def string(self, at: int) -> tuple[str, int]:
         end = closing(self.text, at, _AFTER, self.spent)
         if end < 0:
-            raise Fault("the string is not closed", at)
+            raise ParseFailure("the string is not closed", at)
         if double_quoted(self.text, at, end):
             raise ambiguous("two quotes where one ends a text", at)
         written = self.text[at + 1 : end]
@@ -132,7 +132,7 @@ class _Reader:
 
 def _number(found: re.Match[str]) -> tuple[int | float, int]:
     if len(found[0]) > _LONGEST_NUMBER:
-        raise Fault("the number is too long", found.start())
+        raise ParseFailure("the number is too long", found.start())
     return (int(found[0]) if found[0].lstrip("+-").isdecimal() else float(found[0])), found.end()
 
 

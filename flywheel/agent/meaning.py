@@ -15,7 +15,7 @@ from typing import Any
 
 from flywheel.agent.actions import Action
 from flywheel.agent.coordinates import Space
-from flywheel.agent.parse_failure import Fault, ambiguous, no_such_action
+from flywheel.agent.parse_failure import ParseFailure, ambiguous, no_such_action
 from flywheel.agent.synonyms import (
     ABSENT,
     BACK_ON_PHONES,
@@ -73,7 +73,7 @@ def is_parameter(word: str) -> bool:
 
 
 def action_of(call: Said, space: Space) -> Action:
-    """Raises Fault."""
+    """Raises ParseFailure."""
     name, values, places = in_own_words(call)
     return build(Arguments(name, values, call.at, space, places))
 
@@ -85,14 +85,14 @@ def in_own_words(call: Said) -> tuple[str, dict[str, Any], Mapping[str, int]]:
     if known is None and name in ABSENT:
         raise no_such_action(name, call.at)
     if known is None and name not in _TURNS and name not in KEYS:
-        raise Fault(f"unknown action {call.name[:40]!r}", call.at)
+        raise ParseFailure(f"unknown action {call.name[:40]!r}", call.at)
     values: dict[str, Any] = _by_position(name, call) if call.inline else {}
     for word, value in call.values.items():
         known = PARAMETERS.get(word)
         if known is None:
             known = PARAMETERS.get(folded(word))
             if known is None:
-                raise Fault(f"unknown parameter {word[:40]!r}", written.get(word, call.at))
+                raise ParseFailure(f"unknown parameter {word[:40]!r}", written.get(word, call.at))
         if not known or value is None:
             continue
         if known in values and values[known] != value:
@@ -145,7 +145,7 @@ def _join_axes(values: dict[str, Any], at: int) -> None:
         if across in values or down in values:
             place = [values.pop(across, None), values.pop(down, None)]
             if None in place or name in values:
-                raise Fault(f"not a point: {said(place)[:40]!r}", at)
+                raise ParseFailure(f"not a point: {said(place)[:40]!r}", at)
             values["point" if name == "end_point" and across == "x" else name] = place
 
 
@@ -167,7 +167,7 @@ def _by_position(name: str, call: Said) -> dict[str, Any]:
     if known == "type" and call.tool == CODE and len(given) == 2 and _is_number(given[1]):
         given = given[:1]  # pyautogui's interval
     if len(given) > len(names) and names:
-        raise Fault(f"{call.name[:40]} takes {len(names)} values without a name, and has {len(given)}", call.at)
+        raise ParseFailure(f"{call.name[:40]} takes {len(names)} values without a name, and has {len(given)}", call.at)
     return dict(zip(names, given, strict=False))
 
 
@@ -180,14 +180,14 @@ def _placed(known: str, name: str, given: tuple[Any, ...], call: Said) -> dict[s
         if len(rest) == 2 and all(map(_is_number, rest)):
             rest = (list(rest),)
         if len(rest) != 1:
-            raise Fault("a drag takes two points", call.at)
+            raise ParseFailure("a drag takes two points", call.at)
         return {"start_point": point, "end_point": rest[0]}
     if known == "drag":
         return {"end_point": point}  # then the time that it takes
     if known == "click" and call.tool == CODE and len(rest) in (1, 2) and _is_number(rest[0]):
         return {"point": point, "clicks": rest[0]}  # then pyautogui's interval
     if rest:
-        raise Fault(f"{call.name[:40]} takes a point, and more is given", call.at)
+        raise ParseFailure(f"{call.name[:40]} takes a point, and more is given", call.at)
     return {"point": point}
 
 
@@ -201,10 +201,10 @@ def _scrolled(given: tuple[Any, ...], call: Said) -> dict[str, Any]:
         # pyautogui: the amount, then where; elsewhere the place stands first.
         at = numbers[1:] if code and len(numbers) == 3 else numbers[:2]
         if code and len(numbers) == 2:
-            raise Fault("half of a point is missing", call.at)
+            raise ParseFailure("half of a point is missing", call.at)
         points, numbers = [at], [numbers[0]] if code else numbers[2:]
     if len(words) > 1 or len(points) > 1 or len(numbers) > 1 or not (words or numbers):
-        raise Fault("not a scroll: an amount or a direction is expected, and a point", call.at)
+        raise ParseFailure("not a scroll: an amount or a direction is expected, and a point", call.at)
     values |= {"direction": words[0]} if words else {}
     values |= {"amount": numbers[0]} if numbers else {}
     return values | ({"point": points[0]} if points else {})
@@ -252,7 +252,7 @@ def _hscroll(values: dict[str, Any], call: Said) -> str:
 def _by_sign(values: dict[str, Any], directions: str, at: int) -> str:
     amount = _number(values.pop("amount", None))
     if not amount:
-        raise Fault(f"not an amount of scrolling: {said(amount)[:20]}", at)
+        raise ParseFailure(f"not an amount of scrolling: {said(amount)[:20]}", at)
     return directions.split()[amount > 0]
 
 
@@ -261,7 +261,7 @@ def _system_button(values: dict[str, Any], call: Said) -> str:
     values.clear()
     if button not in BUTTON_NAMES:
         known = button in ("menu", "recent", "recents", "app_switch", "power", "volume_up", "volume_down")
-        raise no_such_action(f"the button {button}", call.at) if known else Fault(f"unknown button {button!r}", call.at)
+        raise no_such_action(f"the button {button}", call.at) if known else ParseFailure(f"unknown button {button!r}", call.at)
     if button == "enter":
         values["key"] = "enter"
     return BUTTON_NAMES[button]
@@ -270,7 +270,7 @@ def _system_button(values: dict[str, Any], call: Said) -> str:
 def _terminate(values: dict[str, Any], call: Said) -> str:
     status = said(values.get("status", "")).strip().lower()
     if status not in DONE and status not in FAILED:
-        raise Fault(f"unknown status {status[:20]!r}", call.at)
+        raise ParseFailure(f"unknown status {status[:20]!r}", call.at)
     return "call_user" if status in FAILED else "finished"
 
 
@@ -355,7 +355,7 @@ def _ends(path: list[Any], at: int) -> list[Any]:
     """A path's two ends, where it is straight: a drag has no other."""
     points = [numbers_of(one) for one in path[:200]]
     if len(path) > 200 or len(path) < 2 or any(len(point) != 2 for point in points):
-        raise Fault(f"not a path: {said(path)[:40]}", at)
+        raise ParseFailure(f"not a path: {said(path)[:40]}", at)
     (x, y), (to_x, to_y) = points[0], points[-1]
     length = max(abs(to_x - x), abs(to_y - y), 1)
     if length > 1e9 or any(abs((to_x - x) * (b - y) - (to_y - y) * (a - x)) > 0.05 * length * length
@@ -372,7 +372,7 @@ def _finish_scroll(name: str, values: dict[str, Any], call: Said) -> str:
     if "scroll_y" in values or "scroll_x" in values:
         down, right = _number(values.pop("scroll_y", 0)), _number(values.pop("scroll_x", 0))
         if down is None or right is None or (not down and not right):
-            raise Fault("not an amount of scrolling", call.at)
+            raise ParseFailure("not an amount of scrolling", call.at)
         if down and right:
             raise no_such_action("a scroll in two directions at once", call.at)
         values["direction"] = ("down" if down > 0 else "up") if down else ("right" if right > 0 else "left")

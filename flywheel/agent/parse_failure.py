@@ -13,7 +13,7 @@ AMBIGUOUS = "ambiguous"  # it may mean two things, and what models mean is not g
 ONLY_THOUGHT = "only thinking"  # the thinking does not end, so nothing that was written is meant yet
 
 
-class Fault(Exception):
+class ParseFailure(Exception):
     """position: in the text."""
 
     def __init__(self, reason: str, position: int) -> None:
@@ -21,9 +21,9 @@ class Fault(Exception):
         self.error = ParseError(reason, position)
 
 
-def no_such_action(what: str, at: int) -> Fault:
-    return Fault(f"{NO_SUCH_ACTION}: {what[:60]}", at)
+def no_such_action(what: str, at: int) -> ParseFailure:
+    return ParseFailure(f"{NO_SUCH_ACTION}: {what[:60]}", at)
 
 
-def ambiguous(what: str, at: int) -> Fault:
-    return Fault(f"{AMBIGUOUS}: {what}", at)
+def ambiguous(what: str, at: int) -> ParseFailure:
+    return ParseFailure(f"{AMBIGUOUS}: {what}", at)

@@ -15,7 +15,7 @@ from flywheel.agent.actions import ALONE, NAMES, Action, Parsed, ParseError, Poi
 from flywheel.agent.grammar import Grammar, as_grammar
 from flywheel.agent.marks import LABEL, Mark
 from flywheel.agent.meaning import Said, action_of, in_own_words
-from flywheel.agent.parse_failure import Fault
+from flywheel.agent.parse_failure import ParseFailure
 
 _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
 # What the model says it thinks, the best account first (UI-TARS 1.0 wrote the last two).
@@ -44,7 +44,7 @@ def _tolerant(text: str, grammar: Grammar) -> Parsed:
     if grammar.thinks or thinking.TAG.search(text):
         try:
             begin = thinking.end(text, grammar.thinks, lambda at, before: _extent(text, at, before, grammar))
-        except Fault as fault:
+        except ParseFailure as fault:
             return Parsed(_thought(text, 0, len(text)), fault.error)
     mark = marks.find(text, begin, grammar)
     if mark is None:
@@ -54,7 +54,7 @@ def _tolerant(text: str, grammar: Grammar) -> Parsed:
         thought = _without_label(thought)
     try:
         return Parsed(thought, _action(text, mark, grammar)[0])
-    except Fault as fault:
+    except ParseFailure as fault:
         return Parsed(thought, fault.error)
 
 
@@ -85,13 +85,13 @@ def _plain_tool(text: str, grammar: Grammar) -> Parsed | None:
         return None
     try:
         action = action_of(said, grammar.space)
-    except Fault:
+    except ParseFailure:
         return None
     return Parsed(_without_label(_thought(text, 0, at)), action)
 
 
 def _action(text: str, mark: Mark, grammar: Grammar) -> tuple[Action, int]:
-    """The action, and where it ends. Raises Fault."""
+    """The action, and where it ends. Raises ParseFailure."""
     said, end = _said(text, mark, grammar)
     action = action_of(said, grammar.space)
     name = NAMES[type(action)]
@@ -117,7 +117,7 @@ _FOLLOWING = {"call": call_form.following, "json": tool_form.following, "tags": 
 
 
 def _check_behind(text: str, at: int, mark: Mark, first: str, grammar: Grammar) -> None:
-    """Raises Fault where one of the actions from `at` on, or the first, must stand alone and does not."""
+    """Raises ParseFailure where one of the actions from `at` on, or the first, must stand alone and does not."""
     following = _FOLLOWING.get(mark.kind)
     for _ in range(_MOST_ACTIONS if following else 0):
         start = following(text, at)
@@ -127,7 +127,7 @@ def _check_behind(text: str, at: int, mark: Mark, first: str, grammar: Grammar) 
             _check_alone(first, Said(call_form.CALL.match(text, start)[2], {}, start))
         try:
             said, at = _said(text, Mark(start, start, mark.kind), grammar)
-        except Fault:
+        except ParseFailure:
             return
         _check_alone(first, said)
 
@@ -135,10 +135,10 @@ def _check_behind(text: str, at: int, mark: Mark, first: str, grammar: Grammar) 
 def _check_alone(first: str, further: Said) -> None:
     try:
         name = in_own_words(further)[0]
-    except Fault:
+    except ParseFailure:
         return
     if name != first and not ALONE.isdisjoint((name, first)):
-        raise Fault(f"{name if name in ALONE else first} stands alone in a step", further.at)
+        raise ParseFailure(f"{name if name in ALONE else first} stands alone in a step", further.at)
 
 
 def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int] | None:
@@ -151,7 +151,7 @@ def _extent(text: str, at: int, before: int, grammar: Grammar) -> tuple[int, int
         return None
     try:
         return mark.start, _action(text, mark, grammar)[1]
-    except Fault:
+    except ParseFailure:
         return None
 
 

@@ -13,7 +13,7 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point, whole
 from flywheel.agent.coordinates import Space
 from flywheel.agent.keys import split_keys
-from flywheel.agent.parse_failure import Fault
+from flywheel.agent.parse_failure import ParseFailure
 from flywheel.agent.strings import like_path, unescape
 from flywheel.agent.vocabulary import MAX_KEYS
 
@@ -69,7 +69,7 @@ def _keyed(kind: Callable[[tuple[str, ...]], Action], most: int) -> tuple[re.Pat
     def make(found: re.Match[str], space: Space) -> Action | None:
         try:
             keys = tuple(split_keys(whole(found[1])))
-        except Fault:
+        except ParseFailure:
             return None
         return kind(keys) if 1 <= len(keys) <= most else None
 

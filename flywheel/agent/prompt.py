@@ -31,7 +31,7 @@ def build_context(
 ) -> Context:
     """The context of one step, of at most `policy.max_context_tokens`.
 
-    history: the past steps, or the memory that a `Past` made of them. count: tokens of a context (an Encoder's);
+    history: the past steps, or the memory that a `StepHistory` made of them. count: tokens of a context (an Encoder's);
     without it an upper bound is taken. What does not fit goes in this order: the digest's text (how many steps there
     were is still said), the lines of episodic memory, the steps of working memory, the oldest first; then how many
     steps there were; last, the newest result is shortened. Instruction and screen always stay.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flywheel import settings as config
-from flywheel.agent.history_summary import Digest, RuleSummarizer, Summarizer
+from flywheel.agent.history_summary import HistorySummary, RuleSummarizer, Summarizer
 from flywheel.agent.steps import PastStep, outcome, summarise
 
 
@@ -33,7 +33,7 @@ class Memory:
     result: str = ""
 
 
-class Past:
+class StepHistory:
     """The steps of one trajectory so far, from which M_t is made at each step.
 
     digest: of the oldest steps, as the newest `memory()` had it.
@@ -42,7 +42,7 @@ class Past:
     def __init__(self, policy: config.Policy, summarizer: Summarizer | None = None) -> None:
         self._policy, self._summarizer = policy, summarizer or RuleSummarizer(policy.digest_characters)
         self._steps: list[PastStep] = []
-        self.digest = Digest()
+        self.digest = HistorySummary()
 
     def add(self, step: PastStep) -> None:
         self._steps.append(step)
@@ -74,7 +74,7 @@ class Past:
 
 def remember(history: Sequence[PastStep], policy: config.Policy) -> Memory:
     """M_t of a whole history at once, its digest by rules."""
-    past = Past(policy)
+    past = StepHistory(policy)
     for step in history:
         past.add(step)
     return past.memory()

@@ -92,7 +92,7 @@ def unescape(text: str) -> str:
 def content_of(text: str, at: int) -> str:
     """What a string says that begins at `at`: as `unescape`, and of a path in Windows as it was written.
 
-    Raises Fault where a path's `\\n` may as well be a line end: one that escapes nothing shows by an escape that
+    Raises ParseFailure where a path's `\\n` may as well be a line end: one that escapes nothing shows by an escape that
     there is not (`\\U`).
     """
     if not like_path(text):

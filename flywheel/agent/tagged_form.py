@@ -12,7 +12,7 @@ import re
 
 from flywheel.agent.actions import whole
 from flywheel.agent.meaning import Said, folded
-from flywheel.agent.parse_failure import Fault
+from flywheel.agent.parse_failure import ParseFailure
 from flywheel.agent.synonyms import TOOLS
 
 BEGIN = re.compile(r"<(?:function\s*=|invoke\s+name\s*=)\s*[\"']?([\w.:-]{1,60})[\"']?\s*>", re.IGNORECASE)
@@ -24,7 +24,7 @@ _MOST_PARAMETERS = 12
 
 
 def read(text: str, start: int) -> tuple[Said, int]:
-    """The call whose first tag begins at `start`, and where it ends. Raises Fault."""
+    """The call whose first tag begins at `start`, and where it ends. Raises ParseFailure."""
     begin = BEGIN.match(text, start)
     values: dict[str, str] = {}
     places: dict[str, int] = {}
@@ -35,16 +35,16 @@ def read(text: str, start: int) -> tuple[Said, int]:
             return _called(begin[1], values, places, start), end.end()
         parameter = _PARAMETER.match(text, at)
         if parameter is None:
-            raise Fault("a parameter or an end tag was expected", at)
+            raise ParseFailure("a parameter or an end tag was expected", at)
         close = _CLOSE.search(text, parameter.end())
         if close is None:
-            raise Fault("the parameter is not closed", parameter.end())
+            raise ParseFailure("the parameter is not closed", parameter.end())
         if parameter[1] in values:
-            raise Fault(f"{parameter[1][:40]} is given twice", parameter.start())
+            raise ParseFailure(f"{parameter[1][:40]} is given twice", parameter.start())
         values[parameter[1]] = _value(text[parameter.end() : close.start()])
         places[parameter[1]] = parameter.end()
         at = close.end()
-    raise Fault(f"more than {_MOST_PARAMETERS} parameters", at)
+    raise ParseFailure(f"more than {_MOST_PARAMETERS} parameters", at)
 
 
 def following(text: str, at: int) -> int:
@@ -58,7 +58,7 @@ def _called(name: str, values: dict[str, str], places: dict[str, int], at: int) 
     if folded(tool) in TOOLS:
         action = values.pop("action", None)
         if action is None:
-            raise Fault("the tool call names no action", at)
+            raise ParseFailure("the tool call names no action", at)
         name = action.strip()
     else:
         tool, name = "", tool

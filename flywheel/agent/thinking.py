@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from flywheel.agent.parse_failure import ONLY_THOUGHT, Fault, ambiguous
+from flywheel.agent.parse_failure import ONLY_THOUGHT, ParseFailure, ambiguous
 
 _NAMES = r"(?:seed:?|grounding_)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
 _WORD = rf"[ ]?(/?)[ ]?(?:{_NAMES})(?![\w:-])[ ]?[>▷\]]?"
@@ -26,7 +26,7 @@ Covering = Callable[[int, int], tuple[int, int] | None]
 
 
 def end(text: str, opened: bool, covering: Covering) -> int:
-    """Where the last thinking ends; 0 where there is none. Raises Fault where it does not end.
+    """Where the last thinking ends; 0 where there is none. Raises ParseFailure where it does not end.
 
     opened: by the prompt. covering: of a place behind which an action is looked for and one before which it must
     begin, where the action that is read there begins and ends; a tag within an action is part of what it types.
@@ -52,7 +52,7 @@ def end(text: str, opened: bool, covering: Covering) -> int:
         else:
             depth += 1
     if depth:
-        raise Fault(f"{ONLY_THOUGHT}: it does not end", len(text))
+        raise ParseFailure(f"{ONLY_THOUGHT}: it does not end", len(text))
     return at
 
 

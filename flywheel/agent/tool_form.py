@@ -23,7 +23,7 @@ from flywheel.agent.actions import NAMES, Action, Point
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.keys import spell_keys
 from flywheel.agent.meaning import Said
-from flywheel.agent.parse_failure import Fault
+from flywheel.agent.parse_failure import ParseFailure
 from flywheel.agent.strings import like_path, unlike_path
 from flywheel.agent.synonyms import TOOLS
 from flywheel.agent.vocabulary import KNOWN
@@ -47,7 +47,7 @@ _DEEPEST = 4  # envelopes within each other
 
 
 def read(text: str, start: int, grammar: Grammar) -> tuple[Said, int]:
-    """The call whose JSON begins at `start`, and where it ends. Raises Fault."""
+    """The call whose JSON begins at `start`, and where it ends. Raises ParseFailure."""
     value, end = loose_json.read(text, start, paths=True)
     said = _said(value, start, grammar)
     if isinstance(value, list) and len(value) > 1:
@@ -63,7 +63,7 @@ def read_plain(text: str, grammar: Grammar) -> tuple[Said, int] | None:
     try:
         value, end = loose_json.read_strict(text, at + 12)
         return (_said(value, at + 12, grammar), at) if end == len(text) - 13 else None
-    except (Fault, ValueError, RecursionError):
+    except (ParseFailure, ValueError, RecursionError):
         return None
 
 
@@ -87,7 +87,7 @@ def _said(value: Any, at: int, grammar: Grammar) -> Said:
     if given is None:
         given = call
     if not isinstance(given, dict) or not isinstance(tool, str):
-        raise Fault("the tool call has no arguments", at)
+        raise ParseFailure("the tool call has no arguments", at)
     if tool in _FUNCTIONS:
         return Said(tool, {"tool" if key == "name" else key: one for key, one in given.items()}, at)
     if given is call:
@@ -98,7 +98,7 @@ def _said(value: Any, at: int, grammar: Grammar) -> Said:
         return Said(tool, given, at)
     name = given.get("action", given.get("action_type", call.get("action", given.get("type", ""))))
     if not isinstance(name, str) or not name or name in _ENVELOPES:
-        raise Fault("the tool call names no action", at)
+        raise ParseFailure("the tool call names no action", at)
     return Said(name, {key: one for key, one in given.items() if key not in _NAMED}, at, (), tool)
 
 
@@ -113,14 +113,14 @@ def _opened(value: Any, at: int) -> Mapping[str, Any]:
         if isinstance(value, str) and value.lstrip().startswith("{"):
             value = _inner(value, at)
         if not isinstance(value, dict):
-            raise Fault("the tool call is not a JSON object", at)
+            raise ParseFailure("the tool call is not a JSON object", at)
         inner = next((value[one] for one in ("function", *_CALLS) if isinstance(value.get(one), dict | list)), None)
         if inner is None and isinstance(value.get("action"), dict | list):
             inner = value["action"]
         if inner is None:
             return value
         value = inner
-    raise Fault("nested too deeply", at)
+    raise ParseFailure("nested too deeply", at)
 
 
 def _inner(text: str, at: int) -> Any:
@@ -131,8 +131,8 @@ def _inner(text: str, at: int) -> Any:
             break
         try:
             value = loose_json.read(value, 0)[0]
-        except Fault as fault:
-            raise Fault(f"the arguments are not JSON: {fault.error.reason}", at) from None
+        except ParseFailure as fault:
+            raise ParseFailure(f"the arguments are not JSON: {fault.error.reason}", at) from None
     return value
 
 

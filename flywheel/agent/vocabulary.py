@@ -11,7 +11,7 @@ from flywheel.agent import loose_json
 from flywheel.agent.actions import Action, Point, ToolCall, canonical, whole
 from flywheel.agent.coordinates import Space
 from flywheel.agent.keys import MODIFIERS, split_keys
-from flywheel.agent.parse_failure import Fault, ambiguous
+from flywheel.agent.parse_failure import ParseFailure, ambiguous
 from flywheel.agent.strings import numbers_in
 
 MAX_KEYS = 3
@@ -37,7 +37,7 @@ class Arguments:
         for name in names:
             if name in self.values:
                 return name
-        raise Fault(f"{self.name} needs {names[0]}", self.at)
+        raise ParseFailure(f"{self.name} needs {names[0]}", self.at)
 
     def text(self, *names: str) -> str:
         name = self.need(*names)
@@ -52,12 +52,12 @@ class Arguments:
             if len(words) > 1 and len(pressed) > 1 and pressed[-1] not in MODIFIERS:
                 raise ambiguous(f"keys together, or one after the other? {said(value)[:40]}", place)
             if not pressed and len(words) > 1:
-                raise Fault("a key has no name", place)
+                raise ParseFailure("a key has no name", place)
             keys += pressed
         if not keys:
-            raise Fault("no key is named", place)
+            raise ParseFailure("no key is named", place)
         if len(keys) > MAX_KEYS:
-            raise Fault(f"{len(keys)} keys; {MAX_KEYS} at most", place)
+            raise ParseFailure(f"{len(keys)} keys; {MAX_KEYS} at most", place)
         return tuple(keys)
 
     def point(self, *names: str) -> Point:
@@ -66,14 +66,14 @@ class Arguments:
         value, place = self.values[name], self.place(name)
         numbers = numbers_of(value)
         if len(numbers) not in (2, 4):
-            raise Fault(f"not a point: {said(value)[:40]!r}", place)
+            raise ParseFailure(f"not a point: {said(value)[:40]!r}", place)
         axes = (self.space.x, self.space.y)
         for index, number in enumerate(numbers):
             axis = axes[index % 2]
             # An integer of a thousand digits is no float, so it is compared before anything is computed.
             if not 0 <= number <= axis.size:
                 written = f"{number:g}" if isinstance(number, float) or abs(number) < 1e15 else "a huge number"
-                raise Fault(f"{written} lies outside 0..{axis.last}", place)
+                raise ParseFailure(f"{written} lies outside 0..{axis.last}", place)
         if self.space.kind != "fractions" and any(0 < number < 1 for number in numbers):
             raise ambiguous(f"{said(value)[:40]} is a fraction of the screen, and policy.space is not", place)
         if len(numbers) == 4:
@@ -108,7 +108,7 @@ def text_of(value: Any, at: int) -> str:
             return canonical(value)
         except (ValueError, RecursionError):
             pass
-    raise Fault(f"not a text: {said(value)[:40]}", at)
+    raise ParseFailure(f"not a text: {said(value)[:40]}", at)
 
 
 def said(value: Any) -> str:
@@ -120,10 +120,10 @@ def said(value: Any) -> str:
 
 
 def build(arguments: Arguments) -> Action:
-    """The action. Raises Fault for a missing or bad argument, and for a name that there is not."""
+    """The action. Raises ParseFailure for a missing or bad argument, and for a name that there is not."""
     builder = _BUILDERS.get(arguments.name)
     if builder is None:
-        raise Fault(f"unknown action {arguments.name[:40]!r}", arguments.at)
+        raise ParseFailure(f"unknown action {arguments.name[:40]!r}", arguments.at)
     return builder(arguments)
 
 
@@ -133,7 +133,7 @@ def _scroll(arguments: Arguments) -> Action:
         return _drag(arguments)
     direction = arguments.text("direction").strip().lower()
     if direction not in DIRECTIONS:
-        raise Fault(f"unknown direction {direction[:20]!r}", arguments.place("direction"))
+        raise ParseFailure(f"unknown direction {direction[:20]!r}", arguments.place("direction"))
     given = {"point", "start_point"} & set(arguments.values)
     where = arguments.point("point", "start_point") if given else Point(0.5, 0.5)
     return act.Scroll(where, direction)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def _one_key(kind: Callable[[str], Action]) -> Callable[[Arguments], Action]:
     def make(arguments: Arguments) -> Action:
         keys = arguments.keys()
         if len(keys) != 1:
-            raise Fault(f"{arguments.name} takes one key", arguments.place("key"))
+            raise ParseFailure(f"{arguments.name} takes one key", arguments.place("key"))
         return kind(keys[0])
 
     return make
@@ -161,11 +161,11 @@ def _tool(arguments: Arguments) -> Action:
         if given[end:].strip() and given:
             raise ValueError("more stands behind it")
         return ToolCall(name, canonical(value))
-    except Fault as fault:
+    except ParseFailure as fault:
         reason = fault.error.reason
     except (ValueError, RecursionError) as error:
         reason = str(error)[:80]
-    raise Fault(f"the arguments of a tool are not a JSON object: {reason}", arguments.place("arguments"))
+    raise ParseFailure(f"the arguments of a tool are not a JSON object: {reason}", arguments.place("arguments"))
 
 
 def _pointed(kind: Callable[[Point], Action]) -> Callable[[Arguments], Action]:

@@ -10,7 +10,7 @@ from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import Policy
 from flywheel.reward.verdict import Verdict, decide
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.pool import Sandbox, Tally, rollout
+from flywheel.rollout.pool import RolloutStats, Sandbox, rollout
 from flywheel.sandbox.env import Task
 from flywheel.scoring.panel import Panel
 from flywheel.scoring.scorer import Case
@@ -43,17 +43,17 @@ async def evaluate(
     settings: Settings,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     run_id: str = "",
-    tally: Tally | None = None,
+    stats: RolloutStats | None = None,
 ) -> list[Judged]:
     """evaluation.samples episodes of each task at evaluation.temperature, judged.
 
-    The episodes are for the report; they never enter training. `tally` is added to. Raises as `judge` does.
+    The episodes are for the report; they never enter training. `stats` is added to. Raises as `judge` does.
     """
     panel = Panel(settings)
     episodes = await rollout(
         tasks, settings.evaluation.samples, policy, sandbox, iteration=iteration, settings=settings,
         temperature=settings.evaluation.temperature, on_episode=on_episode, run_id=run_id,
-        tally=tally,
+        stats=stats,
     )  # fmt: skip
     by_id = {task.task_id: task for task in tasks}
     return [judge(by_id[episode.trajectory.task_id], episode, panel) for episode in episodes]

@@ -12,7 +12,7 @@ from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.history_summary import Summarizer
 from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
-from flywheel.agent.step_history import Past
+from flywheel.agent.step_history import StepHistory
 from flywheel.agent.steps import PastStep
 from flywheel.agent.trajectory import Step
 from flywheel.policy.protocol import Context
@@ -35,7 +35,7 @@ class History:
         summarizer: Summarizer | None = None,
     ) -> None:
         self._instruction, self._images, self._policy, self._count = instruction, images, policy, count
-        self._past = Past(policy, summarizer)
+        self._past = StepHistory(policy, summarizer)
 
     def context(self, screen: bytes, stored: str | None = None) -> Context:
         """What the policy is shown at the next step: the instruction, M_t, the screen.

@@ -26,7 +26,7 @@ class Sandbox(Protocol):
 
 
 @dataclass
-class Tally:
+class RolloutStats:
     """What happened around the episodes of one rollout or of several: it is kept with the run.
 
     retries: episodes begun again after their environment failed. The others are the sandbox's own count, 0 where it
@@ -59,22 +59,22 @@ async def rollout(
     temperature: float,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     run_id: str = "",
-    tally: Tally | None = None,
+    stats: RolloutStats | None = None,
 ) -> list[Episode]:
     """`samples` episodes of each task, at most min(rollout.max_concurrent, sandbox.pages) at once.
 
     Returned sorted by trajectory_id, so the order of finishing changes nothing; `on_episode` is called in that order
     of finishing. A crash of an environment is tried again in a fresh one, rollout.retries times; then the episode's
-    status is `crashed`, with the error. `tally` is added to. Raises PolicyError: without a policy no episode can go on.
+    status is `crashed`, with the error. `stats` is added to. Raises PolicyError: without a policy no episode can go on.
     """
-    tally, before = tally or Tally(), _counts(sandbox)
+    stats, before = stats or RolloutStats(), _counts(sandbox)
     slots = asyncio.Semaphore(concurrent(settings))
 
     async def one(task: Task, sample: int) -> Episode:
         async with slots:
             episode = await attempt(
                 task, sample, policy, sandbox, iteration=iteration, settings=settings, temperature=temperature,
-                run_id=run_id, tally=tally,
+                run_id=run_id, stats=stats,
             )  # fmt: skip
         on_episode(episode)
         return episode
@@ -86,7 +86,7 @@ async def rollout(
         # One cause stops the others; callers want that cause by its class.
         raise several.exceptions[0] from None
     finally:
-        tally.add(before, _counts(sandbox))
+        stats.add(before, _counts(sandbox))
     return sorted((task.result() for task in running), key=lambda episode: episode.id)
 
 
@@ -100,7 +100,7 @@ async def attempt(
     settings: Settings,
     temperature: float,
     run_id: str = "",
-    tally: Tally | None = None,
+    stats: RolloutStats | None = None,
     seed: int | None = None,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> Episode:
@@ -109,8 +109,8 @@ async def attempt(
     them; each try begins with step 0. Raises PolicyError."""
     started, version = datetime.now(UTC), policy.weight_version
     for number in range(settings.rollout.retries + 1):
-        if tally is not None:
-            tally.retries += number > 0
+        if stats is not None:
+            stats.retries += number > 0
         try:
             async with asyncio.timeout(_deadline(task, settings)), sandbox.env() as env:
                 return await run_episode(

@@ -25,7 +25,7 @@ from flywheel.sandbox.env import Task
 log = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class TaskSampler(Protocol):
     """Where tasks come from (`training.curriculum`). Both calls are made in an order that the log keeps, and made
     again from it when a killed run goes on: what `next` gives must follow from the calls before it alone."""
 
@@ -37,7 +37,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RolloutPlan:
     """samples: episodes of a group, which share their task. batch: episodes that start a training step. batches: of
     the whole run. whole_groups: a batch holds all of a group or none of it. seed: of the run. first: the number of each
     task's first episode, where another pool of the same weights has those before it."""
@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Ticket:
+class EpisodeRequest:
     """The right to one episode. ordinal: in the order of admission, from 0. sample: its number among the task's
     episodes. seed: of its sampling, a function of the run's seed and the ordinal."""
 
@@ -72,14 +72,14 @@ class Outcome:
     success: bool
 
 
-class Ledger:
+class RolloutLog:
     """Not for several threads. key: names the run's inputs; what another run left in `folder` is thrown away.
 
     version: training steps done, as the trainer's checkpoint says. tasks: by task_id.
     """
 
     def __init__(
-        self, folder: Path, key: str, source: Source, tasks: Mapping[str, Task], plan: Plan, version: int = 0
+        self, folder: Path, key: str, source: TaskSampler, tasks: Mapping[str, Task], plan: RolloutPlan, version: int = 0
     ) -> None:
         self.folder, self.source, self.tasks, self.plan, self.version = folder, source, tasks, plan, version
         self.taken: list[int] | None = None  # the batch that is being trained on
@@ -98,7 +98,7 @@ class Ledger:
             self._write({"key": key})
 
     # -- admission ------------------------------------------------------------------------------------------------
-    def admit(self, max_concurrent: int) -> Ticket | None:
+    def admit(self, max_concurrent: int) -> EpisodeRequest | None:
         """The next episode to begin, or None while there is no room for one."""
         opened = next((n for group in self._unrecorded for n in self._of(group) if self._is_open(n)), None)
         ordinal = len(self._groups) * self.plan.samples if opened is None else opened
@@ -128,27 +128,27 @@ class Ledger:
         self._unrecorded[len(self._groups)] = {}
         self._groups.append(task_id)
 
-    def _ticket(self, ordinal: int) -> Ticket:
+    def _ticket(self, ordinal: int) -> EpisodeRequest:
         group, number = divmod(ordinal, self.plan.samples)
         task_id = self._groups[group]
         # Counted over the task's groups: two of them may be of the same weights, and a trajectory's name is unique.
         sample = self.plan.first + self._groups[:group].count(task_id) * self.plan.samples + number
-        return Ticket(ordinal, group, self.tasks[task_id], sample, seed_of(self.plan.seed, "episode", ordinal))
+        return EpisodeRequest(ordinal, group, self.tasks[task_id], sample, seed_of(self.plan.seed, "episode", ordinal))
 
     # -- how an episode ends --------------------------------------------------------------------------------------
-    def accept(self, ticket: Ticket, episode: Episode, score: float, success: bool) -> None:
+    def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
         """It finished: kept on disk until it has been trained on."""
-        outcome = Outcome(self.running[ticket.ordinal], score, success)
+        outcome = Outcome(self.running[request.ordinal], score, success)
         facts = {"start": outcome.start, "score": score, "success": success}
-        episode_files.write(self._file(ticket.ordinal), episode, facts)
-        del self.running[ticket.ordinal]
-        self._settle(ticket.ordinal, outcome)
+        episode_files.write(self._file(request.ordinal), episode, facts)
+        del self.running[request.ordinal]
+        self._settle(request.ordinal, outcome)
 
-    def fail(self, ticket: Ticket, error: str) -> None:
+    def fail(self, request: EpisodeRequest, error: str) -> None:
         """Its environment crashed in every try: its place is free again."""
-        self._write({"failed": ticket.ordinal, "error": error})
-        del self.running[ticket.ordinal]
-        self._settle(ticket.ordinal, None)
+        self._write({"failed": request.ordinal, "error": error})
+        del self.running[request.ordinal]
+        self._settle(request.ordinal, None)
 
     def _settle(self, ordinal: int, outcome: Outcome | None) -> None:
         if outcome is None:
@@ -158,7 +158,7 @@ class Ledger:
         self._unrecorded[ordinal // self.plan.samples][ordinal] = outcome
 
     # -- batches --------------------------------------------------------------------------------------------------
-    def take(self) -> list[Ticket] | None:
+    def take(self) -> list[EpisodeRequest] | None:
         """The batch of this version, oldest first, or None while it is not complete. Asked again, the same one."""
         if self.taken is None:
             ordinals = self._choose()
@@ -171,8 +171,8 @@ class Ledger:
             self._take(ordinals, recorded)
         return [self._ticket(ordinal) for ordinal in self.taken]
 
-    def read(self, ticket: Ticket) -> Episode:
-        return episode_files.read(self._file(ticket.ordinal))
+    def read(self, request: EpisodeRequest) -> Episode:
+        return episode_files.read(self._file(request.ordinal))
 
     def advance(self) -> None:
         """The batch was trained on, the trainer's checkpoint says so, and the new weights answer."""

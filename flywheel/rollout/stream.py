@@ -2,7 +2,7 @@
 
 One event loop. Each episode is a task of its own, from a leased environment; the policy may get new weights while it
 is under way, and each of its steps keeps the version that it was sampled with. What is begun and what is trained on
-is the ledger's to say (`rollout.ledger`), so a killed pool goes on where it was.
+is the rollout log's to say (`rollout_log.py`), so a killed pool goes on where it was.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from flywheel.errors import FlywheelError, TrainingError
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.occupancy import Occupancy
-from flywheel.rollout.pool import Sandbox, Tally, attempt, concurrent
-from flywheel.rollout.rollout_log import Ledger, Outcome, Ticket
+from flywheel.rollout.pool import RolloutStats, Sandbox, attempt, concurrent
+from flywheel.rollout.rollout_log import EpisodeRequest, Outcome, RolloutLog
 from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 
@@ -32,7 +32,7 @@ class Batch:
     """What one training step is made of, in the order of tickets. figures: of the pool, see `Pool.batch`."""
 
     step: int
-    episodes: tuple[tuple[Ticket, Episode], ...]
+    episodes: tuple[tuple[EpisodeRequest, Episode], ...]
     outcomes: tuple[Outcome, ...]
     figures: Mapping[str, float]
 
@@ -46,7 +46,7 @@ class Pool:
 
     def __init__(
         self,
-        ledger: Ledger,
+        rollout_log: RolloutLog,
         policy: Policy,
         sandbox: Sandbox,
         *,
@@ -58,15 +58,15 @@ class Pool:
         where: str,
         on_episode: Callable[[Episode], None] = lambda episode: None,
     ) -> None:
-        self.ledger, self._policy, self._where = ledger, policy, where
+        self.rollout_log, self._policy, self._where = rollout_log, policy, where
         self._grade, self._slow = grade, slow
         self._iteration, self._settings, self._temperature = iteration, settings, temperature
         self._on_episode, self._places = on_episode, concurrent(settings)
         self._sandbox = Occupancy(sandbox, self._places)
-        self._versions = {policy.weight_version: ledger.version}
-        self._tasks: dict[asyncio.Task[None], Ticket] = {}
+        self._versions = {policy.weight_version: rollout_log.version}
+        self._tasks: dict[asyncio.Task[None], EpisodeRequest] = {}
         self._rounds: dict[int, int] = {}  # ordinal -> steps that a running episode has made
-        self._tally, self._retried = Tally(), 0
+        self._stats, self._retried = RolloutStats(), 0
         self._crashes, self._crashed = 0, 0  # in a row; since the last batch
         self._fault: Exception | None = None
         self._closed = False
@@ -105,14 +105,14 @@ class Pool:
                 tickets = await self._complete()
         except TimeoutError:
             raise TrainingError(
-                f"no batch in {limit:g} s: {len(self.ledger.finished)} of {self.ledger.plan.batch} episodes have "
-                f"finished, {len(self.ledger.running)} are under way{self._oldest()}", where=self._here,
+                f"no batch in {limit:g} s: {len(self.rollout_log.finished)} of {self.rollout_log.plan.batch} episodes have "
+                f"finished, {len(self.rollout_log.running)} are under way{self._oldest()}", where=self._here,
                 fix="raise rl.batch_timeout_s, or look at what this environment waits for",
             ) from None  # fmt: skip
-        figures, outcomes = self._figures(), tuple(self.ledger.finished[ticket.ordinal] for ticket in tickets)
-        read = await asyncio.to_thread(lambda: [self.ledger.read(ticket) for ticket in tickets])
+        figures, outcomes = self._figures(), tuple(self.rollout_log.finished[request.ordinal] for request in tickets)
+        read = await asyncio.to_thread(lambda: [self.rollout_log.read(request) for request in tickets])
         episodes = tuple(zip(tickets, read, strict=True))
-        return Batch(self.ledger.version, episodes, outcomes, figures | self._staleness(read))
+        return Batch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
 
     def announce(self, weight_version: str, version: int) -> None:
         """Weights that the policy is about to be given: how many training steps they have had."""
@@ -120,15 +120,15 @@ class Pool:
 
     def advance(self) -> None:
         """The batch was trained on and saved, and the policy answers with the new weights."""
-        self.ledger.advance()
+        self.rollout_log.advance()
         self._fill()
 
-    async def _complete(self) -> list[Ticket]:
+    async def _complete(self) -> list[EpisodeRequest]:
         while True:
             self._changed.clear()
             if self._fault is not None:
                 raise self._fault
-            taken = self.ledger.take()
+            taken = self.rollout_log.take()
             self._fill()  # with the next batch's, too
             if taken is not None:
                 return taken
@@ -137,57 +137,57 @@ class Pool:
     def _fill(self) -> None:
         if self._closed or self._fault is not None:
             return
-        while (ticket := self.ledger.admit(self._places)) is not None:
-            task = asyncio.create_task(self._one(ticket), name=f"episode {ticket.ordinal}")
-            self._tasks[task] = ticket
+        while (request := self.rollout_log.admit(self._places)) is not None:
+            task = asyncio.create_task(self._one(request), name=f"episode {request.ordinal}")
+            self._tasks[task] = request
             task.add_done_callback(self._tasks.pop)
 
-    async def _one(self, ticket: Ticket) -> None:
+    async def _one(self, request: EpisodeRequest) -> None:
         try:
             episode = await attempt(
-                ticket.task, ticket.sample, self._policy, self._sandbox, iteration=self._iteration,
-                settings=self._settings, temperature=self._temperature, tally=self._tally, seed=ticket.seed,
-                on_step=lambda step: self._rounds.__setitem__(ticket.ordinal, step),
+                request.task, request.sample, self._policy, self._sandbox, iteration=self._iteration,
+                settings=self._settings, temperature=self._temperature, stats=self._stats, seed=request.seed,
+                on_step=lambda step: self._rounds.__setitem__(request.ordinal, step),
             )  # fmt: skip
-            await self._end(ticket, episode)
+            await self._end(request, episode)
             self._fill()
         except FlywheelError as error:
-            where = ", ".join(filter(None, (error.where, self._place(ticket))))
+            where = ", ".join(filter(None, (error.where, self._place(request))))
             self._stop(type(error)(error.what, where=where, fix=error.fix))
         except Exception as error:
             # Whatever it is, the one who waits for the batch must hear of it.
-            raised = TrainingError(f"an episode failed: {type(error).__name__}: {error}", where=self._place(ticket))
+            raised = TrainingError(f"an episode failed: {type(error).__name__}: {error}", where=self._place(request))
             raised.__cause__ = error
             self._stop(raised)
         finally:
-            self._rounds.pop(ticket.ordinal, None)
+            self._rounds.pop(request.ordinal, None)
             self._changed.set()
 
-    async def _end(self, ticket: Ticket, episode: Episode) -> None:
+    async def _end(self, request: EpisodeRequest, episode: Episode) -> None:
         self._on_episode(episode)
         if episode.trajectory.status == "crashed":
-            self._give_up(ticket, episode)
+            self._give_up(request, episode)
             return
         if self._slow:
-            score, success = await asyncio.to_thread(self._judge, ticket, episode)
+            score, success = await asyncio.to_thread(self._judge, request, episode)
         else:
-            score, success = self._judge(ticket, episode)
+            score, success = self._judge(request, episode)
         self._crashes = 0
-        self.ledger.accept(ticket, self._marked(episode), score, success)
+        self.rollout_log.accept(request, self._marked(episode), score, success)
 
-    def _give_up(self, ticket: Ticket, episode: Episode) -> None:
+    def _give_up(self, request: EpisodeRequest, episode: Episode) -> None:
         error = episode.trajectory.error
-        self.ledger.fail(ticket, error)
+        self.rollout_log.fail(request, error)
         self._crashes, self._crashed = self._crashes + 1, self._crashed + 1
-        if self._crashes >= max(self._places, self.ledger.plan.samples):
+        if self._crashes >= max(self._places, self.rollout_log.plan.samples):
             raise TrainingError(
                 f"every environment crashed: {self._crashes} episodes in a row; the last: {error}",
                 fix="see `flywheel doctor`, and the sandbox's settings",
             )
 
-    def _judge(self, ticket: Ticket, episode: Episode) -> tuple[float, bool]:
+    def _judge(self, request: EpisodeRequest, episode: Episode) -> tuple[float, bool]:
         try:
-            score, success = self._grade(ticket.task, episode)
+            score, success = self._grade(request.task, episode)
         except Exception as error:
             raise TrainingError(
                 f"it could not be judged: {type(error).__name__}: {error}",
@@ -197,7 +197,7 @@ class Pool:
             reward = episode.trajectory.reward
             raise TrainingError(
                 f"the score is {score}, the environment's rewards sum to {reward}", where=f"trajectory {episode.id}",
-                fix=f"the scorers and the world {ticket.task.world} must give finite numbers",
+                fix=f"the scorers and the world {request.task.world} must give finite numbers",
             )  # fmt: skip
         return float(score), bool(success)
 
@@ -216,13 +216,13 @@ class Pool:
 
     # -- what is told ---------------------------------------------------------------------------------------------
     def _figures(self) -> dict[str, float]:
-        in_flight = [self._rounds.get(ordinal, 0) for ordinal in self.ledger.running]
+        in_flight = [self._rounds.get(ordinal, 0) for ordinal in self.rollout_log.running]
         found = {
-            "running": float(len(in_flight)), "accepted": float(len(self.ledger.finished)),
-            "utilisation": self._sandbox.share(), "retries": float(self._tally.retries - self._retried),
+            "running": float(len(in_flight)), "accepted": float(len(self.rollout_log.finished)),
+            "utilisation": self._sandbox.share(), "retries": float(self._stats.retries - self._retried),
             "crashed": float(self._crashed),
         }  # fmt: skip
-        self._retried, self._crashed = self._tally.retries, 0
+        self._retried, self._crashed = self._stats.retries, 0
         return found | ({"length_in_flight": float(np.mean(in_flight))} if in_flight else {})
 
     def _staleness(self, episodes: list[Episode]) -> dict[str, float]:
@@ -230,21 +230,21 @@ class Pool:
         found: dict[str, float] = {"length_consumed": len(steps) / len(episodes)}
         if steps:
             late = np.repeat(
-                [self.ledger.version - step.version for step in steps], [len(step.token_ids) for step in steps]
+                [self.rollout_log.version - step.version for step in steps], [len(step.token_ids) for step in steps]
             )
             found |= {"staleness_mean": float(late.mean()), "staleness_max": float(late.max())}
         return found
 
     @property
     def _here(self) -> str:
-        return f"{self._where}, step {self.ledger.version + 1}"
+        return f"{self._where}, step {self.rollout_log.version + 1}"
 
-    def _place(self, ticket: Ticket) -> str:
-        step = self._rounds.get(ticket.ordinal, 0)
-        return f"{self._here}, episode {ticket.ordinal} of task {ticket.task.task_id} at its step {step}"
+    def _place(self, request: EpisodeRequest) -> str:
+        step = self._rounds.get(request.ordinal, 0)
+        return f"{self._here}, episode {request.ordinal} of task {request.task.task_id} at its step {step}"
 
     def _oldest(self) -> str:
-        first = min(self._tasks.values(), key=lambda ticket: ticket.ordinal, default=None)
+        first = min(self._tasks.values(), key=lambda request: request.ordinal, default=None)
         if first is None:
             return ""
         return f"; the oldest is episode {first.ordinal} of task {first.task.task_id} at its step " + str(

@@ -19,7 +19,7 @@ from flywheel.agent.actions import Action, Hotkey, Press
 from flywheel.errors import EnvError
 from flywheel.sandbox.cdp import Connection
 from flywheel.sandbox.frames import Frames
-from flywheel.sandbox.inputs import Hands
+from flywheel.sandbox.inputs import InputDriver
 from flywheel.sandbox.page import Page
 from flywheel.settings import Sandbox
 
@@ -49,7 +49,7 @@ class Contexts(Protocol):
 class Session(Protocol):
     """Whose mouse, keys and clipboard a cover takes."""
 
-    hands: Hands
+    hands: InputDriver
     clipboard: str
 
 

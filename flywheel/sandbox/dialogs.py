@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from flywheel.agent.actions import NAMES, Action, CallUser, Finished, Navigate, NavigateBack, Wait
 from flywheel.errors import EnvError
 from flywheel.sandbox.cover import Cover
-from flywheel.sandbox.inputs import Hands
+from flywheel.sandbox.inputs import InputDriver
 from flywheel.sandbox.page import Page, unheard
 
 _HTML = (Path(__file__).parent / "dialog.html").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ class Session(Protocol):
 
     width: int
     height: int
-    hands: Hands
+    hands: InputDriver
     clipboard: str
     screen: bytes  # the last one
 

@@ -21,7 +21,7 @@ CLOSE_S = 10.0  # of closing one page or environment
 _BUSY = "give the machine less to do, or lower sandbox.pages"
 
 
-class Chores:
+class BackgroundTasks:
     """Tasks beside the pool's callers. What they raise is logged, but for EnvError: those who wait are told of it."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Fleet:
     ) -> None:
         self._settings, self._events, self._clock = settings, events, clock
         self._launch, self._make_env, self._lost = launch, make_env, lost
-        self._chores, self._closers = Chores(), Chores()
+        self._background, self._closers = BackgroundTasks(), BackgroundTasks()
         self._numbers = {"host": 0, "page": 0}
         self.hosts: list[Host] = []
 
@@ -109,11 +109,11 @@ class Fleet:
         if page.reserved:
             page.host.used = self._clock()
         page.state, page.reserved = "closing", False
-        self._chores.begin(self._throw_away(page, why))
+        self._background.begin(self._throw_away(page, why))
 
     async def end(self) -> None:
         """Close everything. A browser that is being closed already is waited for, not interrupted."""
-        await self._chores.end(cancel=True)
+        await self._background.end(cancel=True)
         for host in self.hosts:
             self._closers.begin(self._close(host, "end"))
         await self._closers.end(cancel=False)
@@ -124,7 +124,7 @@ class Fleet:
         now = self._clock()
         host = Host(self._numbers["host"], opened=now, used=now)
         self.hosts.append(host)
-        host.starting = self._chores.begin(self._start(host))
+        host.starting = self._background.begin(self._start(host))
         return host
 
     async def _start(self, host: Host) -> None:
@@ -140,9 +140,9 @@ class Fleet:
                 host.closed = True
                 self.hosts.remove(host)
         self._events.tell(Started(browser=host.pid, seconds=self._clock() - host.opened))
-        self._chores.begin(self._mourn(host))
+        self._background.begin(self._await_exit(host))
 
-    async def _mourn(self, host: Host) -> None:
+    async def _await_exit(self, host: Host) -> None:
         """Wait for a browser's death. Those who are on it are told at once."""
         await host.chromium.died.wait()
         if host.closed:
@@ -181,7 +181,7 @@ class Fleet:
         now = self._clock()
         page = Page(self._numbers["page"], host, opened=now, used=now)
         host.pages.append(page)
-        page.opening = self._chores.begin(self._open(page))
+        page.opening = self._background.begin(self._open(page))
         return page
 
     async def _open(self, page: Page) -> None:
@@ -202,7 +202,7 @@ class Fleet:
         page.env = self._make_env(page.tab)
         page.state, page.used = "ready", self._clock()
         self._events.tell(Started(browser=host.pid, page=page.number, seconds=page.used - page.opened))
-        page.mourning = self._chores.begin(self._mourn_page(page))
+        page.mourning = self._background.begin(self._mourn_page(page))
 
     async def _mourn_page(self, page: Page) -> None:
         await page.tab.died.wait()

@@ -22,7 +22,7 @@ _BUTTONS = {"none": 0, "left": 1, "right": 2}
 _SCROLL_FRAMES = 2  # in which a page has taken a turn of the wheel and moved
 
 
-class Hands:
+class InputDriver:
     """Mouse and keyboard of a session. width, height: the viewport in pixels.
 
     Commands are written one after the other and only the last answer is waited for: the browser delivers them in order.

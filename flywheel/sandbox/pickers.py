@@ -18,7 +18,7 @@ from flywheel.agent.actions import Action, Point
 from flywheel.sandbox.cdp import CommandError, Connection
 from flywheel.sandbox.controls import COMPLAINT, PICKER, SUGGESTIONS, Control
 from flywheel.sandbox.frames import Frames
-from flywheel.sandbox.inputs import Hands
+from flywheel.sandbox.inputs import InputDriver
 from flywheel.sandbox.overlay import Overlay
 from flywheel.sandbox.page import Page, PageGone
 from flywheel.settings import Sandbox
@@ -49,7 +49,7 @@ class Pickers:
         return self._control is not None
 
     # -- actions ------------------------------------------------------------------------------------------------------
-    async def take(self, action: Action, hands: Hands, page: Page, size: tuple[int, int]) -> str | None:
+    async def take(self, action: Action, hands: InputDriver, page: Page, size: tuple[int, int]) -> str | None:
         """Carry out an action that is meant for the open picker; None: it is the page's."""
         self._left, self._asks = 0, False
         if self._control is None or page is not self._page or not await self._meant(action, size):
@@ -80,7 +80,7 @@ class Pickers:
             return isinstance(action, _KEYS)
         return _key(action) in _STEERS
 
-    async def _obey(self, action: Action, hands: Hands) -> None:
+    async def _obey(self, action: Action, hands: InputDriver) -> None:
         """What was chosen is told to the page."""
         told, control, page = await self.overlay.call("pickers.take"), self._control, self._page
         kind = self._model["kind"]

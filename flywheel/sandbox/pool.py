@@ -21,7 +21,7 @@ from flywheel.sandbox import chromium, profiles, recording
 from flywheel.sandbox.browser import BrowserEnv
 from flywheel.sandbox.env import Env
 from flywheel.sandbox.events import Crashed, Event, Events, Leased, Reclaimed, Released, Stepped
-from flywheel.sandbox.fleet import CLOSE_S, Chores, Fleet
+from flywheel.sandbox.fleet import CLOSE_S, BackgroundTasks, Fleet
 from flywheel.sandbox.hosts import Page
 from flywheel.sandbox.lease import Lease
 from flywheel.sandbox.process import Chromium
@@ -64,7 +64,7 @@ class BrowserPool:
         self.watchdog = Watchdog(self, settings)
         self._films = (root or Path()) / settings.record_folder
         self._permits = asyncio.Semaphore(settings.pages)  # first come, first served
-        self._chores, self._writers = Chores(), Chores()
+        self._background, self._writers = BackgroundTasks(), BackgroundTasks()
         self._open, self._count, self._name = False, 0, secrets.token_hex(3)
 
     async def __aenter__(self) -> BrowserPool:
@@ -72,7 +72,7 @@ class BrowserPool:
             log.info("removed %s, left by a process that was killed", folder)
         self._open = True
         self.fleet.warm()
-        self._chores.begin(self.watchdog.run())
+        self._background.begin(self.watchdog.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -82,7 +82,7 @@ class BrowserPool:
             self._end(lease, EnvError("the pool was closed", where=lease.where))
         for _ in range(self.waiting):
             self._permits.release()
-        await self._chores.end(cancel=True)
+        await self._background.end(cancel=True)
         await self.fleet.end()
         await self._writers.end(cancel=False)
         self.events.end()
@@ -189,7 +189,7 @@ class BrowserPool:
         self.events.tell(Released(**_of(lease), seconds=held, episodes=lease.episodes, steps=lease.steps))
         lease.end(EnvError("the session was given back", where=lease.where, fix=_ANOTHER))
         lease.page.lease, lease.page.state = None, "tidying"
-        lease.chores.add(self._chores.begin(self._tidy(lease.page)))
+        lease.chores.add(self._background.begin(self._tidy(lease.page)))
 
     async def _tidy(self, page: Page) -> None:
         """Make a page that was given back ready for the next session, or throw it away."""

@@ -29,7 +29,7 @@ from flywheel.sandbox.downloads import Downloads
 from flywheel.sandbox.drags import Rest
 from flywheel.sandbox.find_bar import FindBar
 from flywheel.sandbox.frames import Frames
-from flywheel.sandbox.inputs import Hands
+from flywheel.sandbox.inputs import InputDriver
 from flywheel.sandbox.page import WENT_NOWHERE, Page, PageGone, unheard
 from flywheel.sandbox.pickers import Pickers
 from flywheel.sandbox.profiles import Profile
@@ -83,7 +83,7 @@ class Tab:
         self.screen = b""  # the last one of this session
         self._folder: Path | None = None
         self._downloads: Downloads | None = None
-        self.hands = Hands(width, height)
+        self.hands = InputDriver(width, height)
         self.pickers = Pickers(connection, frames, settings)
         self._bar = FindBar(Cover(host, connection, frames, settings))
         self.dialogs = Dialogs(self, Cover(host, connection, frames, settings))
@@ -407,7 +407,7 @@ class Tab:
     # -- targets --------------------------------------------------------------------------------------------------
     async def _renew(self) -> None:
         self._dispose()
-        self.hands, self.notes, self.faults = Hands(self.width, self.height), [], []
+        self.hands, self.notes, self.faults = InputDriver(self.width, self.height), [], []
         self._chooser, self._asked_files = FileChooser(self.width, self.height), None
         self._proxy = Proxy(self._fault)
         await self._proxy.start()

@@ -13,8 +13,7 @@ from flywheel.evaluation.gate import EvalResult, Judgement, judge, paired
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Promotion
-from flywheel.stages import episodes
-from flywheel.stages import shards as staged
+from flywheel.stages import episodes, shards
 from flywheel.stages.base import Context
 from flywheel.store import manifest
 from flywheel.store.partitions import write_json
@@ -50,7 +49,7 @@ async def compete(ctx: Context, candidate: Path, rivals: Mapping[str, Path], fol
 
 
 def looks(folder: Path, names: Iterable[str]) -> Looks:
-    """The looks of a competition, as `staged.take` wants them."""
+    """The looks of a competition, as `shards.read_shards` wants them."""
     return {name: (folder / name, _read(folder / name)) for name in names}
 
 
@@ -67,7 +66,7 @@ async def _look(
     if not _file(folder).is_file():
         folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 (a few microseconds)
         result = await episodes.play(ctx, name, model, tasks, sandbox, folder)
-        staged.put(folder, "tasks", (to_row(task) for task in tasks))
+        shards.write_shard(folder, "tasks", (to_row(task) for task in tasks))
         write_json(_file(folder), result)
     return _read(folder)
 

@@ -9,15 +9,14 @@ import shutil
 from pathlib import Path
 
 from flywheel.policy.checkpoint import digest
-from flywheel.stages import inputs as data
-from flywheel.stages import supervised
+from flywheel.stages import inputs, supervised
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import lineage, manifest
 from flywheel.store.artifacts import Checkpoint, Record
 
 
 def _begin(ctx: Context) -> Path:
-    return data.newest_folder(ctx)
+    return inputs.newest_folder(ctx)
 
 
 def _due(ctx: Context) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flywheel.rollout import episode_files
 from flywheel.rollout.episode import Episode
-from flywheel.stages import shards as staged
+from flywheel.stages import shards
 
 
 class Kept:
@@ -36,4 +36,4 @@ class Kept:
 
     def stage(self, folder: Path) -> None:
         """Stage the rows for the partitions."""
-        staged.put_episodes(folder, self.episodes())
+        shards.write_episodes(folder, self.episodes())

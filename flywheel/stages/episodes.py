@@ -8,9 +8,9 @@ from typing import Any
 
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
-from flywheel.rollout.pool import Tally
+from flywheel.rollout.pool import RolloutStats
 from flywheel.sandbox.env import Task
-from flywheel.stages import shards as staged
+from flywheel.stages import shards
 from flywheel.stages.base import Context
 
 
@@ -21,7 +21,7 @@ async def play(
 
     name: of the player, for those who watch.
     """
-    done, tally = 0, Tally()
+    done, stats = 0, RolloutStats()
 
     def count(episode) -> None:
         nonlocal done
@@ -32,10 +32,10 @@ async def play(
     try:
         judged = await evaluate(
             policy, tasks, sandbox, iteration=ctx.iteration, settings=ctx.settings, on_episode=count,
-            run_id=ctx.run_id, tally=tally,
+            run_id=ctx.run_id, stats=stats,
         )  # fmt: skip
     finally:
         await policy.close()
-    staged.put_episodes(folder, [one.episode for one in judged])
-    staged.put(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
-    return {"results": [vars(one.result) for one in judged], "around": tally.as_dict()}
+    shards.write_episodes(folder, [one.episode for one in judged])
+    shards.write_shard(folder, "scores", [verdict.row(one.episode.id) for one in judged for verdict in one.verdicts])
+    return {"results": [vars(one.result) for one in judged], "around": stats.as_dict()}

@@ -18,13 +18,11 @@ from typing import Any
 from flywheel.evaluation import gate, rivals, verdicts
 from flywheel.policy import checkpoint
 from flywheel.policy.checkpoint import digest
-from flywheel.rollout.pool import Tally
+from flywheel.rollout.pool import RolloutStats
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
-from flywheel.stages import competition, episodes
-from flywheel.stages import inputs as data
-from flywheel.stages import shards as staged
+from flywheel.stages import competition, episodes, inputs, shards
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
 from flywheel.store.artifacts import Checkpoint, Partition, Record
@@ -35,7 +33,7 @@ _GATE = "gate"
 
 
 def _plan(ctx: Context) -> Sequence[str]:
-    newest = data.newest_model(ctx)["digest"]
+    newest = inputs.newest_model(ctx)["digest"]
     known = newest in _known(ctx) or newest == digest(_merged(ctx))
     return (*(() if known else (_BEFORE,)), _CANDIDATE, *(() if ctx.settings.promotion.rule == "always" else (_GATE,)))
 
@@ -45,7 +43,7 @@ def _merged(ctx: Context) -> Path:
 
 
 def _held_out(ctx: Context) -> dict[str, Task]:
-    return data.tasks(ctx, "synthesize", "eval")
+    return inputs.tasks(ctx, "synthesize", "eval")
 
 
 def _known(ctx: Context) -> dict[str, rivals.Solved]:
@@ -57,7 +55,7 @@ def _known(ctx: Context) -> dict[str, rivals.Solved]:
 
 def _rivals(ctx: Context) -> dict[str, dict[str, Any]]:
     """What the merged model is compared with: `before`, and `best` where that is another model."""
-    newest = data.newest_model(ctx)
+    newest = inputs.newest_model(ctx)
     best = rivals.best(newest)
     return {_BEFORE: newest} | ({"best": best} if best["digest"] != newest["digest"] else {})
 
@@ -68,7 +66,7 @@ def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
 
 async def _measure(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
     """One model on the held-out tasks that are the same in every iteration."""
-    model = data.newest_folder(ctx) if shard == _BEFORE else _merged(ctx)
+    model = inputs.newest_folder(ctx) if shard == _BEFORE else _merged(ctx)
     async with open_sandbox(ctx.settings, ctx.ws.root) as sandbox:
         return await episodes.play(ctx, shard, model, list(_held_out(ctx).values()), sandbox, folder)
 
@@ -87,15 +85,15 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     looks = competition.looks(folder, competed["looks"])
     played = {**fixed, **looks}
     tables = {
-        table: staged.take(played, table, key)
+        table: shards.read_shards(played, table, key)
         for table, key in (
             ("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"),
             ("scores", ("trajectory_id", "scorer")),
         )
     }  # fmt: skip
-    tables["tasks"] = staged.take(looks, "tasks", "task_id")
+    tables["tasks"] = shards.read_shards(looks, "tasks", "task_id")
     manifests = tuple(ctx.write(table, rows) for table, rows in tables.items())
-    around = {name: sum(result["around"][name] for _, result in played.values()) for name in Tally().as_dict()}
+    around = {name: sum(result["around"][name] for _, result in played.values()) for name in RolloutStats().as_dict()}
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metrics.row(name, value, n=finished) for name, value in around.items()]
     after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
@@ -109,7 +107,7 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     for name, judged in competition.judged(competed["results"], ctx.settings.promotion).items():
         figures += verdicts.figures(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
-    outcomes = {data.newest_model(ctx)["digest"]: before, digest(_merged(ctx)): after}
+    outcomes = {inputs.newest_model(ctx)["digest"]: before, digest(_merged(ctx)): after}
     solved = _known(ctx) | {name: rivals.solved(found) for name, found in outcomes.items()}
     rivals.write(ctx.ws, ctx.iteration, rivals.key(ctx.settings, list(_held_out(ctx))), solved)
     return StageResult(manifests, tuple(figures), summary)
@@ -120,7 +118,7 @@ def _predecessor(ctx: Context, fixed: Mapping[str, tuple[Path, Any]]) -> list[ga
     if _BEFORE in fixed:
         return [gate.EvalResult(**row) for row in fixed[_BEFORE][1]["results"]]
     tasks, samples = _held_out(ctx), ctx.settings.evaluation.samples
-    newest = data.newest_model(ctx)["digest"]
+    newest = inputs.newest_model(ctx)["digest"]
     if newest == digest(_merged(ctx)):
         return [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
     outcomes = [

@@ -12,7 +12,7 @@ from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
 from flywheel.recording.recognizers.recognizer import located
 from flywheel.schema import from_row, to_row
-from flywheel.stages import shards as staged
+from flywheel.stages import shards
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import manifest, metrics, partitions, sessions
 from flywheel.store.artifacts import Record
@@ -41,18 +41,18 @@ def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
     settings = ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)})
     ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], settings, ctx.iteration)
     trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
-    staged.put(folder, "trajectories", (to_row("trajectories", one) for one in trajectories))
-    staged.put(folder, "tasks", (one.task_row for one in ingested if one.task_row))
-    staged.put(folder, "steps", (to_row("steps", step) for one in ingested for step in one.steps))
-    staged.put(folder, "thoughts", (row for one in ingested for row in one.thought_rows))
-    staged.put(folder, "events", (row for one in ingested for row in one.event_rows))
-    staged.put(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
-    staged.put(folder, "reviews", (row for one in ingested for row in one.review_rows))
+    shards.write_shard(folder, "trajectories", (to_row("trajectories", one) for one in trajectories))
+    shards.write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
+    shards.write_shard(folder, "steps", (to_row("steps", step) for one in ingested for step in one.steps))
+    shards.write_shard(folder, "thoughts", (row for one in ingested for row in one.thought_rows))
+    shards.write_shard(folder, "events", (row for one in ingested for row in one.event_rows))
+    shards.write_shard(folder, "images", {row["sha256"]: row for one in ingested for row in one.image_rows}.values())
+    shards.write_shard(folder, "reviews", (row for one in ingested for row in one.review_rows))
     return [{"session": one.session, "fingerprint": one.fingerprint} for one in ingested]
 
 
 def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    tables = {table: staged.take(results, table, key) for table, key in _TABLES.items()}
+    tables = {table: shards.read_shards(results, table, key) for table, key in _TABLES.items()}
     trajectories, reviews = _without_duplicates(ctx, results)
     manifests = [ctx.write(table, rows) for table, rows in tables.items()]
     manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
@@ -85,8 +85,8 @@ def _without_duplicates(ctx: Context, results: dict[str, tuple[Path, Any]]) -> t
     ingested = []
     for folder, names in results.values():
         one_shard = {"shard": (folder, names)}
-        rows = staged.take(one_shard, "trajectories").to_pylist()
-        said = {row["subject"]: row for row in staged.take(one_shard, "reviews").to_pylist()}
+        rows = shards.read_shards(one_shard, "trajectories").to_pylist()
+        said = {row["subject"]: row for row in shards.read_shards(one_shard, "reviews").to_pylist()}
         ingested += [
             IngestedSession(
                 name["session"],

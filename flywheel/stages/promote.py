@@ -9,7 +9,7 @@ from pathlib import Path
 from flywheel.errors import FlywheelError
 from flywheel.evaluation import review, rivals, verdicts
 from flywheel.policy.checkpoint import digest
-from flywheel.stages import inputs as data
+from flywheel.stages import inputs
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.stages.route import INCOMING
 from flywheel.store import contracts, metrics
@@ -29,7 +29,7 @@ def _work(ctx: Context, folder: Path) -> dict:
     rule = ctx.settings.promotion
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}
-    rows = data.rows(ctx, "metrics", "evaluate")
+    rows = inputs.rows(ctx, "metrics", "evaluate")
     judged, said = verdicts.judgements(rows, rule), "; ".join(verdicts.reasons(rows, rule))
     if rule.rule == "review":
         return _reviewed(ctx, said)
@@ -51,7 +51,7 @@ def _reviewed(ctx: Context, said: str) -> dict:
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
-    before = data.newest_model(ctx)
+    before = inputs.newest_model(ctx)
     merged = ctx.ws.model(ctx.iteration, "merged")
     made = {"model": ctx.ws.relative(merged), "digest": digest(merged)}
     newest = made if result["promoted"] else before

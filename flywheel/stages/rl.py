@@ -12,13 +12,12 @@ from flywheel.reward.verdict import of_rows
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
-from flywheel.stages import inputs as data
-from flywheel.stages import shards as staged
+from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.stages.episode_archive import Kept
+from flywheel.stages.episode_archive import EpisodeArchive
 from flywheel.store import lineage, metrics
 from flywheel.store.artifacts import Checkpoint, Partition
-from flywheel.training.rl.curriculum import Tally, in_words
+from flywheel.training.rl.curriculum import PastOutcomes, in_words
 
 _OF_A_WORLD = ("success_", "curriculum_level_")  # figures that name a world at their end
 _TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
@@ -27,8 +26,8 @@ _TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha25
 def _work(ctx: Context, folder: Path) -> dict[str, Any]:
     from flywheel.training.rl.run import train_rl  # brings torch, which who only asks for the pipeline does not need
 
-    tasks = data.tasks(ctx, "synthesize", "train")
-    kept = Kept(folder, ctx.run_id, ctx.settings.rl.samples)
+    tasks = inputs.tasks(ctx, "synthesize", "train")
+    kept = EpisodeArchive(folder, ctx.run_id, ctx.settings.rl.samples)
 
     def on_metric(metric: Mapping[str, Any]) -> None:
         if "success" in metric:
@@ -51,7 +50,7 @@ def _finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
     )  # fmt: skip
     curve, table = result["curve"], result["curriculum"]
     results = {ctx.stage: (folder, result)}
-    manifests = [ctx.write(name, staged.take(results, name, key)) for name, key in _TABLES]
+    manifests = [ctx.write(name, shards.read_shards(results, name, key)) for name, key in _TABLES]
     manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
     figures = tuple(figure_rows(curve, ctx.domain, {row["world"] for row in table}))
     success = [point["success"] for point in curve if "success" in point]
@@ -63,15 +62,15 @@ def _finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
     return StageResult(tuple(manifests), figures, summary, {"sampled-less": less})
 
 
-def tally(ctx: Context, tasks: Mapping[str, Task]) -> Tally:
+def tally(ctx: Context, tasks: Mapping[str, Task]) -> PastOutcomes:
     """How often rejection sampling solved each task: the curriculum begins from it."""
-    of_trajectory = {row["trajectory_id"]: row["task_id"] for row in data.rows(ctx, "trajectories", "rollout")}
+    of_trajectory = {row["trajectory_id"]: row["task_id"] for row in inputs.rows(ctx, "trajectories", "rollout")}
     outcomes = []
-    for name, verdict in of_rows(data.rows(ctx, "scores", "score")).items():
+    for name, verdict in of_rows(inputs.rows(ctx, "scores", "score")).items():
         task = tasks.get(of_trajectory.get(name, ""))
         if task is not None and verdict.v is not None:
             outcomes.append((task.task_id, (task.world, task.template, task.level), verdict.v))
-    return Tally.of(outcomes)
+    return PastOutcomes.of(outcomes)
 
 
 def figure_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str]) -> Iterator[dict[str, Any]]:

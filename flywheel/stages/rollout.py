@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.policy import open_policy
-from flywheel.rollout.pool import Tally, rollout
+from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.stages import inputs as data
-from flywheel.stages import shards as staged
+from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
 from flywheel.store.artifacts import Partition, Record
 
 
 def _tasks(ctx: Context) -> list[Task]:
-    return list(data.tasks(ctx, "synthesize", "train").values())
+    return list(inputs.tasks(ctx, "synthesize", "train").values())
 
 
 def _plan(ctx: Context) -> list[str]:
@@ -34,7 +33,7 @@ def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
 
 
 async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dict[str, Any]:
-    settings, done, tally = ctx.settings, 0, Tally()
+    settings, done, stats = ctx.settings, 0, RolloutStats()
     total = len(tasks) * settings.rollout.samples
 
     def count(episode) -> None:
@@ -42,32 +41,32 @@ async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dic
         done += 1
         ctx.report(f"{shard}: {done} of {total} trajectories")
 
-    policy = open_policy(data.newest_folder(ctx), settings.policy)
+    policy = open_policy(inputs.newest_folder(ctx), settings.policy)
     try:
         async with open_sandbox(settings, ctx.ws.root) as sandbox:
             began = time.monotonic()
             episodes = await rollout(
                 tasks, settings.rollout.samples, policy, sandbox, iteration=ctx.iteration, settings=settings,
                 temperature=settings.rollout.temperature, on_episode=count, run_id=ctx.run_id,
-                tally=tally,
+                stats=stats,
             )  # fmt: skip
             seconds = time.monotonic() - began
     finally:
         await policy.close()
-    staged.put_episodes(folder, episodes)
-    return {"seconds": seconds, **tally.as_dict()}
+    shards.write_episodes(folder, episodes)
+    return {"seconds": seconds, **stats.as_dict()}
 
 
 def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    trajectories, steps = staged.take(results, "trajectories"), staged.take(results, "steps")
-    images = staged.take(results, "images", key="sha256")
+    trajectories, steps = shards.read_shards(results, "trajectories"), shards.read_shards(results, "steps")
+    images = shards.read_shards(results, "images", key="sha256")
     manifests = tuple(
         ctx.write(table, rows) for table, rows in (("trajectories", trajectories), ("steps", steps), ("images", images))
     )
     seconds = sum(result["seconds"] for _, result in results.values())
     broken = steps.num_rows - steps["parse_error"].null_count
     crashed = trajectories["status"].to_pylist().count("crashed")
-    around = {name: sum(result[name] for _, result in results.values()) for name in Tally().as_dict()}
+    around = {name: sum(result[name] for _, result in results.values()) for name in RolloutStats().as_dict()}
     figures = (
         metrics.row("trajectories", trajectories.num_rows),
         metrics.row("steps_per_second", steps.num_rows / max(seconds, 1e-9), n=steps.num_rows),

@@ -15,8 +15,7 @@ from flywheel.reward.verdict import Verdict, of_rows
 from flywheel.schema import TABLES, from_row
 from flywheel.scoring.panel import Panel
 from flywheel.scoring.scorer import Case
-from flywheel.stages import inputs as data
-from flywheel.stages import shards as staged
+from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
 from flywheel.store.artifacts import Partition
@@ -48,19 +47,19 @@ def _work(ctx: Context, folder: Path) -> dict:
         lost = Verdict(None, None, detail="its task is not in the table tasks")
         verdicts = panel.judge(case) if case else (lost,)
         rows += [verdict.row(trajectory.trajectory_id) for verdict in verdicts]
-    staged.put(folder, "scores", rows)
+    shards.write_shard(folder, "scores", rows)
     return {}
 
 
 def _cases(ctx: Context, panel: Panel) -> Iterator[tuple[Trajectory, Case | None]]:
     """Each trajectory that ended, with what its scorers need; without it where the task is not known."""
-    tasks = data.tasks(ctx, "ingest") | data.tasks(ctx, "synthesize")
+    tasks = inputs.tasks(ctx, "ingest") | inputs.tasks(ctx, "synthesize")
     columns = [name for name in TABLES["trajectories"].names if name != "final_state" or "final_state" in panel.needs()]
     steps: dict[str, list[Step]] = {}
     if "steps" in _tables(panel):
-        for row in data.rows(ctx, "steps", *_STAGES):
+        for row in inputs.rows(ctx, "steps", *_STAGES):
             steps.setdefault(row["trajectory_id"], []).append(from_row("steps", Step, row))
-    rows = data.rows(ctx, "trajectories", *_STAGES, columns=columns)
+    rows = inputs.rows(ctx, "trajectories", *_STAGES, columns=columns)
     ended = [from_row("trajectories", Trajectory, row) for row in rows if row["status"] in ("completed", "truncated")]
     for first in range(0, len(ended), _AT_ONCE):
         some = ended[first : first + _AT_ONCE]
@@ -79,10 +78,10 @@ def _files(ctx: Context, table: str) -> list[Path]:
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
-    scores = staged.take({ctx.stage: (folder, result)}, "scores")
+    scores = shards.read_shards({ctx.stage: (folder, result)}, "scores")
     verdicts = of_rows(scores.to_pylist())
     # P(V=1) is that of the model's own rollouts: human demonstrations are not counted.
-    rollouts = data.rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "domain"])
+    rollouts = inputs.rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "domain"])
     known = [(row["domain"], verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts]
     figures = []
     for domain in (metrics.ALL, *ctx.settings.synthesis.domains):

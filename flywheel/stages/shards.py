@@ -15,13 +15,13 @@ from flywheel.store.partitions import disk_full_is_named, from_rows
 from flywheel.store.screens import image_rows
 
 
-def put(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Stage rows of a table. The shard's result, written after it, makes them count."""
     with disk_full_is_named(folder):
         pq.write_table(from_rows(table, rows), folder / f"{table}.parquet", compression="zstd")
 
 
-def take(results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None) -> pa.Table:
+def read_shards(results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None) -> pa.Table:
     """The staged rows of all shards; with `key` (a column, or several), the first row of each alone: what shards share,
     such as screens."""
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
@@ -35,9 +35,9 @@ def take(results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[s
     return rows.filter(pa.array(fresh, pa.bool_()))
 
 
-def put_episodes(folder: Path, episodes: Iterable[Episode]) -> None:
+def write_episodes(folder: Path, episodes: Iterable[Episode]) -> None:
     """Stage episodes as rows of trajectories, steps and images."""
     episodes = list(episodes)
-    put(folder, "trajectories", (to_row("trajectories", episode.trajectory) for episode in episodes))
-    put(folder, "steps", (to_row("steps", step) for episode in episodes for step in episode.steps))
-    put(folder, "images", image_rows({sha: png for episode in episodes for sha, png in episode.images.items()}))
+    write_shard(folder, "trajectories", (to_row("trajectories", episode.trajectory) for episode in episodes))
+    write_shard(folder, "steps", (to_row("steps", step) for episode in episodes for step in episode.steps))
+    write_shard(folder, "images", image_rows({sha: png for episode in episodes for sha, png in episode.images.items()}))

@@ -29,17 +29,17 @@ def train(
     # They bring torch, which who only asks for the pipeline does not need.
     from flywheel.policy.encoding import Encoder
     from flywheel.training.samples import mix
-    from flywheel.training.supervised import dataset as stores
+    from flywheel.training.supervised import dataset
     from flywheel.training.supervised.train import train_supervised
 
     cumulative = manifest.read(ctx.ws, ctx.iteration)
-    store = stores.read(ctx.ws, cumulative, store_name)
+    store = dataset.load_store(ctx.ws, cumulative, store_name)
     encoder = Encoder.from_folder(begin)
     by_id = {row["trajectory_id"]: (weights or {}).get(row["source"], 1.0) for row in store.rows}
     summarizer = open_summarizer(ctx.settings)
-    agent = stores.agent(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
+    agent = dataset.store_samples(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
     agent = [sample for sample in agent if sample.weight > 0]
-    general = stores.general(ctx.ws, cumulative, encoder, ctx.settings.policy)
+    general = dataset.general_data_samples(ctx.ws, cumulative, encoder, ctx.settings.policy)
     samples = mix(agent, general, settings, ctx.seed("mix", store_name))
 
     def on_metric(metric) -> None:

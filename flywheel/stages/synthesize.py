@@ -8,7 +8,7 @@ from pathlib import Path
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import load_all
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.stages import shards as staged
+from flywheel.stages import shards
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
 from flywheel.synthesis import pages
@@ -48,9 +48,9 @@ def _work(ctx: Context, folder: Path) -> dict:
                 "response": sample.response,
             }
         )
-    staged.put(folder, "tasks", (to_row(task) for task in tasks))
-    staged.put(folder, "general", rows)
-    staged.put(folder, "images", screens.image_rows(pictures))
+    shards.write_shard(folder, "tasks", (to_row(task) for task in tasks))
+    shards.write_shard(folder, "general", rows)
+    shards.write_shard(folder, "images", screens.image_rows(pictures))
     return {}
 
 
@@ -61,7 +61,7 @@ async def _instruct(ctx: Context, tasks: list[Task]) -> list[Task]:
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     results = {"synthesize": (folder, result)}
-    tables = {name: staged.take(results, name) for name in ("tasks", "general", "images")}
+    tables = {name: shards.read_shards(results, name) for name in ("tasks", "general", "images")}
     manifests = tuple(ctx.write(name, rows) for name, rows in tables.items())
     tasks = tables["tasks"].to_pylist()
     train = [task for task in tasks if task["split"] == "train"]

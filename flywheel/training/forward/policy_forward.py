@@ -11,22 +11,22 @@ from transformers import PreTrainedModel
 from flywheel.policy.encoding import Encoded
 from flywheel.settings import Training
 from flywheel.training.forward.padded import Batch, batch_of, by_length, response_hidden
-from flywheel.training.forward.sequence_packing import Line, Pack, line, packed_hidden, packs
+from flywheel.training.forward.sequence_packing import PackedBatch, TokenSequence, line, packed_hidden, packs
 from flywheel.training.forward.varlen_attention import install
 from flywheel.training.rl.ppo import token_logprobs
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class Example:
     """A prompt and its response; line: the two as packs take them, where the model can read packs."""
 
     context: Encoded
     response: tuple[int, ...]
-    line: Line | None
+    sequence: TokenSequence | None
 
 
 @dataclass(frozen=True, eq=False)
-class Padded:
+class PaddedBatch:
     """members: numbers of its items."""
 
     members: tuple[int, ...]
@@ -37,10 +37,10 @@ class Padded:
         return self.batch.ids[self.batch.mask]
 
 
-Part = Pack | Padded  # response tokens of a part: those of its members one after the other, [tokens]
+MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of its members one after the other, [tokens]
 
 
-class Reader(nn.Module):
+class PolicyForward(nn.Module):
     """Makes `policy` able to read packs, where it is of a family that can."""
 
     def __init__(self, policy: PreTrainedModel) -> None:
@@ -48,28 +48,28 @@ class Reader(nn.Module):
         self.policy = policy
         self.reads_packs = install(policy)
 
-    def item(self, context: Encoded, response: Sequence[int]) -> Item:
+    def item(self, context: Encoded, response: Sequence[int]) -> Example:
         """response: one token at least."""
         made = line(self.policy, context, response) if self.reads_packs else None
-        return Item(context, tuple(response), made)
+        return Example(context, tuple(response), made)
 
-    def parts(self, items: Sequence[Item], settings: Training, processes: int = 1) -> list[Part]:
+    def parts(self, items: Sequence[Example], settings: Training, processes: int = 1) -> list[MicroBatch]:
         """All items; for several processes in parts that they can share evenly."""
         device = next(self.policy.parameters()).device
-        if settings.pack_tokens and items and items[0].line is not None:
-            even = -(-sum(len(item.line) for item in items) // processes)
-            return [pack.to(device) for pack in packs([item.line for item in items], min(settings.pack_tokens, even))]
+        if settings.pack_tokens and items and items[0].sequence is not None:
+            even = -(-sum(len(item.sequence) for item in items) // processes)
+            return [pack.to(device) for pack in packs([item.sequence for item in items], min(settings.pack_tokens, even))]
         size = min(settings.micro_batch, -(-len(items) // processes))
         found = []
         for rows in by_length([len(item.context) + len(item.response) for item in items], size):
             batch = batch_of([items[i].context for i in rows], [items[i].response for i in rows])
-            found.append(Padded(tuple(rows), batch.to(device)))
+            found.append(PaddedBatch(tuple(rows), batch.to(device)))
         return found
 
-    def forward(self, part: Part, *temperatures: float) -> tuple[Tensor, ...]:
+    def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
         """(hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature): what the response
         tokens are predicted from, the entropy of the first temperature's distribution, without gradient."""
-        if isinstance(part, Pack):
+        if isinstance(part, PackedBatch):
             hidden = packed_hidden(self.policy.base_model, part)
         else:
             hidden = response_hidden(self.policy.base_model, part.batch)[part.batch.mask]

@@ -30,7 +30,7 @@ T = TypeVar("T")
 _GRACE_S = 10.0  # once one has failed or is to end, for the others
 
 
-class Crew(Generic[T]):
+class WorkerGroup(Generic[T]):
     """size: processes. make: gives each its member; it can be pickled. threads: of each. limit: seconds that a call, or
     the start, may take where there are several. where: the setting that says how many, which errors name.
 
@@ -55,7 +55,7 @@ class Crew(Generic[T]):
             self.close()
             raise
 
-    def do(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
         """Call a method of every member; returns what the first one's gives.
 
         Raises what it raises; TrainingError where another process has ended, failed, or is late.

@@ -24,7 +24,7 @@ def plan(count: int, rng: random.Random) -> list[tuple[str, int]]:
 
 
 @dataclass
-class Tally:
+class KindAccuracy:
     """Success for each kind of scene on its newest `WINDOW` questions or more."""
 
     hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(scenes.KINDS, 0))

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from flywheel.training.pretrain.attention import Heard, listening, screen_lengths
-from flywheel.training.pretrain.question_batch import IGNORED, Looks, Packed
+from flywheel.training.pretrain.attention import CapturedQK, capture_attention, screen_lengths
+from flywheel.training.pretrain.question_batch import IGNORED, AttentionTargets, QuestionBatch
 from flywheel.training.pretrain.targets import CHARACTERS, HEARD, SLOTS
 
 # Weights of the two digits of a coordinate in the loss. The first says which thing is meant; the second is at first
@@ -87,10 +87,10 @@ def _characters(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return (each * weights).sum() / weights.sum().clamp_min(1)
 
 
-def seeing(model: torch.nn.Module, aids: Aids, packed: Packed, shown: Shown) -> Losses:
+def seeing(model: torch.nn.Module, aids: Aids, packed: QuestionBatch, shown: Shown) -> Losses:
     """The aids that need no pass of the language model: less than half of the cost of `losses`."""
     patches, grid = packed.inputs["pixel_values"], packed.inputs["image_grid_thw"]
-    with torch.autocast("cpu", torch.bfloat16), listening(LAYER, len(grid)):
+    with torch.autocast("cpu", torch.bfloat16), capture_attention(LAYER, len(grid)):
         images = model.model.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
         seen = _seen(model, aids, images, shown)
     return Losses(torch.zeros(()), seen, 0.0, torch.zeros(0, dtype=torch.long))
@@ -104,7 +104,7 @@ def _seen(model: torch.nn.Module, aids: Aids, images: Any, shown: Shown) -> dict
     return {"naming": naming, **aids.losses(features, images.last_hidden_state, shown)}
 
 
-def losses(model: torch.nn.Module, aids: Aids, packed: Packed, shown: Shown, digits: torch.Tensor) -> Losses:
+def losses(model: torch.nn.Module, aids: Aids, packed: QuestionBatch, shown: Shown, digits: torch.Tensor) -> Losses:
     """digits: the digits' token ids.
 
     The model must have `attention.install`ed.
@@ -112,7 +112,7 @@ def losses(model: torch.nn.Module, aids: Aids, packed: Packed, shown: Shown, dig
     inputs = dict(packed.inputs)
     core = model.model
     patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
-    with torch.autocast("cpu", torch.bfloat16), listening(LAYER, len(grid)) as heard:
+    with torch.autocast("cpu", torch.bfloat16), capture_attention(LAYER, len(grid)) as heard:
         images = core.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
         hidden = core(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
         where = packed.labels[:, 1:] != IGNORED
@@ -138,7 +138,7 @@ def digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
     return weights
 
 
-def _pointing(heard: Heard, looks: Looks) -> tuple[torch.Tensor, float]:
+def _pointing(heard: CapturedQK, looks: AttentionTargets) -> tuple[torch.Tensor, float]:
     """Mean cross-entropy between the thing's cells and where the heads look; the share of looks that fall on it."""
     query, key = heard.query, heard.key
     asked = query[:, :HEADS].float().transpose(1, 2)[looks.row, looks.position]  # [looks, heads, width]

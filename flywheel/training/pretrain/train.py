@@ -33,12 +33,12 @@ from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.synthesis import scenes, words
 from flywheel.training.parallel.engine import added, gradient_step, open_engine
-from flywheel.training.parallel.workers import Crew
+from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.pretrain import attention
 from flywheel.training.pretrain.evaluate import DESCRIBING, evaluate, success
-from flywheel.training.pretrain.mixture import Tally
+from flywheel.training.pretrain.mixture import KindAccuracy
 from flywheel.training.pretrain.objectives import WEIGHTS, Aids, Losses, Shown, losses, seeing
-from flywheel.training.pretrain.question_batch import IGNORED, Packed, Packer
+from flywheel.training.pretrain.question_batch import IGNORED, QuestionBatch, QuestionCollator
 from flywheel.training.pretrain.render_worker import chunks
 from flywheel.training.pretrain.targets import name_cells, place_cells, read_cells, spell_patches
 from flywheel.training.state import TrainState
@@ -104,12 +104,12 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
         recipe.out.mkdir(parents=True, exist_ok=True)
     if not resume:
         (recipe.out / "state.pt").unlink(missing_ok=True)
-    crew = Crew(partial(_Training, recipe), size, 1, _LIMIT_S, "--processes")
+    workers = WorkerGroup(partial(_Training, recipe), size, 1, _LIMIT_S, "--processes")
     try:
-        while not crew.do("go_on"):
+        while not workers.call("go_on"):
             pass
     finally:
-        crew.close()
+        workers.close()
     return recipe.out / "base"
 
 
@@ -120,7 +120,7 @@ class _Pupil(nn.Module):
         super().__init__()
         self.model, self.aids, self._digits = model, aids, digits
 
-    def forward(self, packed: Packed, shown: Shown, only_sees: bool) -> Losses:
+    def forward(self, packed: QuestionBatch, shown: Shown, only_sees: bool) -> Losses:
         if only_sees:
             return seeing(self.model, self.aids, packed, shown)
         return losses(self.model, self.aids, packed, shown, self._digits)
@@ -144,14 +144,14 @@ class _Training(TrainState):
         pupil = _Pupil(self.model, aids, digits)
         self.engine = open_engine(pupil, recipe.optimizer)
         super().__init__({"pupil": pupil, "average": self.average}, {"pupil": self.engine})
-        self.tally, self.step, self.chunk = Tally(), 0, 0
+        self.tally, self.step, self.chunk = KindAccuracy(), 0, 0
         saved = recipe.out / "state.pt"
         if self.load(saved, _KEY) is None and saved.exists():
             raise BadInput(
                 "the state is of an earlier version", where=saved,
                 fix="move it away to begin anew, from its last checkpoint with --start",
             )  # fmt: skip
-        self.packer = Packer(self.encoder, SCREEN)
+        self.collator = QuestionCollator(self.encoder, SCREEN)
         attention.install(self.model)
         self.model.train()
         self.report = _Report(recipe.out, self.first)
@@ -189,7 +189,7 @@ class _Training(TrainState):
 
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
         chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
-        packed = self.packer.pack(pixels, chosen)
+        packed = self.collator.pack(pixels, chosen)
         things = [scene.shown for scene in drawn]
         texts = [scene.texts for scene in drawn]
         shown = Shown(
@@ -198,7 +198,7 @@ class _Training(TrainState):
         )  # fmt: skip
         lost: Losses | None = None
 
-        def loss_of(batch: Packed) -> tuple[Tensor, list[float]]:
+        def loss_of(batch: QuestionBatch) -> tuple[Tensor, list[float]]:
             nonlocal lost
             lost = self.engine.forward(batch, shown, self.step < self.recipe.seeing)
             return lost.total, self._counts(batch, lost.predicted, drawn, chosen).flatten().tolist()
@@ -224,7 +224,7 @@ class _Training(TrainState):
         return min(1.0, (self.step + 1) / WARMUP, max(0.05, left))
 
     def _counts(
-        self, packed: Packed, predicted: torch.Tensor, drawn: Sequence[scenes.Scene], chosen: list[list]
+        self, packed: QuestionBatch, predicted: torch.Tensor, drawn: Sequence[scenes.Scene], chosen: list[list]
     ) -> torch.Tensor:
         """[kinds, 2]: hits and questions of each kind, with the true tokens before each (a free by-product)."""
         counts = torch.zeros(len(KINDS), 2)

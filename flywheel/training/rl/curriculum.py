@@ -38,14 +38,14 @@ _SURE = 0.95  # a share of successes from which a task counts as always solved, 
 
 
 @dataclass(frozen=True)
-class Tally:
+class PastOutcomes:
     """What is known before a run: (successes, episodes) by task_id and by kind."""
 
     tasks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     kinds: Mapping[Kind, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outcomes: Iterable[tuple[str, Kind, bool]]) -> Tally:
+    def of(cls, outcomes: Iterable[tuple[str, Kind, bool]]) -> PastOutcomes:
         """From (task_id, kind, verified) of each scored episode."""
         tasks: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         kinds: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -82,13 +82,13 @@ class Curriculum:
     opens once rl.curriculum_rise of the newest episodes of the one below succeed, and never closes.
     """
 
-    def __init__(self, tasks: Sequence[Task], rl: Rl, seed: int, prior: Tally | None = None) -> None:
+    def __init__(self, tasks: Sequence[Task], rl: Rl, seed: int, prior: PastOutcomes | None = None) -> None:
         """Raises TrainingError where there is no task, or two of one id."""
         self._tasks = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
         if not tasks or len(self._tasks) < len(tasks):
             what = "two tasks have the same id" if tasks else "there are no tasks"
             raise TrainingError(what, where="curriculum", fix="check synthesis.domains")
-        prior, group = prior or Tally(), max(rl.samples, 2)
+        prior, group = prior or PastOutcomes(), max(rl.samples, 2)
         self._rl, self._group = rl, group
         self._levels: dict[str, list[int]] = defaultdict(list)
         for task in self._tasks.values():

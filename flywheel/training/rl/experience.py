@@ -27,7 +27,7 @@ from flywheel.rollout.history import step_context
 from flywheel.rollout.rollout_log import Outcome
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl, Settings
-from flywheel.training.forward.policy_forward import Item
+from flywheel.training.forward.policy_forward import Example
 from flywheel.training.parallel.engine import collected, rounds
 from flywheel.training.rl.algorithm import Rewarded, find
 from flywheel.training.rl.learner import Learner
@@ -47,13 +47,13 @@ class Experience:
     rewards: tuple[float, ...]
     score: float
     success: bool
-    beyond: Encoded | None
+    bootstrap_context: Encoded | None
     task_id: str = ""
     think_lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepSample:
     """One training sample: a step with the advantages, value targets and values of its tokens, [response].
 
     old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
@@ -68,11 +68,11 @@ class Turn:
     values: np.ndarray | None
     old_logprobs: np.ndarray
     proximal: np.ndarray
-    apart: np.ndarray
-    fresh: bool
+    logprob_diff: np.ndarray
+    on_policy: bool
     hidden: Tensor | None
     success: bool
-    item: Item
+    item: Example
 
 
 def experiences(
@@ -130,7 +130,7 @@ def _experience(
     )  # fmt: skip
 
 
-def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[Turn], float]:
+def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[StepSample], float]:
     """Values and advantages over each whole trajectory, as the learner's algorithm has them, then one turn a step; and
     the mean horizon in tokens (NaN where the algorithm has none).
 
@@ -144,8 +144,8 @@ def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[T
     items = [[learner.reader.item(s.context, s.response) for s in experience.samples] for experience in batch]
     # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
     valued = learner.value is not None
-    cut = [number for number, experience in enumerate(batch) if valued and experience.beyond is not None]
-    beyond = [learner.reader.item(batch[number].beyond, (0,)) for number in cut]
+    cut = [number for number, experience in enumerate(batch) if valued and experience.bootstrap_context is not None]
+    beyond = [learner.reader.item(batch[number].bootstrap_context, (0,)) for number in cut]
     states = iter(_read(learner, [*(item for some in items for item in some), *beyond], rl))
     mine = [[next(states) for _ in some] for some in items]
     ends = {number: float(_values(learner, hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}
@@ -164,7 +164,7 @@ def turns(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[T
             fresh = sample.version in (None, learner.version)
             old, apart = _as_sampled(sample, *logs, fresh, rl)
             result.append(
-                Turn(
+                StepSample(
                     sample, experience.task_id, got.advantages[row], got.returns[row] if valued else None,
                     one.values[row] if valued else None, old, old if fresh else logs[0], apart, fresh, hidden,
                     experience.success, item,
@@ -221,7 +221,7 @@ def _as_sampled(
 
 
 @torch.no_grad()
-def _read(learner: Learner, items: Sequence[Item], rl: Rl) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
+def _read(learner: Learner, items: Sequence[Example], rl: Rl) -> list[tuple[Tensor | None, np.ndarray, np.ndarray]]:
     """Of each item's response the hidden states [response, width], where V reads them, and the log-probabilities
     [response], at the sampling temperature and at 1. Several processes read a part each."""
     found = {}

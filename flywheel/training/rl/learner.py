@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from flywheel.settings import Rl
-from flywheel.training.forward.policy_forward import Reader
+from flywheel.training.forward.policy_forward import PolicyForward
 from flywheel.training.parallel.engine import Engine, TorchEngine, open_engine
 from flywheel.training.rl import algorithm as algorithms
 from flywheel.training.rl.algorithm import Algorithm
@@ -26,7 +26,7 @@ class Learner(TrainState):
         """seed: of the value model's first weights. algorithm: without it the one that rl.algorithm names."""
         self.algorithm = algorithm or algorithms.find(rl.algorithm)
         self.policy = policy.train()
-        self.reader = Reader(policy)
+        self.reader = PolicyForward(policy)
         self.actor: Engine = open_engine(self.reader, rl)
         self.value: ValueModel | None = None
         modules, engines = {"policy": policy}, {"policy": self.actor}

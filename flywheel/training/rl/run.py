@@ -18,7 +18,7 @@ One step, in order, each line with the file to read:
 Rollouts stream (`rollout.stream`): while a batch is trained on, in a thread of its own, the event loop goes on acting,
 within rl.max_staleness. At 0 it waits, and the run is the synchronous one.
 
-Every step ends in a state on disk that holds all of the trainer, and the pool keeps its own (`rollout.ledger`), so a
+Every step ends in a state on disk that holds all of the trainer, and the pool keeps its own (`rollout/rollout_log.py`), so a
 killed run goes on at the same step with the same batch. Tasks, samples and minibatches are functions of the seed and
 of what was drawn before, and episodes are put in order before anything is computed from them.
 """
@@ -47,15 +47,15 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.pool import Sandbox
-from flywheel.rollout.rollout_log import Ledger, Plan
+from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 from flywheel.rollout.stream import Batch, Pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Settings
-from flywheel.training.parallel.workers import Crew
+from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.rl.algorithm import find
-from flywheel.training.rl.curriculum import Curriculum, Shuffled, Tally
+from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, Shuffled
 from flywheel.training.rl.experience import Experience, experiences
 from flywheel.training.rl.figures import by_world, finite, of_episodes
 from flywheel.training.rl.run_key import run_key
@@ -90,7 +90,7 @@ def train_rl(
     settings: Settings,
     iteration: int,
     state_folder: Path,
-    prior: Tally | None = None,
+    prior: PastOutcomes | None = None,
     on_metric: OnMetric = lambda metric: None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
     stop: Callable[[], bool] = lambda: False,
@@ -123,9 +123,9 @@ def train_rl(
             run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
             try:
                 asyncio.run(run.train(open_sandbox, on_metric, stop))
-                thread.submit(run.crew.do, "write", out_folder).result()
+                thread.submit(run.workers.call, "write", out_folder).result()
             finally:
-                thread.submit(run.crew.close).result()
+                thread.submit(run.workers.close).result()
     finally:
         torch.set_num_threads(every)
     return Result(run.metrics, run.curriculum.table(), run.trajectories, run.weights)
@@ -168,7 +168,7 @@ class _Run:
         settings: Settings,
         iteration: int,
         folder: Path,
-        prior: Tally | None,
+        prior: PastOutcomes | None,
         on_episode: Callable[[Episode], None],
         thread: ThreadPoolExecutor,
     ) -> None:
@@ -183,25 +183,25 @@ class _Run:
         self.trajectories: list[str] = []
         self.weights: list[str] = []
         self.key = run_key(settings, sft_folder, domain, iteration, tasks, prior)
-        self.crew: Crew[Trainer] = thread.submit(self._crew, sft_folder).result()
+        self.workers: WorkerGroup[Trainer] = thread.submit(self._workers, sft_folder).result()
 
-    def _crew(self, sft_folder: Path) -> Crew[Trainer]:
+    def _open_workers(self, sft_folder: Path) -> WorkerGroup[Trainer]:
         make = partial(Trainer, sft_folder, self.rl, self._seed("value"), self.algorithm)
         size = self.rl.processes
-        return Crew(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s, "rl.processes")
+        return WorkerGroup(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s, "rl.processes")
 
     async def train(self, open_sandbox: OpenSandbox, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
         await self._on_thread(self._load)
         if self.done < 0 and not self._pretrains:
             self.done = 0
-        ledger = self._ledger("pool", self.curriculum, self._plan(), max(self.done, 0))
+        rollout_log = self._rollout_log("pool", self.curriculum, self._plan(), max(self.done, 0))
         if self.done >= self.rl.steps:
             return
         policy = open_policy(await self._on_thread(self._publish), self._answering())
         try:
             async with open_sandbox(self.settings) as sandbox:
                 found = await self._for_value(policy, sandbox) if self.done < 0 else None
-                async with self._pool(ledger, policy, sandbox) as pool:
+                async with self._pool(rollout_log, policy, sandbox) as pool:
                     if found:
                         pool.begin()  # the policy stays as it is: its first batch is gathered while V learns
                         await self._pretrain(found)
@@ -216,15 +216,15 @@ class _Run:
         """Episodes for value pretraining."""
         count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
-        plan = Plan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
+        plan = RolloutPlan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
         source = Shuffled(self.tasks, self._seed("pretraining", 0))
-        async with self._pool(self._ledger("pretraining", source, plan, 0), policy, sandbox) as pool:
+        async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, sandbox) as pool:
             return await pool.batch()
 
     async def _pretrain(self, batch: Batch) -> None:
         with self._named(0, "value pretraining"):
             found = await self._on_thread(self._experiences, batch)
-            figures = await self._on_thread(self.crew.do, "fit_value", found, self._seed("value pretraining"))
+            figures = await self._on_thread(self.workers.call, "fit_value", found, self._seed("value pretraining"))
         self.metrics.append(finite({"step": 0, "episodes": float(len(batch.episodes)), **figures}))
         self.done = 0
         await self._on_thread(self._save)
@@ -278,28 +278,28 @@ class _Run:
 
     def _update(self, batch: Batch) -> dict[str, float]:
         found = self._experiences(batch)
-        return self.crew.do("update", found, self._seed("minibatches", self.done)) | of_episodes(found)
+        return self.workers.call("update", found, self._seed("minibatches", self.done)) | of_episodes(found)
 
     # -- what it is made of ---------------------------------------------------------------------------------------
     @property
     def _pretrains(self) -> bool:
         return bool(self.rl.value_pretraining_steps and self.rl.steps and self.algorithm.needs_value)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> RolloutPlan:
         rl = self.rl
-        return Plan(
+        return RolloutPlan(
             rl.samples, rl.tasks_per_step * rl.samples, rl.steps, rl.max_staleness, self._seed("train"),
             self.algorithm.whole_groups,
         )  # fmt: skip
 
-    def _ledger(self, name: str, source: Curriculum | Shuffled, plan: Plan, version: int) -> Ledger:
-        return Ledger(self.folder / name, self.key, source, self.by_id, plan, version)
+    def _rollout_log(self, name: str, source: Curriculum | Shuffled, plan: RolloutPlan, version: int) -> RolloutLog:
+        return RolloutLog(self.folder / name, self.key, source, self.by_id, plan, version)
 
-    def _pool(self, ledger: Ledger, policy: Policy, sandbox: Sandbox) -> Pool:
+    def _pool(self, rollout_log: RolloutLog, policy: Policy, sandbox: Sandbox) -> Pool:
         # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
         slow = not self.panel.needs(self.domain) <= {"final_state"}
         return Pool(
-            ledger, policy, sandbox, grade=self._grade, slow=slow, iteration=self.iteration, settings=self.settings,
+            rollout_log, policy, sandbox, grade=self._grade, slow=slow, iteration=self.iteration, settings=self.settings,
             temperature=self.rl.temperature, where=f"rl {self.domain}", on_episode=self.on_episode,
         )  # fmt: skip
 
@@ -319,7 +319,7 @@ class _Run:
     def _publish(self) -> Path:
         """Where the policy's server takes the newest weights from."""
         folder = self.folder / "policy"
-        self.crew.do("write", folder)
+        self.workers.call("write", folder)
         self.weights[max(self.done, 0) :] = [digest(folder)]
         return folder
 
@@ -328,10 +328,10 @@ class _Run:
             "key": self.key, "done": self.done, "metrics": self.metrics, "trajectories": self.trajectories,
             "weights": self.weights,
         }  # fmt: skip
-        self.crew.do("save", self._path, about)
+        self.workers.call("save", self._path, about)
 
     def _load(self) -> None:
-        found = self.crew.do("load", self._path, self.key)
+        found = self.workers.call("load", self._path, self.key)
         if found:
             self.done, self.metrics = found["done"], found["metrics"]
             self.trajectories, self.weights = found["trajectories"], found["weights"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from flywheel.policy.checkpoint import digest
 from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
-from flywheel.training.rl.curriculum import Tally
+from flywheel.training.rl.curriculum import PastOutcomes
 
 _FORMAT = 4  # of the state on disk: that of another one is not taken up
 # Settings that change how long a run takes, and not what it trains on: a run that goes on may have others.
@@ -27,7 +27,7 @@ _FREE = {
 
 
 def run_key(
-    settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: Tally | None
+    settings: Settings, sft_folder: Path, domain: str, iteration: int, tasks: Sequence[Task], prior: PastOutcomes | None
 ) -> str:
     """One text for all inputs of the run that it depends on."""
     used = [_FORMAT, digest(sft_folder), domain, iteration, settings.seed, [task.task_id for task in tasks]]

@@ -10,14 +10,14 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.settings import Rl
 from flywheel.training.rl.algorithm import Algorithm
-from flywheel.training.rl.experience import Experience, turns
+from flywheel.training.rl.experience import Experience, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.update import ppo_update
 from flywheel.training.rl.value_pretraining import pretrain_value
 
 
 class Trainer:
-    """All processes that train together (`crew`) make the same calls; the first one alone writes files."""
+    """All processes that train together (`workers`) make the same calls; the first one alone writes files."""
 
     def __init__(self, folder: Path, rl: Rl, seed: int, algorithm: Algorithm) -> None:
         """folder: the checkpoint it begins with. seed: of the value model's first weights."""
@@ -31,7 +31,7 @@ class Trainer:
 
     def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
         """One RL step on the batch; the figures of `ppo_update`, and horizon."""
-        found, horizon = turns(batch, self.learner, self.rl)
+        found, horizon = step_samples(batch, self.learner, self.rl)
         return ppo_update(self.learner, found, self.rl, seed) | {"horizon": horizon}
 
     def write(self, folder: Path) -> None:

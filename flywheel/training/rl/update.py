@@ -11,9 +11,9 @@ from torch import Tensor
 
 from flywheel.errors import TrainingError
 from flywheel.settings import Rl
-from flywheel.training.forward.policy_forward import Part
+from flywheel.training.forward.policy_forward import MicroBatch
 from flywheel.training.parallel.engine import gradient_step, rounds
-from flywheel.training.rl.experience import Turn
+from flywheel.training.rl.experience import StepSample
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.ppo import PolicyTerms, TokenBatch, explained_variance, value_loss
 
@@ -23,7 +23,7 @@ def policy_rate(step: int, rl: Rl) -> float:
     return rl.actor_lr * min(1.0, (step + 1) / (rl.warmup + 1))
 
 
-def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> dict[str, float]:
+def ppo_update(learner: Learner, turns: Sequence[StepSample], rl: Rl, seed: int) -> dict[str, float]:
     """rl.epochs passes of the policy and rl.critic_epochs of the value model, where there is one, over the turns;
     `learner` is then of the next version.
 
@@ -59,10 +59,10 @@ def ppo_update(learner: Learner, turns: Sequence[Turn], rl: Rl, seed: int) -> di
     return figures
 
 
-def _agreement(turns: Sequence[Turn], rl: Rl) -> dict[str, float]:
+def _agreement(turns: Sequence[StepSample], rl: Rl) -> dict[str, float]:
     """How far the recomputed log-probabilities are from the sampled ones, of fresh and of stale tokens."""
-    fresh, stale = ([turn for turn in turns if turn.fresh is kind] for kind in (True, False))
-    found = {"stale_fraction": sum(len(turn.apart) for turn in stale) / sum(len(turn.apart) for turn in turns)}
+    fresh, stale = ([turn for turn in turns if turn.on_policy is kind] for kind in (True, False))
+    found = {"stale_fraction": sum(len(turn.logprob_diff) for turn in stale) / sum(len(turn.logprob_diff) for turn in turns)}
     for name, some, limit, fix in (
         ("mismatch", fresh, rl.max_mismatch, "rollout and training must use the same prompts and weights"),
         ("drift", stale, rl.max_drift, "lower rl.max_staleness or the learning rate"),
@@ -70,7 +70,7 @@ def _agreement(turns: Sequence[Turn], rl: Rl) -> dict[str, float]:
         if some:
             found[name] = float(_all(some, "apart").mean())
             if not found[name] <= limit:
-                worst = max(some, key=lambda turn: float(turn.apart.mean())).sample
+                worst = max(some, key=lambda turn: float(turn.logprob_diff.mean())).sample
                 raise TrainingError(
                     f"recomputed log-probabilities differ from the sampled ones by {found[name]:.4f} on average, "
                     f"most in trajectory {worst.trajectory_id}, step {worst.step}",
@@ -79,11 +79,11 @@ def _agreement(turns: Sequence[Turn], rl: Rl) -> dict[str, float]:
     return found
 
 
-def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
+def value_update(learner: Learner, turns: Sequence[StepSample], rl: Rl) -> float:
     """One gradient step of the value model on all tokens of the turns; returns its loss."""
     engine, tokens = learner.critic, sum(len(turn.returns) for turn in turns)
 
-    def loss_of(mine: Sequence[Turn]) -> tuple[Tensor, tuple[()]]:
+    def loss_of(mine: Sequence[StepSample]) -> tuple[Tensor, tuple[()]]:
         hidden = torch.cat([turn.hidden for turn in mine])
         returns = torch.from_numpy(_all(mine, "returns")).float().to(hidden.device)
         values = engine.forward(hidden)
@@ -95,12 +95,12 @@ def value_update(learner: Learner, turns: Sequence[Turn], rl: Rl) -> float:
     return loss
 
 
-def _policy_step(learner: Learner, turns: Sequence[Turn], rl: Rl, rate: float) -> tuple[PolicyTerms, float]:
+def _policy_step(learner: Learner, turns: Sequence[StepSample], rl: Rl, rate: float) -> tuple[PolicyTerms, float]:
     """One gradient step of the policy, over parts of the minibatch; its sums, and the gradient's norm."""
     engine, tokens = learner.actor, sum(len(turn.advantages) for turn in turns)
     successful_tokens = sum(len(turn.advantages) for turn in turns if turn.success)
 
-    def loss_of(part: Part) -> tuple[Tensor, tuple[float, ...]]:
+    def loss_of(part: MicroBatch) -> tuple[Tensor, tuple[float, ...]]:
         some = [turns[member] for member in part.members]
         _, entropy, logprobs = engine.forward(part, rl.temperature)
         old, proximal, advantages = (
@@ -144,5 +144,5 @@ def _minibatches(
             yield order[start : start + size]
 
 
-def _all(turns: Sequence[Turn], name: str) -> np.ndarray:
+def _all(turns: Sequence[StepSample], name: str) -> np.ndarray:
     return np.concatenate([getattr(turn, name) for turn in turns])

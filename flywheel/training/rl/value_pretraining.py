@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from flywheel.settings import Rl
-from flywheel.training.rl.experience import Experience, Turn, turns
+from flywheel.training.rl.experience import Experience, StepSample, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.ppo import explained_variance
 from flywheel.training.rl.update import value_update
@@ -43,7 +43,7 @@ def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: Rl, seed: 
     TrainingError as `experience.turns` does.
     """
     monte_carlo = rl.model_copy(update={"lambda_critic": 1.0})
-    every, _ = turns(batch, learner, monte_carlo)
+    every, _ = step_samples(batch, learner, monte_carlo)
     train, held_out = _parted(every, np.random.default_rng(seed))
     best, kept = _measure(learner, held_out, 0), copy.deepcopy(learner.value.state_dict())
     for step in range(1, rl.value_pretraining_steps + 1):
@@ -57,7 +57,7 @@ def pretrain_value(learner: Learner, batch: Sequence[Experience], rl: Rl, seed: 
     return best
 
 
-def _parted(every: Sequence[Turn], rng: np.random.Generator) -> tuple[list[Turn], list[Turn]]:
+def _parted(every: Sequence[StepSample], rng: np.random.Generator) -> tuple[list[StepSample], list[StepSample]]:
     """(to train on, held out); the same turns in both where there are fewer than four trajectories."""
     tasks = list(dict.fromkeys(turn.task_id for turn in every))
     trajectories = list(dict.fromkeys(turn.sample.trajectory_id for turn in every))
@@ -69,7 +69,7 @@ def _parted(every: Sequence[Turn], rng: np.random.Generator) -> tuple[list[Turn]
     return train, [turn for turn, out in zip(every, inside, strict=True) if out] or train
 
 
-def _measure(learner: Learner, held_out: Sequence[Turn], step: int) -> Pretraining:
+def _measure(learner: Learner, held_out: Sequence[StepSample], step: int) -> Pretraining:
     hidden = torch.cat([turn.hidden for turn in held_out])
     values = learner.value.evaluate(hidden).double().cpu().numpy()
     returns = np.concatenate([turn.returns for turn in held_out])

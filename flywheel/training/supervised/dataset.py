@@ -32,7 +32,7 @@ class Store:
         return [row["trajectory_id"] for row in self.rows]
 
 
-def read(ws: Workspace, manifest: Cumulative, store: str) -> Store:
+def load_store(ws: Workspace, manifest: Cumulative, store: str) -> Store:
     """The store `ct` or `sft` as the manifest has it: its rows, and their trajectories and steps."""
     rows = [row for path in manifest.paths(ws, store) for row in partitions.read_file(ws, store, path).to_pylist()]
     wanted = pa.array([row["trajectory_id"] for row in rows], pa.string())
@@ -44,7 +44,7 @@ def read(ws: Workspace, manifest: Cumulative, store: str) -> Store:
     return Store(rows, found["trajectories"], found["steps"])
 
 
-def agent(
+def store_samples(
     ws: Workspace,
     manifest: Cumulative,
     store: Store,
@@ -61,7 +61,7 @@ def agent(
     return agent_samples(trajectories, steps, images, encoder, policy, weights=weights, summarizer=summarizer)
 
 
-def general(ws: Workspace, manifest: Cumulative, encoder: Encoder, policy: Policy) -> list[Sample]:
+def general_data_samples(ws: Workspace, manifest: Cumulative, encoder: Encoder, policy: Policy) -> list[Sample]:
     """Samples of the newest iteration's general data."""
     rows, files = [], []
     for shard in manifest.shards("general"):

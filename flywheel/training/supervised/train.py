@@ -20,9 +20,9 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.settings import Supervised
-from flywheel.training.forward.policy_forward import Part, Reader
+from flywheel.training.forward.policy_forward import MicroBatch, PolicyForward
 from flywheel.training.parallel.engine import gradient_step, open_engine, rounds
-from flywheel.training.parallel.workers import Crew
+from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.samples import Sample
 from flywheel.training.state import TrainState
 
@@ -56,22 +56,22 @@ def train_supervised(
     batches = plan(len(samples), settings.batch, seed)
     path, key = state_folder / "supervised.pt", _key(model_folder, samples, settings, seed)
     make, size = partial(_Trainer, model_folder, samples, settings, name), settings.processes
-    crew = Crew(make, size, max(1, torch.get_num_threads() // size), where=f"{name}.processes")
+    workers = WorkerGroup(make, size, max(1, torch.get_num_threads() // size), where=f"{name}.processes")
     try:
-        about = crew.do("load", path, key) or {"key": key, "done": 0, "losses": []}
+        about = workers.call("load", path, key) or {"key": key, "done": 0, "losses": []}
         done, losses = about["done"], about["losses"]
         if done:
             log.info("goes on at step %d", done)
         for number in range(done, len(batches)):
             lr = schedule(number, len(batches), settings)
-            loss, probability = crew.do("step", batches[number], lr, number + 1)
+            loss, probability = workers.call("step", batches[number], lr, number + 1)
             losses.append(loss)
             if (number + 1) % settings.save_every == 0:
-                crew.do("save", path, {"key": key, "done": number + 1, "losses": losses})
+                workers.call("save", path, {"key": key, "done": number + 1, "losses": losses})
             on_metric({"step": number + 1, "steps": len(batches), "loss": loss, "lr": lr, "probability": probability})
-        crew.do("write", out_folder)
+        workers.call("write", out_folder)
     finally:
-        crew.close()
+        workers.close()
     return losses
 
 
@@ -82,7 +82,7 @@ class _Trainer(TrainState):
         self.samples, self.settings, self.name = samples, settings, name
         self.encoder = Encoder.from_folder(folder)
         self.policy = load_model(folder, device=settings.device).train()
-        self.reader = Reader(self.policy)
+        self.reader = PolicyForward(self.policy)
         self.engine = open_engine(self.reader, settings)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
@@ -93,7 +93,7 @@ class _Trainer(TrainState):
         tokens = sum(len(sample.response) for sample in chosen)
         items = [self.reader.item(sample.context, sample.response) for sample in chosen]
 
-        def loss_of(part: Part) -> tuple[Tensor, tuple[float]]:
+        def loss_of(part: MicroBatch) -> tuple[Tensor, tuple[float]]:
             _, _, logprobs = self.engine.forward(part, 1.0)
             return -logprobs.sum() / tokens, (float(logprobs.detach().exp().sum()) / tokens,)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.agent.history_summary import Digest, RuleSummarizer
+from flywheel.agent.history_summary import HistorySummary, RuleSummarizer
 from flywheel.agent.prompt import build_context, upper_bound
-from flywheel.agent.step_history import Past, remember
+from flywheel.agent.step_history import StepHistory, remember
 from flywheel.agent.steps import SUMMARY_CHARACTERS, PastStep, cut_middle, summarise
 from flywheel.settings import Policy
 
@@ -67,7 +67,7 @@ def test_every_step_is_in_one_place(working, episodic, length, digest_characters
 def test_a_step_that_waits_for_the_digest_keeps_its_line(every):
     policy = Policy(working_steps=3, episodic_steps=2, digest_characters=300)
     memories, past_steps, watched = [], None, Watched(300, every)
-    past_steps = Past(policy, watched)
+    past_steps = StepHistory(policy, watched)
     for step in HISTORY[:60]:
         past_steps.add(step)
         memories.append(past_steps.memory())
@@ -83,7 +83,7 @@ def test_500_steps_keep_a_bounded_prompt_and_bounded_work():
     """Each step is digested once, and the context of the 500th costs as many counts and tokens as that of the 50th."""
     policy = Policy(working_steps=5, digest_characters=300, max_context_tokens=700, result_characters=400)
     watched, counts, tokens = Watched(300, 1), [], []
-    steps = Past(policy, watched)
+    steps = StepHistory(policy, watched)
     for step in HISTORY[:500]:
         steps.add(step)
         counted = []
@@ -117,7 +117,7 @@ def test_what_rules_say_of_500_steps():
 def test_a_stored_digest_takes_the_place_of_a_new_one():
     policy = Policy(episodic_steps=2, digest_characters=100)
     watched = Watched(100, 1)
-    past_steps = Past(policy, watched)
+    past_steps = StepHistory(policy, watched)
     for step in HISTORY[:6]:
         past_steps.add(step)
     past_steps.recall(4, "four things", "a model")
@@ -126,7 +126,7 @@ def test_a_stored_digest_takes_the_place_of_a_new_one():
     assert not watched.asked
     past_steps.add(HISTORY[6])
     assert past_steps.memory().before == 5  # what follows is made here, and its counts go back to the beginning
-    assert past_steps.digest == RuleSummarizer(100).digest(Digest(), HISTORY[:5])
+    assert past_steps.digest == RuleSummarizer(100).digest(HistorySummary(), HISTORY[:5])
     past_steps.recall(3, "older", "a model")
     assert past_steps.digest.steps == 5
 

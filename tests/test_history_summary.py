@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_server import Server, said
 
-from flywheel.agent.history_summary import Digest, ModelSummarizer, RuleSummarizer, Tally, open_summarizer
+from flywheel.agent.history_summary import HistorySummary, ModelSummarizer, RuleSummarizer, StepCounts, open_summarizer
 from flywheel.agent.steps import PastStep
 from flywheel.errors import BadInput
 from flywheel.language_model import OpenAIModel
@@ -39,8 +39,8 @@ def summarizer(request):
         yield ModelSummarizer(OpenAIModel(server.settings()), CHARACTERS)
 
 
-def folded(summarizer, steps: list[PastStep]) -> Digest:
-    digest = Digest()
+def folded(summarizer, steps: list[PastStep]) -> HistorySummary:
+    digest = HistorySummary()
     for begin in range(0, len(steps), summarizer.every):
         digest = summarizer.digest(digest, steps[begin : begin + summarizer.every])
     return digest
@@ -52,7 +52,7 @@ def test_a_digest_is_one_bounded_line_that_counts_its_steps(summarizer):
         assert digest.steps == number
         assert 0 < len(digest.text) <= CHARACTERS
         assert digest.text == " ".join(digest.text.split())
-        assert digest.tally.actions == (("click", number),)
+        assert digest.counts.actions == (("click", number),)
 
 
 def test_a_digest_is_signed(summarizer):
@@ -79,8 +79,8 @@ def test_any_steps_can_be_digested(summarizer, history):
 
 @given(st.lists(steps, max_size=30), st.integers(0, 30), st.integers(0, 400))
 def test_a_tally_may_be_made_in_parts_and_is_bounded(history, place, characters):
-    whole = Tally().with_steps(history)
-    assert Tally().with_steps(history[:place]).with_steps(history[place:]) == whole
+    whole = StepCounts().with_steps(history)
+    assert StepCounts().with_steps(history[:place]).with_steps(history[place:]) == whole
     assert sum(n for _, n in whole.actions) == len(history)
     assert max(len(whole.pages), len(whole.typed)) <= 8
     assert len(whole.text(characters)) <= characters
@@ -147,10 +147,10 @@ def test_a_model_that_fails_is_replaced_by_rules_that_say_so(answer, why, caplog
     history = [step(n) for n in range(16)]
     with Server(said("Eight clicks."), answer, said("Well again.")) as server, caplog.at_level(logging.WARNING):
         summarizer = ModelSummarizer(OpenAIModel(server.settings(timeout_s=0.3, retries=0)), CHARACTERS)
-        first = summarizer.digest(Digest(), history[:8])
+        first = summarizer.digest(HistorySummary(), history[:8])
         second = summarizer.digest(first, history[8:])
         assert (first.text, first.by) == ("Eight clicks.", "stub")
-        assert second.text == RuleSummarizer(CHARACTERS).digest(Digest(), history).text
+        assert second.text == RuleSummarizer(CHARACTERS).digest(HistorySummary(), history).text
         assert second.by.startswith("rules, since stub failed: ")
         assert why in second.by
         assert "a digest of 16 steps is by rules" in caplog.text
@@ -160,7 +160,7 @@ def test_a_model_that_fails_is_replaced_by_rules_that_say_so(answer, why, caplog
 def test_an_endpoint_that_is_no_address_is_bad_input():
     model = OpenAIModel(LanguageModel(endpoint="http://h:port/v1", model="stub"))
     with pytest.raises(BadInput, match=r"language_model\.endpoint"):
-        ModelSummarizer(model, CHARACTERS).digest(Digest(), [step(0)])
+        ModelSummarizer(model, CHARACTERS).digest(HistorySummary(), [step(0)])
 
 
 # -- the settings ----------------------------------------------------------------------------------------------------

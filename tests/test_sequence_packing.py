@@ -15,8 +15,8 @@ from flywheel.agent.prompt import build_context
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.policy.protocol import Image, Message
-from flywheel.training.forward.policy_forward import Padded, Reader
-from flywheel.training.forward.sequence_packing import Line, packs
+from flywheel.training.forward.policy_forward import PaddedBatch, PolicyForward
+from flywheel.training.forward.sequence_packing import TokenSequence, packs
 from flywheel.training.forward.varlen_attention import plan
 
 S = settings()
@@ -45,7 +45,7 @@ def samples(encoder: Encoder) -> list[tuple]:
     return [(encoder.encode(context), response) for context, response in zip(contexts, responses, strict=True)]
 
 
-def read(reader: Reader, pairs, rl) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], list]:
+def read(reader: PolicyForward, pairs, rl) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], list]:
     """Log-probabilities at 0.5 and hidden states of each item, with gradient."""
     items = [reader.item(*pair) for pair in pairs]
     logprobs, states, parts = {}, {}, reader.parts(items, rl)
@@ -63,7 +63,7 @@ def close(one: dict[int, torch.Tensor], two: dict[int, torch.Tensor], atol: floa
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=atol)
 
 
-def gradient(reader: Reader, logprobs: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+def gradient(reader: PolicyForward, logprobs: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     reader.zero_grad()
     sum((part * (1 + number)).sum() for number, part in logprobs.items()).backward()
     return [torch.zeros(()) if p.grad is None else p.grad.clone() for p in reader.parameters()]
@@ -72,10 +72,10 @@ def gradient(reader: Reader, logprobs: dict[int, torch.Tensor]) -> list[torch.Te
 @pytest.mark.parametrize("limit", [4096, 40])
 def test_packed_is_padded_and_its_gradient(folder, limit):
     pairs = samples(Encoder.from_folder(folder))
-    packed, padded = Reader(load_model(folder)), Reader(load_model(folder))
+    packed, padded = PolicyForward(load_model(folder)), PolicyForward(load_model(folder))
     rl = PACKED.model_copy(update={"pack_tokens": limit})
     (ours, states, parts), (theirs, others, batches) = read(packed, pairs, rl), read(padded, pairs, PADDED)
-    assert all(isinstance(part, Padded) for part in batches)
+    assert all(isinstance(part, PaddedBatch) for part in batches)
     assert (len(parts) == 1) is (limit == 4096)
     close(ours, theirs)
     close(states, others)
@@ -85,21 +85,21 @@ def test_packed_is_padded_and_its_gradient(folder, limit):
 
 def test_each_screen_and_each_shared_beginning_is_computed_once(folder):
     encoder = Encoder.from_folder(folder)
-    reader = Reader(load_model(folder))
+    reader = PolicyForward(load_model(folder))
     items = [reader.item(*pair) for pair in samples(encoder)]
     (pack,) = reader.parts(items, PACKED)
     assert len(pack.screens) == 3  # left, left clicked once, right clicked twice
-    assert pack.given == sum(len(item.line) for item in items)
+    assert pack.given == sum(len(item.sequence) for item in items)
     assert pack.tokens < 0.8 * pack.given
-    (alone,) = packs([items[0].line], 4096)
-    (twice,) = packs([items[0].line, items[5].line], 4096)
+    (alone,) = packs([items[0].sequence], 4096)
+    (twice,) = packs([items[0].sequence, items[5].sequence], 4096)
     assert twice.tokens == alone.tokens
     assert len(twice.targets) == 2 * len(alone.targets)
 
 
 def test_order_of_the_samples_changes_nothing(folder):
     pairs = samples(Encoder.from_folder(folder))
-    reader = Reader(load_model(folder))
+    reader = PolicyForward(load_model(folder))
     order = np.random.default_rng(1).permutation(len(pairs)).tolist()
     with torch.no_grad():
         straight, mixed = read(reader, pairs, PACKED)[0], read(reader, [pairs[i] for i in order], PACKED)[0]
@@ -115,7 +115,7 @@ def test_each_family(architecture, tmp_path):
         (encoder.encode((Message("user", (Image(screen("left", n)), f"Open {n}.")),)), encoder.encode_text("click" * n))
         for n in (1, 2, 3)
     ]
-    reader = Reader(load_model(folder).float())
+    reader = PolicyForward(load_model(folder).float())
     assert reader.reads_packs
     with torch.no_grad():
         close(read(reader, pairs, PACKED)[0], read(reader, pairs, PADDED)[0], atol=1e-4)
@@ -127,15 +127,15 @@ def test_a_checkpoint_written_by_training_is_the_library_s(folder, tmp_path):
     for name in ("plain", "read"):
         model = load_model(folder)
         if name == "read":
-            Reader(model)
+            PolicyForward(model)
         save_checkpoint(model, encoder, tmp_path / name)
     for file in (tmp_path / "plain").iterdir():
         assert (tmp_path / "read" / file.name).read_bytes() == file.read_bytes()
 
 
-def _line(ids: list[int]) -> Line:
-    marks = np.array(ids, dtype=np.int64)
-    return Line(marks, np.tile(np.arange(len(ids)), (3, 1)), marks, (), marks[-2:])
+def _line(ids: list[int]) -> TokenSequence:
+    keys = np.array(ids, dtype=np.int64)
+    return TokenSequence(keys, np.tile(np.arange(len(ids)), (3, 1)), keys, (), keys[-2:])
 
 
 @hypothesis_settings(deadline=None, max_examples=40)

@@ -1,4 +1,4 @@
-"""Members for tests of a crew: importable by its processes."""
+"""Members for tests of a group of workers: importable by its processes."""
 
 from __future__ import annotations
 

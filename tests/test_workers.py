@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from crew_members import Member
 from lamps import Lamps, settings, small_model, task
 from safetensors.torch import load_file
 from trainees import needs_deepspeed
+from worker_members import Member
 
 from flywheel.errors import TrainingError
 from flywheel.scoring import verifiers
-from flywheel.training.parallel import workers as crew
-from flywheel.training.parallel.workers import Crew
+from flywheel.training.parallel import workers
+from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.rl.run import train_rl
 
 
 @pytest.fixture
-def crews():
-    """Makes crews that are closed at the end."""
+def groups():
+    """Makes groups that are closed at the end."""
     made = []
 
-    def make(*arguments, **more) -> Crew[Member]:
-        made.append(Crew(*arguments, **more))
+    def make(*arguments, **more) -> WorkerGroup[Member]:
+        made.append(WorkerGroup(*arguments, **more))
         return made[-1]
 
     yield make
@@ -38,9 +38,9 @@ def crews():
 
 
 @pytest.mark.parametrize(("size", "total"), [(1, 5.0), (3, 18.0)])
-def test_every_member_is_called(crews, size, total):
-    before, made = dict(os.environ), crews(Member, size)
-    assert [made.do("add", 5.0), made.do("add", 5.0)] == [total, total]
+def test_every_member_is_called(groups, size, total):
+    before, made = dict(os.environ), groups(Member, size)
+    assert [made.call("add", 5.0), made.do("add", 5.0)] == [total, total]
     made.close()
     assert dict(os.environ) == before
 
@@ -52,36 +52,36 @@ def test_every_member_is_called(crews, size, total):
         ("die", r"training process 2 of 2: has ended \(exit status -9\)"),
     ],
 )
-def test_a_process_that_fails_is_named(crews, fail, said):
+def test_a_process_that_fails_is_named(groups, fail, said):
     with pytest.raises(TrainingError, match=said):
-        crews(partial(Member, 1, fail), 2).do("add", 1.0)
+        groups(partial(Member, 1, fail), 2).call("add", 1.0)
 
 
 @pytest.mark.parametrize(("rank", "said"), [(1, r"training process 2 of 2: OSError: no room left"), (0, "no room")])
 def test_a_member_that_cannot_be_made(rank, said):
     with pytest.raises((TrainingError, OSError), match=said):
-        Crew(partial(Member, rank, "start"), 2)
+        WorkerGroup(partial(Member, rank, "start"), 2)
 
 
-def test_one_that_hangs_is_named_in_time(crews, monkeypatch):
-    monkeypatch.setattr(crew, "_GRACE_S", 0.1)
-    made = crews(partial(Member, 1, "hang"), 2)
+def test_one_that_hangs_is_named_in_time(groups, monkeypatch):
+    monkeypatch.setattr(workers, "_GRACE_S", 0.1)
+    made = groups(partial(Member, 1, "hang"), 2)
     made._limit = 0.5
     with pytest.raises(TrainingError, match=r"training process 1 of 2: has not answered in time \(0 s\)"):
-        made.do("add", 1.0)
+        made.call("add", 1.0)
     made.close()
 
 
-def test_an_error_of_all_is_that_error(crews):
+def test_an_error_of_all_is_that_error(groups):
     with pytest.raises(TrainingError, match=r"the batch is empty \(PPO\)"):
-        crews(Member, 2).do("refuse")
+        groups(Member, 2).call("refuse")
 
 
 @pytest.mark.parametrize(
     "end",
     [
         "os.kill(os.getpid(), 9)",
-        "[p.ask(('add', (1.0,))) for p in crew._processes]; os.kill(os.getpid(), 9)",
+        "[p.ask(('add', (1.0,))) for p in workers._processes]; os.kill(os.getpid(), 9)",
         "sys.exit()",
     ],
     ids=["killed", "killed while they are at work", "without closing it"],
@@ -89,10 +89,10 @@ def test_an_error_of_all_is_that_error(crews):
 def test_the_others_end_with_the_leader(tmp_path, end):
     """Whatever it ends by."""
     lead = (
-        "import os, sys, pathlib; from functools import partial; from crew_members import Member\n"
-        "from flywheel.training.parallel.workers import Crew\n"
+        "import os, sys, pathlib; from functools import partial; from worker_members import Member\n"
+        "from flywheel.training.parallel.workers import WorkerGroup\n"
         "if __name__ == '__main__':\n"
-        f"    crew = Crew(partial(Member, 1, 'hang'), 2); crew.do('here', pathlib.Path(sys.argv[1])); {end}"
+        f"    workers = WorkerGroup(partial(Member, 1, 'hang'), 2); workers.call('here', pathlib.Path(sys.argv[1])); {end}"
     )
     script = tmp_path / "lead.py"
     script.write_text(lead)

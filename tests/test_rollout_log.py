@@ -1,4 +1,4 @@
-"""The ledger: no episode is lost or used twice, whatever happens in whatever order, a killed process included."""
+"""The log: no episode is lost or used twice, whatever happens in whatever order, a killed process included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.rollout import episode_files
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.rollout_log import Ledger, Plan
+from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 
 TASKS = {f"lamp{number:03d}": task(number) for number in range(5)}
 
@@ -58,7 +58,7 @@ def test_an_episode_comes_back_as_it_was(tmp_path):
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Trainer and pool as they use the ledger. `saved` stands for the trainer's checkpoint."""
+    """Trainer and pool as they use the log. `saved` stands for the trainer's checkpoint."""
 
     @initialize(
         samples=st.integers(1, 3), groups=st.integers(1, 3), batches=st.integers(1, 4), staleness=st.integers(0, 3),
@@ -66,9 +66,9 @@ class LedgerMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def begin(self, samples, groups, batches, staleness, whole, places):
         self.folder = Path(tempfile.mkdtemp())
-        self.plan = Plan(samples, groups * samples, batches, staleness, 11, whole)
+        self.plan = RolloutPlan(samples, groups * samples, batches, staleness, 11, whole)
         self.places, self.saved, self.running = places, 0, {}
-        self.seen: dict[int, tuple] = {}  # ordinal -> what its ticket said
+        self.seen: dict[int, tuple] = {}  # ordinal -> what its request said
         self.trained: list[list[int]] = []
         self.failed: set[int] = set()
         self.finished: set[int] = set()
@@ -77,44 +77,44 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def open(self):
         self.source = Memory()
-        self.ledger = Ledger(self.folder, "key", self.source, TASKS, self.plan, self.saved)
+        self.log = RolloutLog(self.folder, "key", self.source, TASKS, self.plan, self.saved)
 
     @rule()
     def admit(self):
-        ticket = self.ledger.admit(self.places)
-        if ticket is None:
+        request = self.log.admit(self.places)
+        if request is None:
             return
-        facts = (ticket.group, ticket.task.task_id, ticket.sample, ticket.seed)
-        assert all(facts[1:3] != other[1:3] for n, other in self.seen.items() if n != ticket.ordinal)  # unique names
-        assert self.seen.setdefault(ticket.ordinal, facts) == facts  # the same after a kill
-        assert ticket.ordinal not in self.failed | self.finished | set(self.running)
-        self.running[ticket.ordinal] = ticket
+        facts = (request.group, request.task.task_id, request.sample, request.seed)
+        assert all(facts[1:3] != other[1:3] for n, other in self.seen.items() if n != request.ordinal)  # unique names
+        assert self.seen.setdefault(request.ordinal, facts) == facts  # the same after a kill
+        assert request.ordinal not in self.failed | self.finished | set(self.running)
+        self.running[request.ordinal] = request
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), score=st.sampled_from((0.0, 0.5, 1.0)))
     def finish(self, data, score):
-        ticket = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
-        self.ledger.accept(ticket, episode(f"t{ticket.ordinal}"), score, score == 1)
-        self.finished.add(ticket.ordinal)
+        request = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
+        self.log.accept(request, episode(f"t{request.ordinal}"), score, score == 1)
+        self.finished.add(request.ordinal)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def fail(self, data):
-        ticket = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
-        self.ledger.fail(ticket, "the page crashed")
-        self.failed.add(ticket.ordinal)
+        request = self.running.pop(data.draw(st.sampled_from(sorted(self.running))))
+        self.log.fail(request, "the page crashed")
+        self.failed.add(request.ordinal)
 
     @precondition(lambda self: self.saved < self.plan.batches)
     @rule()
     def take(self):
-        taken = self.ledger.take()
+        taken = self.log.take()
         if taken is None:
             return
-        ordinals = [ticket.ordinal for ticket in taken]
+        ordinals = [request.ordinal for request in taken]
         assert self.batch in (None, ordinals)  # a batch that was taken stays as it is
         self.batch = ordinals
-        assert [self.ledger.read(ticket).id for ticket in taken] == [f"t{n}" for n in ordinals]
-        assert all(self.saved - self.ledger.finished[n].start <= self.plan.max_staleness for n in ordinals)
+        assert [self.log.read(request).id for request in taken] == [f"t{n}" for n in ordinals]
+        assert all(self.saved - self.log.finished[n].start <= self.plan.max_staleness for n in ordinals)
         if not self.plan.whole_groups:
             assert len(ordinals) == self.plan.batch
         else:
@@ -128,10 +128,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def train(self, killed):
         self.trained.append(self.batch)
         self.saved, self.batch = self.saved + 1, None
-        if killed:  # after the trainer's checkpoint, before the ledger knows
+        if killed:  # after the trainer's checkpoint, before the log knows
             self.kill(torn=False)
         else:
-            self.ledger.advance()
+            self.log.advance()
 
     @rule(torn=st.booleans())
     def kill(self, torn):
@@ -140,27 +140,27 @@ class LedgerMachine(RuleBasedStateMachine):
         if torn:
             log.write_bytes(lines + b'{"failed": 3, "er')
             (self.folder / "00000099.part").write_bytes(b"half")
-        state, before = self.source.state, (self.ledger.version, sorted(self.ledger.finished))
+        state, before = self.source.state, (self.log.version, sorted(self.log.finished))
         self.running = {}
         self.open()
         assert log.read_bytes() == lines
         assert self.source.state == state
-        if self.ledger.version == before[0]:
-            assert (self.ledger.version, sorted(self.ledger.finished)) == before
+        if self.log.version == before[0]:
+            assert (self.log.version, sorted(self.log.finished)) == before
 
     @invariant()
     def nothing_is_lost_or_used_twice(self):
         used = [n for batch in self.trained for n in batch]
         assert len(used) == len(set(used))
         assert set(used) <= self.finished
-        assert set(self.ledger.finished) == self.finished - set(used)
-        assert {int(path.stem) for path in self.folder.glob("*.zip")} == set(self.ledger.finished)
+        assert set(self.log.finished) == self.finished - set(used)
+        assert {int(path.stem) for path in self.folder.glob("*.zip")} == set(self.log.finished)
 
     @invariant()
     def what_is_begun_is_bounded(self):
-        begun = len(self.finished) + len(self.ledger.running)
+        begun = len(self.finished) + len(self.log.running)
         most = min(self.plan.max_staleness + self.saved + 1, self.plan.batches) * self.plan.batch
-        assert len(self.ledger.running) <= self.places
+        assert len(self.log.running) <= self.places
         assert begun <= most
 
     def teardown(self):
@@ -168,14 +168,14 @@ class LedgerMachine(RuleBasedStateMachine):
         while self.saved < self.plan.batches:
             self.admit()
             while self.running:
-                ticket = self.running.pop(min(self.running))
-                self.ledger.accept(ticket, episode(f"t{ticket.ordinal}"), 1.0, True)
-                self.finished.add(ticket.ordinal)
+                request = self.running.pop(min(self.running))
+                self.log.accept(request, episode(f"t{request.ordinal}"), 1.0, True)
+                self.finished.add(request.ordinal)
             self.take()
             if self.batch:
                 self.train(killed=False)
         assert len(self.trained) == self.plan.batches
-        assert not self.ledger.finished
+        assert not self.log.finished
         shutil.rmtree(self.folder)
 
 
@@ -186,24 +186,24 @@ TestLedger.settings = settings(
 
 
 def test_another_run_begins_anew(tmp_path):
-    plan = Plan(1, 1, 2, 0, 0)
-    ledger = Ledger(tmp_path / "pool", "one", Memory(), TASKS, plan)
-    ledger.accept(ledger.admit(1), episode("t0"), 1.0, True)
-    assert sorted(Ledger(tmp_path / "pool", "one", Memory(), TASKS, plan).finished) == [0]
-    assert not Ledger(tmp_path / "pool", "two", Memory(), TASKS, plan).finished
+    plan = RolloutPlan(1, 1, 2, 0, 0)
+    log = RolloutLog(tmp_path / "pool", "one", Memory(), TASKS, plan)
+    log.accept(log.admit(1), episode("t0"), 1.0, True)
+    assert sorted(RolloutLog(tmp_path / "pool", "one", Memory(), TASKS, plan).finished) == [0]
+    assert not RolloutLog(tmp_path / "pool", "two", Memory(), TASKS, plan).finished
     assert not list((tmp_path / "pool").glob("*.zip"))
 
 
 def test_a_checkpoint_that_went_back_begins_anew(tmp_path):
     """Episodes that were trained on are gone, so a trainer that lost its checkpoint cannot have them again."""
-    plan = Plan(1, 1, 3, 0, 0)
-    ledger = Ledger(tmp_path, "one", Memory(), TASKS, plan)
+    plan = RolloutPlan(1, 1, 3, 0, 0)
+    log = RolloutLog(tmp_path, "one", Memory(), TASKS, plan)
     for _ in range(2):
-        ledger.accept(ledger.admit(1), episode("t"), 1.0, True)
-        ledger.take()
-        ledger.advance()
-    assert Ledger(tmp_path, "one", Memory(), TASKS, plan, version=2).admit(1).ordinal == 2
-    assert Ledger(tmp_path, "one", Memory(), TASKS, plan, version=0).admit(1).ordinal == 0
+        log.accept(log.admit(1), episode("t"), 1.0, True)
+        log.take()
+        log.advance()
+    assert RolloutLog(tmp_path, "one", Memory(), TASKS, plan, version=2).admit(1).ordinal == 2
+    assert RolloutLog(tmp_path, "one", Memory(), TASKS, plan, version=0).admit(1).ordinal == 0
 
 
 def test_groups_are_recorded_once_and_in_order(tmp_path):
@@ -214,19 +214,19 @@ def test_groups_are_recorded_once_and_in_order(tmp_path):
             told.append((task_id, scores, successes))
 
     source = Told()
-    ledger = Ledger(tmp_path, "one", source, TASKS, Plan(2, 2, 4, 3, 0))
-    tickets = [ledger.admit(8) for _ in range(8)]
+    log = RolloutLog(tmp_path, "one", source, TASKS, RolloutPlan(2, 2, 4, 3, 0))
+    tickets = [log.admit(8) for _ in range(8)]
     names = [tickets[n].task.task_id for n in (0, 2, 4, 6)]
     for n, score in ((2, 0.25), (5, 1.0), (3, 0.5), (0, 0.0)):
-        ledger.accept(tickets[n], episode(f"t{n}"), score, score == 1)
-    ledger.fail(tickets[4], "crashed")
-    assert [t.ordinal for t in ledger.take()] == [0, 2]
+        log.accept(tickets[n], episode(f"t{n}"), score, score == 1)
+    log.fail(tickets[4], "crashed")
+    assert [t.ordinal for t in log.take()] == [0, 2]
     assert told == [(names[1], [0.25, 0.5], [False, False]), (names[2], [1.0], [True])]  # the third lost one
-    ledger.advance()
-    ledger.accept(tickets[1], episode("t1"), 1.0, True)
+    log.advance()
+    log.accept(tickets[1], episode("t1"), 1.0, True)
     for n in (6, 7):
-        ledger.fail(tickets[n], "crashed")
-    assert [t.ordinal for t in ledger.take()] == [1, 3]
+        log.fail(tickets[n], "crashed")
+    assert [t.ordinal for t in log.take()] == [1, 3]
     assert told[2:] == [(names[0], [0.0, 1.0], [False, True]), (names[3], [], [])]
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["batch"] for line in lines if "batch" in line] == [0, 1]
