@@ -27,9 +27,13 @@ from flywheel.synthesis import scenes, words
 from flywheel.training.pretrain.evaluate import DESCRIBING, Answer, ask, rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
-    "shapes": ("shape",), "blocks": ("block",), "buttons": ("button",), "rows": ("toggle",), "texts": ("text",),
+    "shapes": ("shape",),
+    "blocks": ("block",),
+    "buttons": ("button",),
+    "rows": ("toggle",),
+    "texts": ("text",),
     "mixed": ("mixed",),
-}  # fmt: skip
+}
 ELEMENTS = (2, 8)  # on a grounding page; a few kinds hold no more than six
 TEXTS = (1, 6)  # on a reading page
 SHOWN = 24  # wrong answers in a picture
@@ -50,13 +54,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     actions = clicks + ask(model, encoder, policy, [_action(i, rng) for i in range(options.n)])
     about = {"seed": options.seed, "threads": torch.get_num_threads()}
     cases = [
-        _case("grounding", 0.85, [a.right for a in clicks], _chance_click(clicks), "chance: any element of the page",
-              by_kind=_parts(clicks, lambda a: a.scene.kind), by_elements=_parts(clicks, lambda a: str(a.scene.count)),
-              **about),
-        _case("reading", 0.80, [a.right for a in readings], _chance_read(readings), "chance: any word or number",
-              by_kind=_parts(readings, lambda a: "number" if a.question.response.isdigit() else "word"), **about),
+        _case(
+            "grounding",
+            0.85,
+            [a.right for a in clicks],
+            _chance_click(clicks),
+            "chance: any element of the page",
+            by_kind=_parts(clicks, lambda a: a.scene.kind),
+            by_elements=_parts(clicks, lambda a: str(a.scene.count)),
+            **about,
+        ),
+        _case(
+            "reading",
+            0.80,
+            [a.right for a in readings],
+            _chance_read(readings),
+            "chance: any word or number",
+            by_kind=_parts(readings, lambda a: "number" if a.question.response.isdigit() else "word"),
+            **about,
+        ),
         _case("parses", 0.99, [_parses(a, policy) for a in actions], None, "none", **about),
-    ]  # fmt: skip
+    ]
     if options.pictures:
         _picture(clicks, policy, options.pictures / "grounding.png")
         _picture(readings, policy, options.pictures / "reading.png")
@@ -67,8 +85,20 @@ def _case(name: str, goal: float, right: Sequence[bool], chance: float | None, p
     found = rate(right)
     value = sum(right) / len(right)
     ratio = value / chance if chance else None
-    return emit(Case("base", name, "fraction", value, chance, peer, ratio, goal, value >= goal,
-                     {"n": len(right), "interval": [found["low"], found["high"]], **extra}))  # fmt: skip
+    return emit(
+        Case(
+            "base",
+            name,
+            "fraction",
+            value,
+            chance,
+            peer,
+            ratio,
+            goal,
+            value >= goal,
+            {"n": len(right), "interval": [found["low"], found["high"]], **extra},
+        )
+    )
 
 
 def _parts(answers: Sequence[Answer], key) -> dict[str, str]:
@@ -116,10 +146,14 @@ def _chance_click(answers: Sequence[Answer]) -> float:
 
 def _chance_read(answers: Sequence[Answer]) -> float:
     """Of one who knows all words, and whether it is a word or how many digits the number has."""
-    return float(np.mean([
-        1 / 10 ** len(a.question.response) if a.question.response.isdigit() else 1 / len(words.READING)
-        for a in answers
-    ]))  # fmt: skip
+    return float(
+        np.mean(
+            [
+                1 / 10 ** len(a.question.response) if a.question.response.isdigit() else 1 / len(words.READING)
+                for a in answers
+            ]
+        )
+    )
 
 
 def _parses(answer: Answer, policy: config.Policy) -> bool:

@@ -22,8 +22,12 @@ from flywheel.agent.parser import parse
 
 CORPUS = Path(__file__).with_suffix(".json")
 _KINDS = {name: kind for kind, name in NAMES.items()}
-_SPACES = {"points": coordinates.points, "boxes": coordinates.boxes, "pixels": coordinates.pixels,
-           "fractions": coordinates.fractions}  # fmt: skip
+_SPACES = {
+    "points": coordinates.points,
+    "boxes": coordinates.boxes,
+    "pixels": coordinates.pixels,
+    "fractions": coordinates.fractions,
+}
 
 
 @dataclass(frozen=True)

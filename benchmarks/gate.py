@@ -44,12 +44,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         fixed = [_fixed(difference, max(share, abs(difference)), options) for share in DISCORDANCES]
         value, peer = float(np.mean(ours)), float(np.mean(fixed))
         met = goal is None or (max(ours) <= -goal if goal < 0 else value >= goal)
-        cases.append(emit(Case(
-            "gate", f"promotes_{difference:+g}", "fraction", value, peer, f"{FIXED_TASKS} tasks, fixed",
-            value / peer if peer else None, abs(goal) if goal else None, met,
-            {"by_discordance": parts, "margin": rule.margin, "tasks": rule.tasks, "runs": options.runs,
-             "seed": options.seed},
-        )))  # fmt: skip
+        cases.append(
+            emit(
+                Case(
+                    "gate",
+                    f"promotes_{difference:+g}",
+                    "fraction",
+                    value,
+                    peer,
+                    f"{FIXED_TASKS} tasks, fixed",
+                    value / peer if peer else None,
+                    abs(goal) if goal else None,
+                    met,
+                    {
+                        "by_discordance": parts,
+                        "margin": rule.margin,
+                        "tasks": rule.tasks,
+                        "runs": options.runs,
+                        "seed": options.seed,
+                    },
+                )
+            )
+        )
     return exit_code(cases)
 
 
@@ -59,10 +75,14 @@ def _fixed(difference: float, discordance: float, options) -> float:
     agree = 1 - gain - loss
     rng = np.random.default_rng(options.seed)
     outcomes = rng.multinomial(FIXED_TASKS, [agree * SUCCESS, gain, loss, agree * (1 - SUCCESS)], size=options.runs)
-    return float(np.mean([
-        gained >= lost and newcombe_paired(both, gained, lost, neither)[0] > -FIXED_MARGIN
-        for both, gained, lost, neither in outcomes.tolist()
-    ]))  # fmt: skip
+    return float(
+        np.mean(
+            [
+                gained >= lost and newcombe_paired(both, gained, lost, neither)[0] > -FIXED_MARGIN
+                for both, gained, lost, neither in outcomes.tolist()
+            ]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -53,9 +53,14 @@ def episodes(model: Path, settings: config.Settings, count: int) -> tuple[list[T
         try:
             async with open_sandbox(settings, ROOT) as sandbox:
                 return await rollout(
-                    tasks, settings.rl.samples, policy, sandbox, iteration=1, settings=settings,
+                    tasks,
+                    settings.rl.samples,
+                    policy,
+                    sandbox,
+                    iteration=1,
+                    settings=settings,
                     temperature=settings.rl.temperature,
-                )  # fmt: skip
+                )
         finally:
             await policy.close()
 
@@ -99,9 +104,9 @@ def main(argv: list[str]) -> int:
     folder = Path(options.model)
     if not folder.exists() and not folder.is_absolute():
         folder = ROOT / folder
-    settings = config.Settings.model_validate({
-        "policy": {"working_steps": options.working_steps, "max_context_tokens": 512 * options.working_steps}
-    })  # fmt: skip
+    settings = config.Settings.model_validate(
+        {"policy": {"working_steps": options.working_steps, "max_context_tokens": 512 * options.working_steps}}
+    )
     tasks, played = episodes(folder, settings, options.tasks)
     encoder = Encoder.from_folder(folder)
     by_id, panel = {task.task_id: task for task in tasks}, Panel(settings)
@@ -133,18 +138,34 @@ def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetition
     read = packs(lines, rl.pack_tokens)
     lengths = np.array([len(line) for line in lines])
     facts = {
-        "samples": len(samples), "tokens": tokens, "length_median": float(np.median(lengths)),
-        "length_max": int(lengths.max()), "screens_shown": sum(len(line.screens) for line in lines),
-        "screens_computed": sum(len(pack.screens) for pack in read), "sequence_tokens": int(lengths.sum()),
+        "samples": len(samples),
+        "tokens": tokens,
+        "length_median": float(np.median(lengths)),
+        "length_max": int(lengths.max()),
+        "screens_shown": sum(len(line.screens) for line in lines),
+        "screens_computed": sum(len(pack.screens) for pack in read),
+        "sequence_tokens": int(lengths.sum()),
         "computed_tokens": sum(pack.tokens for pack in read),
-    }  # fmt: skip
+    }
     ours, peer = (tokens / median(sides[name].seconds) for name in ("ours", "peer"))
     floor = tokens / (counted.get_total_flops() / rate)
     return emit(
         compare(
-            "learner", "tokens_per_second", "trained tokens/s", ours=ours, peer=peer,
-            peer_name="the same trainer on padded batches", goal=1.5, n=repetitions, **facts, floor=floor,
-            share_of_floor=ours / floor, gflops_rate=rate / 1e9, difference=apart, threads=torch.get_num_threads(),
-            ours_all=[tokens / s for s in sides["ours"].seconds], peer_all=[tokens / s for s in sides["peer"].seconds],
+            "learner",
+            "tokens_per_second",
+            "trained tokens/s",
+            ours=ours,
+            peer=peer,
+            peer_name="the same trainer on padded batches",
+            goal=1.5,
+            n=repetitions,
+            **facts,
+            floor=floor,
+            share_of_floor=ours / floor,
+            gflops_rate=rate / 1e9,
+            difference=apart,
+            threads=torch.get_num_threads(),
+            ours_all=[tokens / s for s in sides["ours"].seconds],
+            peer_all=[tokens / s for s in sides["peer"].seconds],
         )
-    )  # fmt: skip
+    )

@@ -102,11 +102,23 @@ def mix(count: int, rounds: int, seed: int) -> Case:
     rates = [(rate(ours_reads, given), rate(peer_reads, given)) for _ in range(rounds)]
     ours, peer = (statistics.median(one) for one in zip(*rates, strict=True))
     return Case(
-        "parse", "mix", "parses/s", ours, peer, "regular expressions and ast, as in UI-TARS's public code",
-        ours / peer, GOAL, ours >= GOAL,
-        {"n": count, "rounds": rounds, "slowest_round": min(one for one, _ in rates),
-         "ours_read": read[ours_reads], "peer_read": read[peer_reads]},
-    )  # fmt: skip
+        "parse",
+        "mix",
+        "parses/s",
+        ours,
+        peer,
+        "regular expressions and ast, as in UI-TARS's public code",
+        ours / peer,
+        GOAL,
+        ours >= GOAL,
+        {
+            "n": count,
+            "rounds": rounds,
+            "slowest_round": min(one for one, _ in rates),
+            "ours_read": read[ours_reads],
+            "peer_read": read[peer_reads],
+        },
+    )
 
 
 def foreign() -> Case:
@@ -119,11 +131,23 @@ def foreign() -> Case:
         print(json.dumps({"read as something else": one.text[:300], "family": one.family}), flush=True)
     peer = sum(peer_reads(one.text, one.grammar) != isinstance(one.meant, str) for one in every) / len(every)
     return Case(
-        "parse", "foreign_forms", "share", as_meant, peer, "regular expressions and ast: reads, or raises, as meant",
-        as_meant / peer, MEANT, as_meant >= MEANT and not another,
-        {"n": len(every), "families": len({one.family for one in every}), "read_as_another": len(another),
-         "held_out": sum(one.read_as_meant() for one in held) / len(held), "held_out_n": len(held)},
-    )  # fmt: skip
+        "parse",
+        "foreign_forms",
+        "share",
+        as_meant,
+        peer,
+        "regular expressions and ast: reads, or raises, as meant",
+        as_meant / peer,
+        MEANT,
+        as_meant >= MEANT and not another,
+        {
+            "n": len(every),
+            "families": len({one.family for one in every}),
+            "read_as_another": len(another),
+            "held_out": sum(one.read_as_meant() for one in held) / len(held),
+            "held_out_n": len(held),
+        },
+    )
 
 
 def fuzz(count: int, seed: int) -> Case:
@@ -140,9 +164,17 @@ def fuzz(count: int, seed: int) -> Case:
             raised += 1
             print(json.dumps({"raised": repr(error)[:200], "text": text[:300], "form": grammar.form}), flush=True)
     return Case(
-        "parse", "fuzz", "raised", raised, None, "", None, 0, raised == 0,
+        "parse",
+        "fuzz",
+        "raised",
+        raised,
+        None,
+        "",
+        None,
+        0,
+        raised == 0,
         {"n": count, "seed": seed, "parse_errors": errors, "seconds": time.perf_counter() - started},
-    )  # fmt: skip
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

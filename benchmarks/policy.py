@@ -152,8 +152,16 @@ def against_the_library(
     return [
         emit(
             compare(
-                "policy", case, "tokens/s", ours=median(found["ours"]), peer=median(found[side]), peer_name=name,
-                goal=goal, **facts, measured="encoding included on both sides", ours_all=found["ours"],
+                "policy",
+                case,
+                "tokens/s",
+                ours=median(found["ours"]),
+                peer=median(found[side]),
+                peer_name=name,
+                goal=goal,
+                **facts,
+                measured="encoding included on both sides",
+                ours_all=found["ours"],
                 peer_all=found[side],
             )
         )
@@ -161,7 +169,7 @@ def against_the_library(
             ("concurrent16_vs_static", "static", "transformers generate, one batch of 16", 0.8),
             ("concurrent16_vs_single", "single", "transformers generate, one at a time", 4.0),
         )
-    ]  # fmt: skip
+    ]
 
 
 def shared_prefix(
@@ -175,12 +183,21 @@ def shared_prefix(
     found = measured(sides, lambda: [next(fresh)] * REQUESTS, tokens, repetitions)
     return emit(
         compare(
-            "policy", "shared_prefix", "tokens/s", ours=median(found["ours"]), peer=median(found["peer"]),
-            peer_name="the same policy with nothing shared (policy.cache_mb 0)", goal=1.0, n=repetitions,
-            requests=REQUESTS, tokens=tokens, threads=torch.get_num_threads(), ours_all=found["ours"],
+            "policy",
+            "shared_prefix",
+            "tokens/s",
+            ours=median(found["ours"]),
+            peer=median(found["peer"]),
+            peer_name="the same policy with nothing shared (policy.cache_mb 0)",
+            goal=1.0,
+            n=repetitions,
+            requests=REQUESTS,
+            tokens=tokens,
+            threads=torch.get_num_threads(),
+            ours_all=found["ours"],
             peer_all=found["peer"],
         )
-    )  # fmt: skip
+    )
 
 
 def main(argv: list[str]) -> int:

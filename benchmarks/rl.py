@@ -36,10 +36,16 @@ from flywheel.report.sheet import sheet
 GOAL, START = 0.10, (0.2, 0.5)
 TONES = dict(zip(rl_run.VARIANTS, ("tone-one", "tone-two", "tone-three", "tone-four", "tone-five"), strict=True))
 CURVES = (
-    ("success", "Success of the batches"), ("reward", "Reward"), ("entropy", "Entropy"), ("kl", "KL"),
-    ("clip_fraction", "Clip fraction"), ("explained_variance", "Explained variance"), ("think_length", "Think length"),
-    ("rounds", "Rounds a task"), ("curriculum_informative", "Groups that teach"),
-)  # fmt: skip
+    ("success", "Success of the batches"),
+    ("reward", "Reward"),
+    ("entropy", "Entropy"),
+    ("kl", "KL"),
+    ("clip_fraction", "Clip fraction"),
+    ("explained_variance", "Explained variance"),
+    ("think_length", "Think length"),
+    ("rounds", "Rounds a task"),
+    ("curriculum_informative", "Groups that teach"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,19 +135,28 @@ def cases(results: Sequence[dict[str, Any]]) -> list[Case]:
             peer_name = rl_run.VARIANTS["full"][0]
             found.append(Case("rl", case, "fraction", gain, full, peer_name, None, None, True, about))
     start = fmean(one["before"]["sampled"]["success"] for one in results)
-    about = {"goal_is": f"between {START[0]} and {START[1]}", "greedy": results[0]["before"]["greedy"]["success"],
-             "n": results[0]["n"], "kinds": [" ".join(kind) for kind in rl_start.KINDS]}  # fmt: skip
+    about = {
+        "goal_is": f"between {START[0]} and {START[1]}",
+        "greedy": results[0]["before"]["greedy"]["success"],
+        "n": results[0]["n"],
+        "kinds": [" ".join(kind) for kind in rl_start.KINDS],
+    }
     return [*found, Case("rl", "start", "fraction", start, None, "", None, None, START[0] <= start <= START[1], about)]
 
 
 def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "interval": list(student_mean([one["gain"] for one in mine])), "by_seed": [one["gain"] for one in mine],
-        "seeds": [one["seed"] for one in mine], "temperature": mine[0]["rl"]["temperature"],
-        "greedy": fmean(one["gain_greedy"] for one in mine), "minutes": mine[0]["minutes"],
-        "steps": [one["steps"] for one in mine], "n": mine[0]["n"], "threads": mine[0]["threads"],
+        "interval": list(student_mean([one["gain"] for one in mine])),
+        "by_seed": [one["gain"] for one in mine],
+        "seeds": [one["seed"] for one in mine],
+        "temperature": mine[0]["rl"]["temperature"],
+        "greedy": fmean(one["gain_greedy"] for one in mine),
+        "minutes": mine[0]["minutes"],
+        "steps": [one["steps"] for one in mine],
+        "n": mine[0]["n"],
+        "threads": mine[0]["threads"],
         "at_once": mine[0]["at_once"],
-    }  # fmt: skip
+    }
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
@@ -158,12 +173,20 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         apart = [one["gain"] - whole[one["seed"]] for one in mine if name != "full" and one["seed"] in whole]
         sides = {side: [one[side]["sampled"] for one in mine] for side in ("before", "after")}
         rows.append(
-            [said, str(len(mine)), *(f"{_mean(part, 'success'):.2f}" for part in sides.values()),
-             _with_interval([one["gain"] for one in mine]), _with_interval(apart) if apart else "",
-             f"{fmean(one['gain_greedy'] for one in mine):+.3f}",
-             f"{fmean(one['steps'] for one in mine):.0f}",
-             *(" → ".join(f"{fmean(one['worlds'][w] for one in part):.2f}" for part in sides.values()) for w in worlds)]
-        )  # fmt: skip
+            [
+                said,
+                str(len(mine)),
+                *(f"{_mean(part, 'success'):.2f}" for part in sides.values()),
+                _with_interval([one["gain"] for one in mine]),
+                _with_interval(apart) if apart else "",
+                f"{fmean(one['gain_greedy'] for one in mine):+.3f}",
+                f"{fmean(one['steps'] for one in mine):.0f}",
+                *(
+                    " → ".join(f"{fmean(one['worlds'][w] for one in part):.2f}" for part in sides.values())
+                    for w in worlds
+                ),
+            ]
+        )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
 

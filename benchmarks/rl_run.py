@@ -34,9 +34,16 @@ BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 TEMPERATURE = 0.7
 # What all variants have beside the defaults of params.yaml.
 COMMON: dict[str, Any] = {
-    "steps": 100_000, "tasks_per_step": 8, "samples": 8, "temperature": TEMPERATURE, "actor_lr": 1e-4,
-    "warmup": 12, "minibatch": 64, "value_pretraining_tasks": 8, "max_staleness": 1,
-}  # fmt: skip
+    "steps": 100_000,
+    "tasks_per_step": 8,
+    "samples": 8,
+    "temperature": TEMPERATURE,
+    "actor_lr": 1e-4,
+    "warmup": 12,
+    "minibatch": 64,
+    "value_pretraining_tasks": 8,
+    "max_staleness": 1,
+}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("PPO with all its parts", {}),
     "no-value-pretraining": ("without value pretraining", {"value_pretraining_steps": 0}),
@@ -63,9 +70,16 @@ def start(out: Path) -> Path:
 
 
 def run(
-    out: Path, variant: str, seed: int, minutes: float, each: int, *, quick: bool = False,
-    other: Mapping[str, Any] | None = None, at_once: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    variant: str,
+    seed: int,
+    minutes: float,
+    each: int,
+    *,
+    quick: bool = False,
+    other: Mapping[str, Any] | None = None,
+    at_once: int = 1,
+) -> dict[str, Any]:
     """Measure the start, train for so many minutes in all, measure again; results as JSON beside the run's state.
 
     each: held-out tasks of a kind. at_once: runs that share the machine, to be told. A run that was shorter before
@@ -84,16 +98,31 @@ def run(
     if spent.seconds < 60 * minutes:
         _note(f"{variant}, seed {seed}: from minute {spent.seconds / 60:.1f}")
         train_rl(
-            model, here / "model", "", rl_start.tasks("train", 40), settings=s, iteration=0,
-            state_folder=here / "state", on_metric=spent.add, stop=lambda: spent.seconds >= 60 * minutes,
-        )  # fmt: skip
+            model,
+            here / "model",
+            "",
+            rl_start.tasks("train", 40),
+            settings=s,
+            iteration=0,
+            state_folder=here / "state",
+            on_metric=spent.add,
+            stop=lambda: spent.seconds >= 60 * minutes,
+        )
     after = _success(here / "after", here / "model", held_out, s)
     result = {
-        "variant": variant, "seed": seed, "rl": s.rl.model_dump(), "minutes": minutes, "steps": spent.steps,
-        "n": len(held_out), "threads": torch.get_num_threads(), "at_once": at_once, "before": before, "after": after,
+        "variant": variant,
+        "seed": seed,
+        "rl": s.rl.model_dump(),
+        "minutes": minutes,
+        "steps": spent.steps,
+        "n": len(held_out),
+        "threads": torch.get_num_threads(),
+        "at_once": at_once,
+        "before": before,
+        "after": after,
         "gain": after["sampled"]["success"] - before["sampled"]["success"],
         "gain_greedy": after["greedy"]["success"] - before["greedy"]["success"],
-    }  # fmt: skip
+    }
     write_json(here / "result.json", result)
     return result
 
@@ -130,9 +159,10 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
         for task in tasks:
             worlds[task.world].append(won[task.task_id])
         measured[name] = {
-            "success": sum(won.values()) / len(won), "worlds": {w: sum(v) / len(v) for w, v in worlds.items()},
+            "success": sum(won.values()) / len(won),
+            "worlds": {w: sum(v) / len(v) for w, v in worlds.items()},
             "tasks": won,
-        }  # fmt: skip
+        }
     write_json(path.with_suffix(".json"), measured)
     return measured
 

@@ -67,10 +67,13 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     """The start's checkpoint, made now or taken from `folder`."""
     chosen = tasks("demonstration", recipe.demonstrations)
     named = {
-        "base": digest(base), "recipe": asdict(recipe), "tasks": [task.task_id for task in chosen],
-        "worlds": [catalogue.get(name).checksum for name, _ in KINDS], "policy": settings.policy.model_dump(),
+        "base": digest(base),
+        "recipe": asdict(recipe),
+        "tasks": [task.task_id for task in chosen],
+        "worlds": [catalogue.get(name).checksum for name, _ in KINDS],
+        "policy": settings.policy.model_dump(),
         "screen": [settings.sandbox.width, settings.sandbox.height],
-    }  # fmt: skip
+    }
     name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
     out = folder / f"start-{name}"
     if (out / "made.json").is_file():
@@ -120,8 +123,15 @@ async def _demonstration(env: Env, task: Task, grammar: Grammar) -> tuple[Trajec
         seen = await env.step(action)
         steps.append(
             Step(
-                task.task_id, len(steps), "human", thought, raw_text=response_text(thought, done["action"]),
-                image_sha256=name, url=url, tool_result=seen.info.get("note") or seen.observation.text or None, **done,
+                task.task_id,
+                len(steps),
+                "human",
+                thought,
+                raw_text=response_text(thought, done["action"]),
+                image_sha256=name,
+                url=url,
+                tool_result=seen.info.get("note") or seen.observation.text or None,
+                **done,
             )
-        )  # fmt: skip
+        )
     return Trajectory(task.task_id, task.task_id, task.domain, instruction=task.instruction), steps, images

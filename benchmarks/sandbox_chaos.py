@@ -142,9 +142,14 @@ async def chaos(open_pool: Any, tasks: Sequence[Task], episodes: int, settings: 
                 batch = list(tasks)[: episodes - found.episodes]
                 for start in range(0, len(batch), _CHUNK):
                     played = await rollout(
-                        batch[start : start + _CHUNK], 1, expert, sandbox, iteration=number + 1, settings=settings,
+                        batch[start : start + _CHUNK],
+                        1,
+                        expert,
+                        sandbox,
+                        iteration=number + 1,
+                        settings=settings,
                         temperature=0.0,
-                    )  # fmt: skip
+                    )
                     _judge(found, played, expected)
                     del played
         finally:
@@ -232,20 +237,35 @@ def _temporary(folder: Path):
 
 def _chaos_lines(found: Chaos, settings: Settings) -> list[Case]:
     facts = {
-        "episodes": found.episodes, "seconds": found.seconds, "kills": found.kills, "every_s": EVERY_S,
-        "pages": settings.sandbox.pages, "browsers": settings.sandbox.browsers,
-    }  # fmt: skip
+        "episodes": found.episodes,
+        "seconds": found.seconds,
+        "kills": found.kills,
+        "every_s": EVERY_S,
+        "pages": settings.sandbox.pages,
+        "browsers": settings.sandbox.browsers,
+    }
     flat = found.growth <= MEMORY_GROWTH
     counts = {"lost": (found.lost, {"rewards": found.rewards}), "misscored": (found.misscored, {})}
     leaks = {
-        "left": found.left, "left_folders": found.left_folders, "memory_mib": found.memory,
-        "memory_growth": found.growth, "memory_flat": flat,
-    }  # fmt: skip
+        "left": found.left,
+        "left_folders": found.left_folders,
+        "memory_mib": found.memory,
+        "memory_growth": found.growth,
+        "memory_flat": flat,
+    }
     counts["leaked"] = (len(found.left), leaks)
     return [
         Case(
-            "sandbox", f"chaos_{name}", "processes" if name == "leaked" else "episodes", float(number), None, "none",
-            None, 0.0, number == 0 and (name != "leaked" or flat), {**facts, **more},
+            "sandbox",
+            f"chaos_{name}",
+            "processes" if name == "leaked" else "episodes",
+            float(number),
+            None,
+            "none",
+            None,
+            0.0,
+            number == 0 and (name != "leaked" or flat),
+            {**facts, **more},
         )
         for name, (number, more) in counts.items()
-    ]  # fmt: skip
+    ]

@@ -166,9 +166,17 @@ async def native_controls(run: Run) -> Case:
     broken = {one: why for one, why in found.items() if why}
     share = 1 - len(broken) / len(found)
     return Case(
-        "sandbox", "native_controls", "fraction", share, None, "none", None, 1.0, share >= 1.0,
+        "sandbox",
+        "native_controls",
+        "fraction",
+        share,
+        None,
+        "none",
+        None,
+        1.0,
+        share >= 1.0,
         {"n": len(found), "ways": list(WAYS), "controls": list(CONTROLS), "broken": broken},
-    )  # fmt: skip
+    )
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -99,11 +99,11 @@ CONTROLS: dict[str, Control] = {
     "select in a closed shadow tree": _select(
         f"<x-y {_AT}></x-y><script>customElements.define('x-y', class extends HTMLElement {{ connectedCallback() {{"
         f"const s = this.attachShadow({{mode: 'closed'}}); s.innerHTML = '<select>{_ABC}</select>';"
-        "watch(s.firstChild); } })</script>",
+        "watch(s.firstChild); } })</script>"
     ),
     "select in an open shadow tree": _select(
         f"<div id=h {_AT}></div><script>const s = h.attachShadow({{mode: 'open'}});"
-        f"s.innerHTML = '<div><select>{_ABC}</select></div>'; watch(s.querySelector('select'))</script>",
+        f"s.innerHTML = '<div><select>{_ABC}</select></div>'; watch(s.querySelector('select'))</script>"
     ),
     "select in a shadow tree that was sent": _select(
         f"<div id=c {_AT}><template shadowrootmode=closed><select>{_ABC}</select></template></div>",
@@ -122,7 +122,7 @@ CONTROLS: dict[str, Control] = {
     ),
     "select made by script": _select(
         f"<div id=p {_AT}></div><script>setTimeout(() => {{ p.innerHTML = '<select id=c>{_ABC}</select>';"
-        "watch(p.firstChild); }, 10)</script>",
+        "watch(p.firstChild); }, 10)</script>"
     ),
     "select by showPicker": _select(
         f"<button {_AT} onclick='c.showPicker()'>open</button>"
@@ -284,12 +284,7 @@ CONTROLS: dict[str, Control] = {
         **_PLAIN,
     ),
     "required": Control(
-        f"<form {_AT}><input id=c required><button>send</button></form>",
-        "",
-        [],
-        ["enter"],
-        click=(245, 40),
-        **_PLAIN,
+        f"<form {_AT}><input id=c required><button>send</button></form>", "", [], ["enter"], click=(245, 40), **_PLAIN
     ),
     "title": Control(f"<button id=c title=tip {_AT}>b</button>", "", [Wait()], ["enter"], **_PLAIN),
     "context menu": Control(

@@ -94,9 +94,10 @@ class Listener(asyncio.DatagramProtocol):
         if path.startswith("/hit/"):
             self._hit(path.split("/")[2].partition("?")[0])
         for lead, name, text in (
-            ("/to/", "Location", "{}"), ("/links/", "Link", "<{}>; rel=preload; as=image"),
+            ("/to/", "Location", "{}"),
+            ("/links/", "Link", "<{}>; rel=preload; as=image"),
             ("/reports/", "Content-Security-Policy", "img-src 'none'; report-uri {}"),
-        ):  # fmt: skip
+        ):
             if path.startswith(lead):
                 headers |= {name: text.format(path.removeprefix(lead)), "Content-Type": "text/html"}
                 return "302 Found" if name == "Location" else "200 OK", headers, b"<img src='/x.png'>"
@@ -204,8 +205,19 @@ async def loopback_blocked(run: Run) -> Case:
     blocked = len(reach - tried.arrived) / len(reach)
     own = {way.name for way in WAYS if way.own and way.name in reach}
     return Case(
-        "sandbox", "loopback_blocked", "fraction", blocked, 0.0, "the same browser without the guard", None, 1.0,
+        "sandbox",
+        "loopback_blocked",
+        "fraction",
+        blocked,
+        0.0,
+        "the same browser without the guard",
+        None,
+        1.0,
         blocked == 1.0 and not tried.arrived and tried.own >= own,
-        {"ways": len(reach), "arrived": sorted(tried.arrived), "own_not_reached": sorted(own - tried.own),
-         "not_shown_unguarded": sorted({way.name for way in WAYS} - reach)},
-    )  # fmt: skip
+        {
+            "ways": len(reach),
+            "arrived": sorted(tried.arrived),
+            "own_not_reached": sorted(own - tried.own),
+            "not_shown_unguarded": sorted({way.name for way in WAYS} - reach),
+        },
+    )

@@ -97,9 +97,10 @@ def browsergym_python(named: str, deadline_s: float) -> Path:
         except subprocess.CalledProcessError as error:
             last = (error.stderr.strip().splitlines() or ["no message"])[-1]
             raise EnvError(
-                f"BrowserGym cannot be installed: {last}", where=str(folder),
+                f"BrowserGym cannot be installed: {last}",
+                where=str(folder),
                 fix="is the package registry reachable? or name an environment by --browsergym-python",
-            ) from None  # fmt: skip
+            ) from None
         except subprocess.TimeoutExpired:
             raise EnvError(f"BrowserGym was not installed within {deadline_s:g} s", where=str(folder)) from None
     done.touch()
@@ -162,9 +163,13 @@ async def browsergym(
     link.unlink(missing_ok=True)
     link.symlink_to(executable)
     process = await asyncio.create_subprocess_exec(
-        python, _WORKER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=2**24,
+        python,
+        _WORKER,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=2**24,
         env={**os.environ, "PLAYWRIGHT_BROWSERS_PATH": str(folder), "MINIWOB_URL": f"{pages}/miniwob/"},
-    )  # fmt: skip
+    )
     try:
         gym = BrowserGym(process)
         shape = (await gym.ask({"open": options}, _OPEN_S))["shape"]

@@ -23,10 +23,19 @@ def random_action(rng: random.Random) -> Action:
     point = Point(rng.random(), rng.random())
     keys = ("left", "right", "up", "down", "tab", "enter", "a")
     return rng.choice(
-        (Click(point), Click(point), Click(point), act.LeftDouble(point), act.RightSingle(point),
-         act.Drag(point, Point(rng.random(), rng.random())), act.Scroll(point, rng.choice(("up", "down"))),
-         act.Hotkey((rng.choice(keys),)), act.Type(rng.choice(("red", "7", "x\n"))), Wait())
-    )  # fmt: skip
+        (
+            Click(point),
+            Click(point),
+            Click(point),
+            act.LeftDouble(point),
+            act.RightSingle(point),
+            act.Drag(point, Point(rng.random(), rng.random())),
+            act.Scroll(point, rng.choice(("up", "down"))),
+            act.Hotkey((rng.choice(keys),)),
+            act.Type(rng.choice(("red", "7", "x\n"))),
+            Wait(),
+        )
+    )
 
 
 async def play(pool: BrowserPool, task: Task, actions: Sequence[Action]) -> list[bytes]:
@@ -68,7 +77,19 @@ async def replay_identical(run: Run) -> Case:
     same = sum(one == other for one, other in pairs) / len(pairs)
     whole = sum(first[number] == again[number] for number in range(count)) / count
     return Case(
-        "sandbox", "replay_identical", "fraction of screenshots", same, None, "none", None, 1.0, same == 1.0,
-        {"episodes": count, "n": len(pairs), "identical_episodes": whole,
-         "distinct_screens": len({screen for pair in pairs for screen in pair}) / len(pairs)},
-    )  # fmt: skip
+        "sandbox",
+        "replay_identical",
+        "fraction of screenshots",
+        same,
+        None,
+        "none",
+        None,
+        1.0,
+        same == 1.0,
+        {
+            "episodes": count,
+            "n": len(pairs),
+            "identical_episodes": whole,
+            "distinct_screens": len({screen for pair in pairs for screen in pair}) / len(pairs),
+        },
+    )

@@ -34,9 +34,7 @@ class Run:
 
     def sandbox(self, **fields: Any) -> Sandbox:
         options = self.options
-        given = {
-            "browsers": options.browsers, "pages": options.pages, "step_ms": options.step_ms, "timeout_s": 60.0
-        }  # fmt: skip
+        given = {"browsers": options.browsers, "pages": options.pages, "step_ms": options.step_ms, "timeout_s": 60.0}
         return Sandbox(**{**given, **fields})
 
     @asynccontextmanager

@@ -84,10 +84,23 @@ async def steps_alone(run: Run, size: int, goal: float) -> Case:
     side = (await steps(run, size, peer=False))["ours"]
     rate = median(rate for rate, _ in side)
     return Case(
-        "sandbox", f"steps_{size}", "steps/s", rate, None, "none", None, goal, rate >= goal,
-        {"n": len(side), "pages": run.options.pages, "browsers": run.options.browsers, "step_ms": run.options.step_ms,
-         **facts(run, side)},
-    )  # fmt: skip
+        "sandbox",
+        f"steps_{size}",
+        "steps/s",
+        rate,
+        None,
+        "none",
+        None,
+        goal,
+        rate >= goal,
+        {
+            "n": len(side),
+            "pages": run.options.pages,
+            "browsers": run.options.browsers,
+            "step_ms": run.options.step_ms,
+            **facts(run, side),
+        },
+    )
 
 
 async def steps_320(run: Run) -> Case:
@@ -103,13 +116,25 @@ async def steps_320_vs_playwright(run: Run) -> Case:
     ours, peer = (median(rate for rate, _ in found[name]) for name in ("ours", "peer"))
     pairs = [mine / theirs for (mine, _), (theirs, _) in zip(found["ours"], found["peer"], strict=True)]
     return Case(
-        "sandbox", "steps_320_vs_playwright", "steps/s", ours, peer, "Playwright, page.mouse.click and page.screenshot",
-        ours / peer, TIMES_PLAYWRIGHT, ours / peer >= TIMES_PLAYWRIGHT,
-        {"n": run.rounds, "ratio_interval": [min(pairs), max(pairs)], "pages": run.options.pages,
-         "browsers": run.options.browsers, "ours_facts": facts(run, found["ours"]),
-         "peer_facts": facts(run, found["peer"]),
-         "page_time": "ours moves by step_ms a step; Playwright's runs with the wall clock"},
-    )  # fmt: skip
+        "sandbox",
+        "steps_320_vs_playwright",
+        "steps/s",
+        ours,
+        peer,
+        "Playwright, page.mouse.click and page.screenshot",
+        ours / peer,
+        TIMES_PLAYWRIGHT,
+        ours / peer >= TIMES_PLAYWRIGHT,
+        {
+            "n": run.rounds,
+            "ratio_interval": [min(pairs), max(pairs)],
+            "pages": run.options.pages,
+            "browsers": run.options.browsers,
+            "ours_facts": facts(run, found["ours"]),
+            "peer_facts": facts(run, found["peer"]),
+            "page_time": "ours moves by step_ms a step; Playwright's runs with the wall clock",
+        },
+    )
 
 
 # -- BrowserGym -------------------------------------------------------------------------------------------------------
@@ -175,11 +200,24 @@ async def against_browsergym(run: Run, case: str, *, equal: bool) -> Case:
     )
     goal = None if equal else TIMES_BROWSERGYM
     return Case(
-        "sandbox", case, "s/step", median(ours), median(theirs), "BrowserGym 0.14.3, env.step on click-checkboxes",
-        ratio, goal, goal is None or ratio >= goal,
-        {"ratio_is": "peer / ours", "n": [len(ours), len(theirs)], "interval": quartiles(ours),
-         "peer_interval": quartiles(theirs), "screenshot": [size, [shape[1], shape[0]]], "note": note},
-    )  # fmt: skip
+        "sandbox",
+        case,
+        "s/step",
+        median(ours),
+        median(theirs),
+        "BrowserGym 0.14.3, env.step on click-checkboxes",
+        ratio,
+        goal,
+        goal is None or ratio >= goal,
+        {
+            "ratio_is": "peer / ours",
+            "n": [len(ours), len(theirs)],
+            "interval": quartiles(ours),
+            "peer_interval": quartiles(theirs),
+            "screenshot": [size, [shape[1], shape[0]]],
+            "note": note,
+        },
+    )
 
 
 async def step_vs_browsergym(run: Run) -> Case:
@@ -204,6 +242,14 @@ async def time_acceleration(run: Run) -> Case:
             frames.append(result.info["state"]["frames"])
     rate = median(rates)
     return Case(
-        "sandbox", "time_acceleration", "page s/s", rate, 1.0, "real time", rate, ACCELERATION, rate >= ACCELERATION,
+        "sandbox",
+        "time_acceleration",
+        "page s/s",
+        rate,
+        1.0,
+        "real time",
+        rate,
+        ACCELERATION,
+        rate >= ACCELERATION,
         {"n": len(rates), "interval": [min(rates), max(rates)], "frames_a_minute": frames[-1] - frames[-2]},
-    )  # fmt: skip
+    )

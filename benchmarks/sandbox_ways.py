@@ -77,10 +77,16 @@ def _rules(kind: str) -> str:
 
 _TALKS = "const socket = new WebSocket('ws://' + at + '/hit/{name}'); self.kept = socket;"
 _ELSEWHERE = {  # names of this machine
-    "dotted_short": "127.1", "decimal": "2130706433", "hexadecimal": "0x7f000001", "octal": "0177.0.0.1",
-    "localhost": "localhost", "under_localhost": "page.localhost", "zero": "0.0.0.0", "mapped": "[::ffff:127.0.0.1]",
+    "dotted_short": "127.1",
+    "decimal": "2130706433",
+    "hexadecimal": "0x7f000001",
+    "octal": "0177.0.0.1",
+    "localhost": "localhost",
+    "under_localhost": "page.localhost",
+    "zero": "0.0.0.0",
+    "mapped": "[::ffff:127.0.0.1]",
     "ipv6": "[::1]",
-}  # fmt: skip
+}
 _SAME = ("dotted_short", "decimal", "hexadecimal", "octal")  # a browser writes these as 127.0.0.1
 
 WAYS = (
@@ -112,8 +118,9 @@ WAYS = (
     Way("stylesheet", f"<link rel=stylesheet href='{_URL}/x.css'>"),
     Way("css_import", f"<style>@import url('{_URL}/x.css');</style>"),
     Way("css_background", f"<div style=\"width:9px;height:9px;background:url('{_URL}')\"></div>"),
-    Way("css_font", f"<style>@font-face {{ font-family: far; src: url('{_URL}') }}</style>"
-                    "<p style='font:9px far'>x</p>"),
+    Way(
+        "css_font", f"<style>@font-face {{ font-family: far; src: url('{_URL}') }}</style><p style='font:9px far'>x</p>"
+    ),
     Way("css_list", f"<ul style=\"list-style-image:url('{_URL}')\"><li>x</ul>"),
     Way("input_image", f"<input type=image src='{_URL}'>"),
     Way("video", f"<video src='{_URL}' preload=auto></video>"),
@@ -128,8 +135,11 @@ WAYS = (
     Way("frame_fetch", _framed("fetch(url)")),
     Way("frame_sandboxed", _framed("fetch(url, {mode: 'no-cors'})", "sandbox=allow-scripts")),
     Way("frame_data", f"<iframe src=\"data:text/html,<script>fetch('{_URL}',{{mode:'no-cors'}})</script>\"></iframe>"),
-    Way("frame_form", f"<iframe name=f_{{name}}></iframe><form method=post action='{_URL}' target=f_{{name}}></form>"
-                      "<script>document.forms[document.forms.length - 1].submit();</script>"),
+    Way(
+        "frame_form",
+        f"<iframe name=f_{{name}}></iframe><form method=post action='{_URL}' target=f_{{name}}></form>"
+        "<script>document.forms[document.forms.length - 1].submit();</script>",
+    ),
     Way("frame_refresh", _framed("document.write(`<meta http-equiv=refresh content='0;url=${url}'>`)")),
     # -- hints
     Way("prefetch", f"<link rel=prefetch href='{_URL}'>"),
@@ -146,8 +156,13 @@ WAYS = (
     Way("worker_websocket", _worker(_TALKS)),
     Way("worker_scripts", _worker("importScripts(url + '/x.js');")),
     Way("worker_import", _worker("import(url + '/x.js');", "module")),
-    Way("worker_in_worker", _worker("self.inner = new Worker(URL.createObjectURL(new Blob([`fetch('` + url + `')`"
-                                    ".replaceAll('\\\\u0060', '')])));".replace("`", "\\`"))),
+    Way(
+        "worker_in_worker",
+        _worker(
+            "self.inner = new Worker(URL.createObjectURL(new Blob([`fetch('` + url + `')`"
+            ".replaceAll('\\\\u0060', '')])));".replace("`", "\\`")
+        ),
+    ),
     # -- answers that lead on
     Way("redirect_fetch", "<script>fetch('http://{here}/to/http://{at}/hit/{name}', {mode: 'no-cors'});</script>"),
     Way("redirect_img", "<img src='http://{here}/to/http://{at}/hit/{name}'>"),
@@ -173,10 +188,22 @@ WAYS = (
     Way("location", f"<button style='{_BUTTON}' onclick=\"location = '{_URL}'\">go</button>", alone=True),
     Way("refresh", f"<meta http-equiv=refresh content='0;url={_URL}'>", alone=True),
     Way("redirect_link", f"<a href='http://{{here}}/to/{_URL}' style='{_BUTTON}'>go</a>", alone=True),
-    Way("payment", f"<button style='{_BUTTON}' onclick=\"new PaymentRequest([{{supportedMethods: 'https://{{at}}/'}}], "
-                   "{total: {label: 'x', amount: {currency: 'EUR', value: '1'}}}).show()\">go</button>",
-        alone=True, own=False, rare=True),
+    Way(
+        "payment",
+        f"<button style='{_BUTTON}' onclick=\"new PaymentRequest([{{supportedMethods: 'https://{{at}}/'}}], "
+        "{total: {label: 'x', amount: {currency: 'EUR', value: '1'}}}).show()\">go</button>",
+        alone=True,
+        own=False,
+        rare=True,
+    ),
     # -- other names of this machine
-    *(Way(f"as_{name}", f"<script>fetch('http://{host}:' + '{{at}}'.split(':')[1] + '/hit/{{name}}', "
-                        "{mode: 'no-cors'});</script>", own=name in _SAME) for name, host in _ELSEWHERE.items()),
-)  # fmt: skip
+    *(
+        Way(
+            f"as_{name}",
+            f"<script>fetch('http://{host}:' + '{{at}}'.split(':')[1] + '/hit/{{name}}', "
+            "{mode: 'no-cors'});</script>",
+            own=name in _SAME,
+        )
+        for name, host in _ELSEWHERE.items()
+    ),
+)

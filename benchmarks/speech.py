@@ -141,10 +141,14 @@ def word_error_rate(chosen: Sequence[tuple[str, str]], voices: Sequence[str], se
     kinds = {kind for kind, _ in chosen}
     met = ratio is not None and ratio <= 1.0 and all(by[kind][0] <= by[kind][1] for kind in kinds)
     extra: dict[str, Any] = {
-        "n": len(heard), "words": sum(one.words for one in heard), "difference": interval(heard, seed), **by,
-        "by_confidence": sure, "cpu_s_per_s": [cpu["ours"], cpu["peer"]],
+        "n": len(heard),
+        "words": sum(one.words for one in heard),
+        "difference": interval(heard, seed),
+        **by,
+        "by_confidence": sure,
+        "cpu_s_per_s": [cpu["ours"], cpu["peer"]],
         "not_installed": [] if shutil.which("espeak-ng") else ["espeak-ng"],
-    }  # fmt: skip
+    }
     return Case("speech", "word_error_rate", "fraction", ours, peer, "its stock language model", ratio, 1.0, met, extra)
 
 
@@ -154,11 +158,23 @@ def right_steps(folder: Path) -> Case:
     peer = measure(folder, settings, PocketSphinx(adapted=False))
     share, theirs = ours["aligned_right"], peer["aligned_right"]
     return Case(
-        "speech", "right_steps", "fraction", share, theirs, "its stock language model", share / theirs, STEPS,
+        "speech",
+        "right_steps",
+        "fraction",
+        share,
+        theirs,
+        "its stock language model",
+        share / theirs,
+        STEPS,
         share >= STEPS,
-        {"n": ours["utterances"], "word_error_rate": [ours["word_error_rate"], peer["word_error_rate"]],
-         "words": ours["words"], "cpu_s": [ours["cpu_s"], peer["cpu_s"]], "speech_s": ours["speech_s"]},
-    )  # fmt: skip
+        {
+            "n": ours["utterances"],
+            "word_error_rate": [ours["word_error_rate"], peer["word_error_rate"]],
+            "words": ours["words"],
+            "cpu_s": [ours["cpu_s"], peer["cpu_s"]],
+            "speech_s": ours["speech_s"],
+        },
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

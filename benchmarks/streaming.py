@@ -57,23 +57,39 @@ def settings_of(options: argparse.Namespace, seed: int, staleness: int) -> Setti
         {
             "seed": seed,
             "policy": {
-                "max_new_tokens": 24, "timeout_s": 300, "batch": options.environments, "device": "cpu",
+                "max_new_tokens": 24,
+                "timeout_s": 300,
+                "batch": options.environments,
+                "device": "cpu",
                 "max_context_tokens": 256,
             },
             "sandbox": {
-                "width": SIZE, "height": SIZE, "pages": options.environments, "timeout_s": 300, "silent_s": 1200,
+                "width": SIZE,
+                "height": SIZE,
+                "pages": options.environments,
+                "timeout_s": 300,
+                "silent_s": 1200,
             },
             "rollout": {"max_concurrent": options.environments},
             "rl": {
                 # More than are taken, so that the last ones that count are not short of episodes.
-                "steps": options.steps + staleness + 1, "tasks_per_step": options.batch, "samples": 1,
-                "max_staleness": staleness, "temperature": 1.0, "minibatch": options.batch * 4, "micro_batch": 64,
-                "actor_lr": 5e-4, "critic_lr": 5e-4, "value_pretraining_steps": 0, "curriculum_floor": 1.0,
-                "positive_nll": 0.0, "max_drift": 10.0,
+                "steps": options.steps + staleness + 1,
+                "tasks_per_step": options.batch,
+                "samples": 1,
+                "max_staleness": staleness,
+                "temperature": 1.0,
+                "minibatch": options.batch * 4,
+                "micro_batch": 64,
+                "actor_lr": 5e-4,
+                "critic_lr": 5e-4,
+                "value_pretraining_steps": 0,
+                "curriculum_floor": 1.0,
+                "positive_nll": 0.0,
+                "max_drift": 10.0,
             },
             "evaluation": {"temperature": 1.0},
         }
-    )  # fmt: skip
+    )
 
 
 def run(folder: Path, model: Path, options: argparse.Namespace, seed: int, staleness: int) -> Side:
@@ -86,9 +102,17 @@ def run(folder: Path, model: Path, options: argparse.Namespace, seed: int, stale
         ends.append(time.monotonic())
 
     train_rl(
-        model, folder / "out", "games", pupils, open_sandbox=line.open, settings=chosen, iteration=1,
-        state_folder=folder / "state", on_metric=after, stop=lambda: len(metrics) >= options.steps,
-    )  # fmt: skip
+        model,
+        folder / "out",
+        "games",
+        pupils,
+        open_sandbox=line.open,
+        settings=chosen,
+        iteration=1,
+        state_folder=folder / "state",
+        on_metric=after,
+        stop=lambda: len(metrics) >= options.steps,
+    )
     seconds = ends[-1] - line.began
     spans = np.diff([line.began, *ends])
     return Side(
@@ -118,42 +142,80 @@ def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Names
     lengths = np.sort([task.max_steps for task in tasks(options.tasks, options.median, options.tail, 0)])
     p50, p99 = np.quantile(lengths, (0.5, 0.99))
     facts = {
-        "seeds": len(stream), "steps": options.steps, "environments": options.environments, "batch": options.batch,
-        "latency_s": options.latency, "length_p50": float(p50), "length_p99": float(p99), "p99_over_p50": p99 / p50,
-        "max_staleness": options.staleness, "threads": torch.get_num_threads(),
-    }  # fmt: skip
+        "seeds": len(stream),
+        "steps": options.steps,
+        "environments": options.environments,
+        "batch": options.batch,
+        "latency_s": options.latency,
+        "length_p50": float(p50),
+        "length_p99": float(p99),
+        "p99_over_p50": p99 / p50,
+        "max_staleness": options.staleness,
+        "threads": torch.get_num_threads(),
+    }
     peer = "the same run in synchronous batches (max_staleness 0)"
 
     def rates(sides: Sequence[Side]) -> list[float]:
         return [side.samples / side.seconds for side in sides]
 
     speed = compare(
-        "streaming", "samples_per_second", "samples/s", ours=fmean(rates(stream)), peer=fmean(rates(batch)),
-        peer_name=peer, goal=2.5, **facts, ours_all=rates(stream), peer_all=rates(batch),
-        update_s=fmean(side.update_s for side in stream), peer_update_s=fmean(side.update_s for side in batch),
+        "streaming",
+        "samples_per_second",
+        "samples/s",
+        ours=fmean(rates(stream)),
+        peer=fmean(rates(batch)),
+        peer_name=peer,
+        goal=2.5,
+        **facts,
+        ours_all=rates(stream),
+        peer_all=rates(batch),
+        update_s=fmean(side.update_s for side in stream),
+        peer_update_s=fmean(side.update_s for side in batch),
         staleness_max=max(max(side.late) for side in stream),
-    )  # fmt: skip
+    )
     used, peer_used = (fmean(side.utilisation for side in sides) for sides in (stream, batch))
     use = Case(
-        "streaming", "utilisation", "fraction", used, peer_used, peer, used / peer_used, 0.9, used >= 0.9,
+        "streaming",
+        "utilisation",
+        "fraction",
+        used,
+        peer_used,
+        peer,
+        used / peer_used,
+        0.9,
+        used >= 0.9,
         {
-            "acting": fmean(side.acting for side in stream), "peer_acting": fmean(side.acting for side in batch),
-            "ours_all": [side.utilisation for side in stream], "peer_all": [side.utilisation for side in batch],
+            "acting": fmean(side.acting for side in stream),
+            "peer_acting": fmean(side.acting for side in batch),
+            "ours_all": [side.utilisation for side in stream],
+            "peer_all": [side.utilisation for side in batch],
         },
-    )  # fmt: skip
+    )
     mine, theirs = (fmean(side.final for side in sides) for sides in (stream, batch))
     differences = [a.final - b.final for a, b in zip(stream, batch, strict=True)]
     reward = Case(
-        "streaming", "final_reward", "score", mine, theirs, peer, mine / theirs if theirs else None, theirs,
+        "streaming",
+        "final_reward",
+        "score",
+        mine,
+        theirs,
+        peer,
+        mine / theirs if theirs else None,
+        theirs,
         mine >= theirs - TOLERANCE,
         {
-            "n": len(stream), "difference": mine - theirs, "interval": list(student_mean(differences)),
-            "differences": differences, "tolerance": TOLERANCE, "before": before,
-            "ours_all": [side.final for side in stream], "peer_all": [side.final for side in batch],
+            "n": len(stream),
+            "difference": mine - theirs,
+            "interval": list(student_mean(differences)),
+            "differences": differences,
+            "tolerance": TOLERANCE,
+            "before": before,
+            "ours_all": [side.final for side in stream],
+            "peer_all": [side.final for side in batch],
             "ours_curve": np.mean([side.rewards for side in stream], axis=0).tolist(),
             "peer_curve": np.mean([side.rewards for side in batch], axis=0).tolist(),
         },
-    )  # fmt: skip
+    )
     return [emit(case) for case in (speed, use, reward)]
 
 

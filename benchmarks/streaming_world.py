@@ -47,11 +47,22 @@ def tasks(count: int, median: int, tail: float, seed: int) -> list[Task]:
     random.Random(seed).shuffle(lengths)
     return [
         Task(
-            f"line{number:04d}", "games", "lamps", "line", 1, seed * 10_000 + number, asked(SIDES[number % 2]),
-            {"clicks": length, "side": SIDES[number % 2]}, length, "train", "page:reward", 1.0, "",
+            f"line{number:04d}",
+            "games",
+            "lamps",
+            "line",
+            1,
+            seed * 10_000 + number,
+            asked(SIDES[number % 2]),
+            {"clicks": length, "side": SIDES[number % 2]},
+            length,
+            "train",
+            "page:reward",
+            1.0,
+            "",
         )
         for number, length in enumerate(lengths)
-    ]  # fmt: skip
+    ]
 
 
 def asked(side: str) -> str:

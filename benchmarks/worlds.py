@@ -25,17 +25,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from worlds_facts import page_cases
-from worlds_figures import (
-    Found,
-    chance,
-    level_cases,
-    note,
-    rejects,
-    replays,
-    rows_of,
-    success,
-    write_references,
-)
+from worlds_figures import Found, chance, level_cases, note, rejects, replays, rows_of, success, write_references
 from worlds_parts import Kept, Part, Row, measure, parts_of
 
 from flywheel.bench import Case, exit_code
@@ -80,10 +70,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pages", type=int, default=3, help="pages at once in each worker's browser")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="deadline of a step")
     parser.add_argument(
-        "--write-references", action="store_true",
+        "--write-references",
+        action="store_true",
         help=f"measure expert and random play in {references.SEEDS} levels of each game at a budget of "
         f"{references.BUDGET} steps, and keep them in its folder; no case is run",
-    )  # fmt: skip
+    )
     options = parser.parse_args(argv)
     unknown = [name for name in options.only if name not in CASES]
     if unknown:
@@ -98,9 +89,12 @@ def _plan(worlds: list[World], options: argparse.Namespace) -> list[Part]:
     if options.write_references:
         kinds = ("reference_expert", "reference_random")
         return [
-            part for world in worlds if world.kind == "game" for kind in kinds
+            part
+            for world in worlds
+            if world.kind == "game"
+            for kind in kinds
             for part in parts_of(world, kind, references.SEEDS)
-        ]  # fmt: skip
+        ]
     only, plan = set(options.only), []
     for world in worlds:
         if {_ORACLES[world.kind], "verifier_rejects", "replay_identical"} & only:

@@ -61,7 +61,15 @@ async def _sessions(worlds: list[World]) -> list[Case]:
             sizes[world.name] = len(page.content) / 1024
     slowest, middle = max(times.values()), statistics.median(sizes.values())
     return [
-        case("session_time", slowest, SESSION_MS, slowest < SESSION_MS, unit="ms", goal_is="less than", n=_TIMES,
-             by_world=rounded(times)),
+        case(
+            "session_time",
+            slowest,
+            SESSION_MS,
+            slowest < SESSION_MS,
+            unit="ms",
+            goal_is="less than",
+            n=_TIMES,
+            by_world=rounded(times),
+        ),
         case("page_weight", middle, None, True, unit="KiB", by_world=rounded(sizes)),
-    ]  # fmt: skip
+    ]

@@ -44,8 +44,11 @@ def rows_of(found: Found, kind: str, of: str = "") -> list[tuple[str, Row]]:
 
 def success(name: str, rows: list[tuple[str, Row]]) -> Case:
     """Tasks that experts completed and verifiers accepted."""
-    lost = [f"{_named(world, row)}, score {row['score']:.3g}, {row['steps']} steps {row['fault']}"
-            for world, row in rows if not row["won"]]  # fmt: skip
+    lost = [
+        f"{_named(world, row)}, score {row['score']:.3g}, {row['steps']} steps {row['fault']}"
+        for world, row in rows
+        if not row["won"]
+    ]
     _list("not won", lost)
     return case(name, 1 - len(lost) / len(rows), 1.0, not lost, n=len(rows), by_world=_shares(rows, "won"))
 
@@ -109,11 +112,17 @@ def level_cases(found: Found) -> list[Case]:
             middle[part.world] = middle.get(part.world, False) or row["different"] == draws
     slowest = _extreme(rates, min)
     return [
-        case("levels_a_second", statistics.median(rates.values()), None, True, unit="levels/s of a core",
-             slowest=slowest, by_level=rounded(rates)),
-        case("levels_distinct", statistics.fmean(middle.values()), 1.0, all(middle.values()), n=draws,
-             repeats=repeats),
-    ]  # fmt: skip
+        case(
+            "levels_a_second",
+            statistics.median(rates.values()),
+            None,
+            True,
+            unit="levels/s of a core",
+            slowest=slowest,
+            by_level=rounded(rates),
+        ),
+        case("levels_distinct", statistics.fmean(middle.values()), 1.0, all(middle.values()), n=draws, repeats=repeats),
+    ]
 
 
 def write_references(found: Found) -> None:
@@ -125,14 +134,20 @@ def write_references(found: Found) -> None:
             for player in ("expert", "random")
         }
         by_level = {
-            str(level): {player: _played(row for row in rows if row["level"] == level)
-                         for player, rows in players.items()}
+            str(level): {
+                player: _played(row for row in rows if row["level"] == level) for player, rows in players.items()
+            }
             for level in sorted({level for _, level in slots(world)})
-        }  # fmt: skip
+        }
         kept = References(
-            world=name, version=world.version, checksum=world.checksum, seeds=references.SEEDS,
-            budget=references.BUDGET, levels=by_level, **{player: _played(rows) for player, rows in players.items()},
-        )  # fmt: skip
+            world=name,
+            version=world.version,
+            checksum=world.checksum,
+            seeds=references.SEEDS,
+            budget=references.BUDGET,
+            levels=by_level,
+            **{player: _played(rows) for player, rows in players.items()},
+        )
         path = references.write(world, kept)
         share = kept.normalised(kept.random.score)
         note(f"{path}: expert {kept.expert.score}, random {kept.random.score} ({share:.3f})")

@@ -68,9 +68,14 @@ def _drawn(world: World, task: Task, template: str, level: int, rng: random.Rand
 def _asking(world: World, task: Task, params: dict[str, Any], template: str, level: int) -> Task:
     instruction = world.templates[template].instruction.format(**params)
     return dataclasses.replace(
-        task, task_id=f"{task.task_id} beside: {instruction}", template=template, level=level, params=params,
-        instruction=instruction, max_steps=world.budget(template, level),
-    )  # fmt: skip
+        task,
+        task_id=f"{task.task_id} beside: {instruction}",
+        template=template,
+        level=level,
+        params=params,
+        instruction=instruction,
+        max_steps=world.budget(template, level),
+    )
 
 
 def _differs(world: World, task: Task) -> Callable[[Task], bool]:

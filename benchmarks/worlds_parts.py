@@ -162,9 +162,15 @@ async def _episodes(world: World, part: Part, settings: Settings) -> list[Row]:
 def _row(one: Episode) -> Row:
     """failed: its page failed each time, which shows nothing of the world."""
     return {
-        "template": one.task.template, "level": one.task.level, "seed": one.task.seed, "score": one.score,
-        "won": one.won, "steps": len(one.actions), "fault": one.fault, "failed": not one.screens,
-    }  # fmt: skip
+        "template": one.task.template,
+        "level": one.task.level,
+        "seed": one.task.seed,
+        "score": one.score,
+        "won": one.won,
+        "steps": len(one.actions),
+        "fault": one.fault,
+        "failed": not one.screens,
+    }
 
 
 def _spread(total: int, count: int) -> set[int]:

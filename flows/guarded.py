@@ -17,10 +17,14 @@ from flywheel.local_server import OwnHost
 def serve(port: int) -> None:
     server = get_current_settings().server
     uvicorn.run(
-        OwnHost(create_app(final=True), [port]), host="127.0.0.1", port=port,
-        timeout_keep_alive=server.api.keepalive_timeout, ws_ping_interval=server.api.websocket_ping_interval,
-        ws_ping_timeout=server.api.websocket_ping_timeout, log_level=server.logging_level.lower(),
-    )  # fmt: skip
+        OwnHost(create_app(final=True), [port]),
+        host="127.0.0.1",
+        port=port,
+        timeout_keep_alive=server.api.keepalive_timeout,
+        ws_ping_interval=server.api.websocket_ping_interval,
+        ws_ping_timeout=server.api.websocket_ping_timeout,
+        log_level=server.logging_level.lower(),
+    )
 
 
 if __name__ == "__main__":

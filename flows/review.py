@@ -42,9 +42,10 @@ def ask_reviewer(ctx: Context) -> None:
     if ctx.stage != "promote" or rule.rule != "review" or review.read(ctx.ws, ctx.iteration) is not None:
         return
     tell(
-        ctx.stage, "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review "
+        ctx.stage,
+        "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review "
         f"--iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
-    )  # fmt: skip
+    )
     form = PromotionReview.with_initial_data(description=review.case(ctx.ws, ctx.iteration, rule))
     try:
         with _answered_elsewhere(ctx):
@@ -53,15 +54,20 @@ def ask_reviewer(ctx: Context) -> None:
             )
     except FlowPauseTimeout:
         raise FlywheelError(
-            f"no reviewer answered in {rule.review_timeout_s:g} s", where="promotion.review_timeout_s",
+            f"no reviewer answered in {rule.review_timeout_s:g} s",
+            where="promotion.review_timeout_s",
             fix="decide with `flywheel review`, then run again",
-        ) from None  # fmt: skip
+        ) from None
     promote, decided = answer.decision == "promote", review.read(ctx.ws, ctx.iteration)
     if decided is None or (decided.promote, decided.reviewer) != (promote, answer.reviewer):
         decided = review.write(
-            ctx.ws, ctx.iteration, promote=promote, reviewer=answer.reviewer, comment=answer.comment,
+            ctx.ws,
+            ctx.iteration,
+            promote=promote,
+            reviewer=answer.reviewer,
+            comment=answer.comment,
             at=datetime.now(UTC),
-        )  # fmt: skip
+        )
     tell(ctx.stage, f"decided: {decided.words}")
 
 

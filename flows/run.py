@@ -62,9 +62,10 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
                     _close(ws, settings, k, history.runs_of(k))
             except httpx.TransportError as error:
                 raise FlywheelError(
-                    f"Prefect's server stopped answering: {error}", where=ws.prefect_home / "server.log",
+                    f"Prefect's server stopped answering: {error}",
+                    where=ws.prefect_home / "server.log",
                     fix="type the same command: what was finished is kept",
-                ) from error  # fmt: skip
+                ) from error
         ws.run_target.unlink()
         return Outcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
 
@@ -145,7 +146,7 @@ def _complete(ws: Workspace, iteration: int) -> bool:
         path, change = next(iter(versioning.status(ws)[stage].items()))
         raise DataError(
             f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",
-            where=ws.root, fix=f"take it back (`git checkout HEAD -- {path}`), or record it as it is "
-            f"(`dvc commit --force {stage}`)",
-        )  # fmt: skip
+            where=ws.root,
+            fix=f"take it back (`git checkout HEAD -- {path}`), or record it as it is (`dvc commit --force {stage}`)",
+        )
     return not changed

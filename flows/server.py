@@ -69,13 +69,18 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
         server = subprocess.Popen(
             [sys.executable, "-m", "flows.guarded", str(port)],
             env={
-                **os.environ, "PREFECT_SERVER_UI_API_URL": f"{url}/api",
+                **os.environ,
+                "PREFECT_SERVER_UI_API_URL": f"{url}/api",
                 "PREFECT_SERVER_API_AUTH_STRING": secret.of(ws.state),
                 "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{url},http://localhost:{port}",
                 "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             },
-            stdout=out, stderr=out, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent, start_new_session=True,
-        )  # fmt: skip
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=_die_with_parent,
+            start_new_session=True,
+        )
     note = ws.prefect_home / "server.json"
     try:
         configure(ws, url)

@@ -84,9 +84,10 @@ def names(folder: Path | None = None) -> dict[str, str]:
     folder = folder or FOLDER
     if not folder.is_dir():
         raise BadInput(
-            "the benchmarks are not part of an installed package", where=folder,
+            "the benchmarks are not part of an installed package",
+            where=folder,
             fix="run from the source folder: git clone, then make setup",
-        )  # fmt: skip
+        )
     found = {}
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -38,24 +38,31 @@ def plan(ws: Workspace, iteration: int | None = None) -> Plan:
         )
     if dvc_lock.complete(ws, k):
         raise BadInput(
-            f"iteration {label(k)} is complete: it is never discarded", where="--iteration",
+            f"iteration {label(k)} is complete: it is never discarded",
+            where="--iteration",
             fix="go back to the one before it with git, see docs/operations.md",
-        )  # fmt: skip
+        )
     if dvc_lock.decided(ws, k) or git.tagged(ws, k):
         raise BadInput(
-            f"iteration {label(k)} is released: its promotion is decided", where="--iteration",
+            f"iteration {label(k)} is released: its promotion is decided",
+            where="--iteration",
             fix="`flywheel run` brings it to its end",
-        )  # fmt: skip
+        )
     if k != begun[-1]:
         raise BadInput(
-            f"iteration {label(begun[-1])} stands on iteration {label(k)}", where="--iteration",
+            f"iteration {label(begun[-1])} stands on iteration {label(k)}",
+            where="--iteration",
             fix=f"discard {begun[-1]} first",
-        )  # fmt: skip
+        )
     name = f"iteration={label(k)}"
     paths = [
-        *sorted(ws.data.glob(f"*/{name}")), ws.root / "models" / name, ws.state / "staging" / name,
-        ws.run_history(k), ws.run_target, ws.iteration(k),
-    ]  # fmt: skip
+        *sorted(ws.data.glob(f"*/{name}")),
+        ws.root / "models" / name,
+        ws.state / "staging" / name,
+        ws.run_history(k),
+        ws.run_target,
+        ws.iteration(k),
+    ]
     return Plan(k, tuple(path for path in paths if path.exists()), tuple(dvc_lock.recorded(ws).get(k, ())))
 
 

@@ -26,10 +26,18 @@ class Finding:
 
 
 _PACKAGES = {
-    "prefect": "", "dvc": "", "duckdb": "", "great-expectations": "", "torch": "", "transformers": "",
-    "playwright": "", "pocketsphinx": "", "openai-whisper": "whisper", "deepspeed": "deepspeed",
+    "prefect": "",
+    "dvc": "",
+    "duckdb": "",
+    "great-expectations": "",
+    "torch": "",
+    "transformers": "",
+    "playwright": "",
+    "pocketsphinx": "",
+    "openai-whisper": "whisper",
+    "deepspeed": "deepspeed",
     "prefect-ray": "ray",
-}  # fmt: skip
+}
 
 
 def examine(root: Path) -> list[Finding]:
@@ -112,8 +120,9 @@ def _confinement(root: Path) -> Finding:
         return Finding(name, "missing", error.what, error.fix)
     if not why:
         return Finding(name, "ok", "on")
-    return Finding(name, "optional", f"off: {why}. A page that breaks out of Chromium is on this machine",
-                   confinement.fix(why))  # fmt: skip
+    return Finding(
+        name, "optional", f"off: {why}. A page that breaks out of Chromium is on this machine", confinement.fix(why)
+    )
 
 
 def _settings(root: Path) -> Settings:
@@ -185,8 +194,9 @@ def data(root: Path) -> list[Finding]:
     told = {one.path for one in damage}
     found += [
         Finding("data", "missing", f"{fault.where}: {fault.what}", fault.fix)
-        for fault in faults if fault.where.rpartition("/")[0] not in told
-    ]  # fmt: skip
+        for fault in faults
+        if fault.where.rpartition("/")[0] not in told
+    ]
     if files and not found:
         found.append(Finding("data", "ok", f"{len(files)} Parquet files, as recorded"))
     return found

@@ -64,13 +64,15 @@ class OpenAIModel:
             pause *= 2
         else:
             raise LanguageModelError(
-                f"the language model failed {self._settings.retries + 1} times: {fault}", where=self._url,
+                f"the language model failed {self._settings.retries + 1} times: {fault}",
+                where=self._url,
                 fix="see whether the server runs, or leave language_model.endpoint empty",
-            )  # fmt: skip
+            )
         raise LanguageModelTimeout(
-            f"the language model did not answer in {self._settings.timeout_s:g} s", where=self._url,
+            f"the language model did not answer in {self._settings.timeout_s:g} s",
+            where=self._url,
             fix="raise language_model.timeout_s",
-        )  # fmt: skip
+        )
 
     def _body(self, system: str, user: str) -> dict:
         texts = (
@@ -86,16 +88,18 @@ class OpenAIModel:
     def _text(self, answer: httpx.Response) -> str:
         if answer.status_code != 200:
             raise LanguageModelError(
-                f"the language model refused: status {answer.status_code}: {answer.text[:200]}", where=self._url,
+                f"the language model refused: status {answer.status_code}: {answer.text[:200]}",
+                where=self._url,
                 fix="see language_model.model, and the key in the variable that language_model.key_variable names",
-            )  # fmt: skip
+            )
         try:
             text = answer.json()["choices"][0]["message"]["content"]
         except (ValueError, KeyError, IndexError, TypeError):
             raise LanguageModelError(
-                f"not an answer of a chat completion: {answer.text[:200]}", where=self._url,
+                f"not an answer of a chat completion: {answer.text[:200]}",
+                where=self._url,
                 fix="the endpoint ends in /v1 for most servers",
-            ) from None  # fmt: skip
+            ) from None
         if not isinstance(text, str):
             raise LanguageModelError("the answer holds no text", where=self._url)
         return text

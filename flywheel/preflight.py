@@ -85,14 +85,16 @@ def _language_model(settings: Settings) -> None:
         httpx.get(address.rstrip("/") + "/models", timeout=min(settings.language_model.timeout_s, _LOOK_S))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise BadInput(
-            f"no language model answers: {checkpoint.reason(error)}", where=f"language_model.endpoint: {address}",
+            f"no language model answers: {checkpoint.reason(error)}",
+            where=f"language_model.endpoint: {address}",
             fix="start the server, or leave the endpoint empty to use rules",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _promotion(rule: Promotion) -> None:
     if rule.rule != "always" and rule.tasks < (least := gate.fewest_tasks(rule)):
         raise BadInput(
-            f"{rule.tasks} tasks are too few for the gate to promote any model", where="promotion.tasks",
+            f"{rule.tasks} tasks are too few for the gate to promote any model",
+            where="promotion.tasks",
             fix=f"set it to {least} or more, or raise promotion.margin",
-        )  # fmt: skip
+        )

@@ -21,9 +21,10 @@ def hold(ws: Workspace) -> Iterator[None]:
         except OSError:
             file.seek(0)
             raise FlywheelError(
-                f"another run is at work here (process {file.read().strip() or 'unknown'})", where=ws.root,
+                f"another run is at work here (process {file.read().strip() or 'unknown'})",
+                where=ws.root,
                 fix="wait for it, or end it with Ctrl-C in its terminal",
-            ) from None  # fmt: skip
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

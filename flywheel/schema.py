@@ -27,8 +27,17 @@ def _schema(table: str, **columns: pa.DataType) -> pa.Schema:
 
 
 _REQUIRED = {
-    "trajectory_id", "task_id", "step", "sha256", "destination", "domain", "name", "sample_id", "event", "utterance",
-}  # fmt: skip
+    "trajectory_id",
+    "task_id",
+    "step",
+    "sha256",
+    "destination",
+    "domain",
+    "name",
+    "sample_id",
+    "event",
+    "utterance",
+}
 
 _WORD = pa.struct([("word", _TEXT), ("start_s", pa.float64()), ("end_s", pa.float64()), ("confidence", pa.float32())])
 
@@ -36,17 +45,42 @@ TABLES: dict[str, pa.Schema] = {
     # What was asked. `params` is the template's JSON; `checksum` names the world's sources.
     "tasks": _schema(
         "tasks",
-        task_id=_TEXT, domain=_TEXT, world=_TEXT, template=_TEXT, level=pa.int32(), seed=pa.int64(),
-        instruction=_TEXT, params=_TEXT, max_steps=pa.int32(), split=_TEXT, verifier=_TEXT,
-        threshold=pa.float64(), checksum=_TEXT,
+        task_id=_TEXT,
+        domain=_TEXT,
+        world=_TEXT,
+        template=_TEXT,
+        level=pa.int32(),
+        seed=pa.int64(),
+        instruction=_TEXT,
+        params=_TEXT,
+        max_steps=pa.int32(),
+        split=_TEXT,
+        verifier=_TEXT,
+        threshold=pa.float64(),
+        checksum=_TEXT,
     ),
     # One row an episode. `status`: completed (terminated), truncated (a limit), crashed, invalid.
     # `source`: rollout, recording or annotation; `author`: model or human. `final_state`: JSON read by the verifier.
     "trajectories": _schema(
         "trajectories",
-        trajectory_id=_TEXT, task_id=_TEXT, domain=_TEXT, world=_TEXT, level=pa.int32(), instruction=_TEXT,
-        source=_TEXT, author=_TEXT, sample=pa.int32(), policy_version=_TEXT, status=_TEXT, error=_TEXT,
-        steps=pa.int32(), reward=pa.float64(), final_state=_TEXT, started_at=_TIME, ended_at=_TIME, run_id=_TEXT,
+        trajectory_id=_TEXT,
+        task_id=_TEXT,
+        domain=_TEXT,
+        world=_TEXT,
+        level=pa.int32(),
+        instruction=_TEXT,
+        source=_TEXT,
+        author=_TEXT,
+        sample=pa.int32(),
+        policy_version=_TEXT,
+        status=_TEXT,
+        error=_TEXT,
+        steps=pa.int32(),
+        reward=pa.float64(),
+        final_state=_TEXT,
+        started_at=_TIME,
+        ended_at=_TIME,
+        run_id=_TEXT,
     ),
     # One row a step (t_n, a_n, o_n). The screen is the one the action was chosen on. `token_ids` and `logprobs` are
     # as sampled: training never re-tokenises. `x`, `y` (and `x2`, `y2`): points of the action as fractions of the
@@ -54,101 +88,171 @@ TABLES: dict[str, pa.Schema] = {
     # context held (steps, text, by), null where there was none.
     "steps": _schema(
         "steps",
-        trajectory_id=_TEXT, step=pa.int32(), author=_TEXT, thought=_TEXT, action_type=_TEXT, action=_TEXT,
-        raw_text=_TEXT, parse_error=_TEXT, x=pa.float64(), y=pa.float64(), x2=pa.float64(), y2=pa.float64(),
-        prompt_tokens=pa.int32(), token_ids=pa.list_(pa.int32()), logprobs=pa.list_(pa.float32()),
-        weight_version=_TEXT, image_sha256=_TEXT, url=_TEXT, tool_result=_TEXT, reward=pa.float64(),
-        terminated=pa.bool_(), truncated=pa.bool_(), started_at=_TIME, ended_at=_TIME, memory=_TEXT,
+        trajectory_id=_TEXT,
+        step=pa.int32(),
+        author=_TEXT,
+        thought=_TEXT,
+        action_type=_TEXT,
+        action=_TEXT,
+        raw_text=_TEXT,
+        parse_error=_TEXT,
+        x=pa.float64(),
+        y=pa.float64(),
+        x2=pa.float64(),
+        y2=pa.float64(),
+        prompt_tokens=pa.int32(),
+        token_ids=pa.list_(pa.int32()),
+        logprobs=pa.list_(pa.float32()),
+        weight_version=_TEXT,
+        image_sha256=_TEXT,
+        url=_TEXT,
+        tool_result=_TEXT,
+        reward=pa.float64(),
+        terminated=pa.bool_(),
+        truncated=pa.bool_(),
+        started_at=_TIME,
+        ended_at=_TIME,
+        memory=_TEXT,
     ),
     # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
     # `confidence`: the recognizer's, 0 to 1, the mean over the words. `doubtful`: it is below the least that is
     # trusted, so the step has no thought from this utterance.
     "thoughts": _schema(
         "thoughts",
-        trajectory_id=_TEXT, utterance=pa.int32(), start_s=pa.float64(), end_s=pa.float64(), asr_text=_TEXT,
-        text=_TEXT, words=pa.list_(_WORD), step=pa.int32(), alignment_score=pa.float64(), recognizer=_TEXT,
-        refined_by=_TEXT, confidence=pa.float64(), doubtful=pa.bool_(),
+        trajectory_id=_TEXT,
+        utterance=pa.int32(),
+        start_s=pa.float64(),
+        end_s=pa.float64(),
+        asr_text=_TEXT,
+        text=_TEXT,
+        words=pa.list_(_WORD),
+        step=pa.int32(),
+        alignment_score=pa.float64(),
+        recognizer=_TEXT,
+        refined_by=_TEXT,
+        confidence=pa.float64(),
+        doubtful=pa.bool_(),
     ),
     # One row a captured input event of a recording.
     "events": _schema(
         "events",
-        trajectory_id=_TEXT, event=pa.int32(), time_s=pa.float64(), kind=_TEXT, x=pa.float64(), y=pa.float64(),
-        key=_TEXT, text=_TEXT, step=pa.int32(),
+        trajectory_id=_TEXT,
+        event=pa.int32(),
+        time_s=pa.float64(),
+        kind=_TEXT,
+        x=pa.float64(),
+        y=pa.float64(),
+        key=_TEXT,
+        text=_TEXT,
+        step=pa.int32(),
     ),
     # One row a trajectory and scorer (`reward.verdict`). `score`: null where the scorer gave none; `detail` says why.
     # `version`: of the scorer.
     "scores": _schema(
         "scores",
-        trajectory_id=_TEXT, scorer=_TEXT, score=pa.float64(), threshold=pa.float64(), v=pa.bool_(), detail=_TEXT,
+        trajectory_id=_TEXT,
+        scorer=_TEXT,
+        score=pa.float64(),
+        threshold=pa.float64(),
+        v=pa.bool_(),
+        detail=_TEXT,
         version=_TEXT,
     ),
-    "routes": _schema(
-        "routes",
-        trajectory_id=_TEXT, destination=_TEXT, reason=_TEXT, score=pa.float64(), v=pa.bool_(),
-    ),
-    "reviews": _schema(
-        "reviews",
-        subject=_TEXT, kind=_TEXT, reviewer=_TEXT, decision=_TEXT, comment=_TEXT, at=_TIME,
-    ),
+    "routes": _schema("routes", trajectory_id=_TEXT, destination=_TEXT, reason=_TEXT, score=pa.float64(), v=pa.bool_()),
+    "reviews": _schema("reviews", subject=_TEXT, kind=_TEXT, reviewer=_TEXT, decision=_TEXT, comment=_TEXT, at=_TIME),
     # Screens, once each. `bytes` is the encoded file.
-    "images": _schema(
-        "images", sha256=_TEXT, width=pa.int32(), height=pa.int32(), format=_TEXT, bytes=pa.binary(),
-    ),
+    "images": _schema("images", sha256=_TEXT, width=pa.int32(), height=pa.int32(), format=_TEXT, bytes=pa.binary()),
     # parent -> child, by name: trajectory, checkpoint, task, run, dataset.
-    "lineage": _schema(
-        "lineage", child=_TEXT, child_kind=_TEXT, parent=_TEXT, parent_kind=_TEXT, relation=_TEXT,
-    ),
+    "lineage": _schema("lineage", child=_TEXT, child_kind=_TEXT, parent=_TEXT, parent_kind=_TEXT, relation=_TEXT),
     # Flow and task runs, exported from Prefect at the end of each iteration (its server forgets).
     "runs": _schema(
         "runs",
-        run_id=_TEXT, parent_id=_TEXT, kind=_TEXT, name=_TEXT, state=_TEXT, attempts=pa.int32(), started_at=_TIME,
-        ended_at=_TIME, seconds=pa.float64(), parameters=_TEXT,
+        run_id=_TEXT,
+        parent_id=_TEXT,
+        kind=_TEXT,
+        name=_TEXT,
+        state=_TEXT,
+        attempts=pa.int32(),
+        started_at=_TIME,
+        ended_at=_TIME,
+        seconds=pa.float64(),
+        parameters=_TEXT,
     ),
     # A measured figure. `step` counts along a curve (0 for a single figure); `low`, `high`: its 95% interval,
     # `n`: how many cases it rests on; null where they have no meaning.
     "metrics": _schema(
         "metrics",
-        domain=_TEXT, name=_TEXT, step=pa.int32(), value=pa.float64(), low=pa.float64(), high=pa.float64(),
+        domain=_TEXT,
+        name=_TEXT,
+        step=pa.int32(),
+        value=pa.float64(),
+        low=pa.float64(),
+        high=pa.float64(),
         n=pa.int64(),
     ),
     # What RL's curriculum knew of each task at the end. `successes` of `episodes`: newer ones count more. `chance`:
     # share of the draws, `relative` to an even share; `reason`: why that is less than 1 (empty where it is not).
     "curriculum": _schema(
         "curriculum",
-        task_id=_TEXT, domain=_TEXT, world=_TEXT, template=_TEXT, level=pa.int32(), groups=pa.int32(),
-        successes=pa.float64(), episodes=pa.float64(), chance=pa.float64(), relative=pa.float64(), reason=_TEXT,
+        task_id=_TEXT,
+        domain=_TEXT,
+        world=_TEXT,
+        template=_TEXT,
+        level=pa.int32(),
+        groups=pa.int32(),
+        successes=pa.float64(),
+        episodes=pa.float64(),
+        chance=pa.float64(),
+        relative=pa.float64(),
+        reason=_TEXT,
     ),
     # Training stores, one row a trajectory; the samples are built from its steps.
     "sft": _schema(
         "sft",
-        trajectory_id=_TEXT, task_id=_TEXT, domain=_TEXT, source=_TEXT, score=pa.float64(), steps=pa.int32(),
+        trajectory_id=_TEXT,
+        task_id=_TEXT,
+        domain=_TEXT,
+        source=_TEXT,
+        score=pa.float64(),
+        steps=pa.int32(),
         policy_version=_TEXT,
     ),
     "ct": _schema(
         "ct",
-        trajectory_id=_TEXT, task_id=_TEXT, domain=_TEXT, source=_TEXT, score=pa.float64(), steps=pa.int32(),
+        trajectory_id=_TEXT,
+        task_id=_TEXT,
+        domain=_TEXT,
+        source=_TEXT,
+        score=pa.float64(),
+        steps=pa.int32(),
         policy_version=_TEXT,
     ),
-    "quarantine": _schema(
-        "quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT,
-    ),
+    "quarantine": _schema("quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT),
     # General data for the CT and SFT mixes: a screen, a question, the answer text.
-    "general": _schema(
-        "general", sample_id=_TEXT, kind=_TEXT, image_sha256=_TEXT, instruction=_TEXT, response=_TEXT,
-    ),
-}  # fmt: skip
+    "general": _schema("general", sample_id=_TEXT, kind=_TEXT, image_sha256=_TEXT, instruction=_TEXT, response=_TEXT),
+}
 
 # Columns that tables were given after their first version: null where an older file lacks them.
 ADDED: dict[str, tuple[str, ...]] = {
-    "steps": ("memory",), "thoughts": ("confidence", "doubtful"), "scores": ("version",),
-}  # fmt: skip
+    "steps": ("memory",),
+    "thoughts": ("confidence", "doubtful"),
+    "scores": ("version",),
+}
 
 SORT: dict[str, tuple[str, ...]] = {
-    "tasks": ("task_id",), "steps": ("trajectory_id", "step"), "thoughts": ("trajectory_id", "utterance"),
-    "events": ("trajectory_id", "event"), "images": ("sha256",), "general": ("sample_id",),
-    "metrics": ("name", "domain", "step"), "runs": ("started_at",), "lineage": ("child", "parent"),
-    "reviews": ("at",), "curriculum": ("task_id",), "scores": ("trajectory_id", "scorer"),
-}  # fmt: skip
+    "tasks": ("task_id",),
+    "steps": ("trajectory_id", "step"),
+    "thoughts": ("trajectory_id", "utterance"),
+    "events": ("trajectory_id", "event"),
+    "images": ("sha256",),
+    "general": ("sample_id",),
+    "metrics": ("name", "domain", "step"),
+    "runs": ("started_at",),
+    "lineage": ("child", "parent"),
+    "reviews": ("at",),
+    "curriculum": ("task_id",),
+    "scores": ("trajectory_id", "scorer"),
+}
 for _name in TABLES:
     SORT.setdefault(_name, ("trajectory_id",))
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from prefect.artifacts import (
-    create_image_artifact,
-    create_markdown_artifact,
-    create_table_artifact,
-)
+from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 
 from flywheel.report import rl
 from flywheel.stages.base import Context, StageResult
@@ -56,9 +52,10 @@ def _curves(ctx: Context, outcome: StageResult) -> None:
 def tell_report(ctx: Context) -> None:
     """Where the report lies. No link: what serves it, on which port, is known only when `flywheel ui` begins."""
     create_markdown_artifact(
-        key="report", markdown=f"The report is `{ctx.ws.report_page}`; `flywheel ui` says where it serves it.",
+        key="report",
+        markdown=f"The report is `{ctx.ws.report_page}`; `flywheel ui` says where it serves it.",
         description=f"The report after {label(ctx.iteration)}",
-    )  # fmt: skip
+    )
 
 
 def _round(value):

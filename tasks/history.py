@@ -55,11 +55,17 @@ def _all(read, sort, **filters) -> list:
 def _row(run, kind: str, parent, attempts: int, parameters: dict) -> dict[str, Any]:
     seconds = run.total_run_time.total_seconds() if run.total_run_time else None
     return {
-        "run_id": str(run.id), "parent_id": str(parent or ""), "kind": kind, "name": run.name,
-        "state": run.state_name or "", "attempts": attempts,
-        "started_at": _time(run.start_time), "ended_at": _time(run.end_time),
-        "seconds": seconds, "parameters": json.dumps(parameters, default=str, sort_keys=True),
-    }  # fmt: skip
+        "run_id": str(run.id),
+        "parent_id": str(parent or ""),
+        "kind": kind,
+        "name": run.name,
+        "state": run.state_name or "",
+        "attempts": attempts,
+        "started_at": _time(run.start_time),
+        "ended_at": _time(run.end_time),
+        "seconds": seconds,
+        "parameters": json.dumps(parameters, default=str, sort_keys=True),
+    }
 
 
 def _time(moment) -> str | None:

@@ -21,15 +21,29 @@ from transformers.models.qwen3_vl import Qwen3VLConfig
 ARCHITECTURES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 MERGED, ROWS = 700, 800  # entries of the BPE; embeddings of the model, more than the tokeniser uses
 SPECIAL = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
-    "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
-    "<|image_pad|>", "<|video_pad|>",
-)  # fmt: skip
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 ID = {token: MERGED + number for number, token in enumerate(SPECIAL)}
 CORPUS = (
-    "Thought: I click the red tile.\nAction: click(start_box='(12,345)')", "Open the settings and type 'milk'.",
-    "You are a helpful assistant.", "system\nuser\nassistant\n", "scroll(direction='down') hotkey(key='ctrl c')",
-)  # fmt: skip
+    "Thought: I click the red tile.\nAction: click(start_box='(12,345)')",
+    "Open the settings and type 'milk'.",
+    "You are a helpful assistant.",
+    "system\nuser\nassistant\n",
+    "scroll(direction='down') hotkey(key='ctrl c')",
+)
 
 # Qwen2-VL's, in its own order of cases: a system message is put first where there is none.
 CHAT_TEMPLATE = """{% set image_count = namespace(value=0) %}{% for message in messages %}\
@@ -71,21 +85,35 @@ def _tokenizer() -> Tokenizer:
 def config(architecture: str, *, tied: bool = True) -> dict:
     """config.json as the hub has it: Qwen2-VL's and Qwen2.5-VL's text settings stand at the top, Qwen3-VL's below."""
     tokens = {
-        "image_token_id": ID["<|image_pad|>"], "video_token_id": ID["<|video_pad|>"],
-        "vision_start_token_id": ID["<|vision_start|>"], "vision_end_token_id": ID["<|vision_end|>"],
-    }  # fmt: skip
+        "image_token_id": ID["<|image_pad|>"],
+        "video_token_id": ID["<|video_pad|>"],
+        "vision_start_token_id": ID["<|vision_start|>"],
+        "vision_end_token_id": ID["<|vision_end|>"],
+    }
     text = {
-        "vocab_size": ROWS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024, "rms_norm_eps": 1e-6,
-        "bos_token_id": ID["<|endoftext|>"], "eos_token_id": ID["<|im_end|>"], "initializer_range": 0.2,
-    }  # fmt: skip
+        "vocab_size": ROWS,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6,
+        "bos_token_id": ID["<|endoftext|>"],
+        "eos_token_id": ID["<|im_end|>"],
+        "initializer_range": 0.2,
+    }
     shared = {"spatial_merge_size": 2, "temporal_patch_size": 2, "depth": 2, "num_heads": 4, "initializer_range": 0.2}
     if architecture == "qwen3_vl":
         rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
         vision = shared | {
-            "hidden_size": 64, "intermediate_size": 96, "patch_size": 16, "out_hidden_size": 64,
-            "num_position_embeddings": 64, "deepstack_visual_indexes": [0],
-        }  # fmt: skip
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "patch_size": 16,
+            "out_hidden_size": 64,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0],
+        }
         text |= {"head_dim": 16, "rope_parameters": rope, "tie_word_embeddings": tied, "model_type": "qwen3_vl_text"}
         made = Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied, **tokens)
         return made.to_dict() | {"architectures": ["Qwen3VLForConditionalGeneration"]}
@@ -95,9 +123,15 @@ def config(architecture: str, *, tied: bool = True) -> dict:
         name = "Qwen2VLForConditionalGeneration"
     else:
         vision = shared | {
-            "hidden_size": 64, "intermediate_size": 96, "out_hidden_size": 64, "patch_size": 14, "window_size": 56,
-            "fullatt_block_indexes": [1], "tokens_per_second": 2, "in_chans": 3,
-        }  # fmt: skip
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "out_hidden_size": 64,
+            "patch_size": 14,
+            "window_size": 56,
+            "fullatt_block_indexes": [1],
+            "tokens_per_second": 2,
+            "in_chans": 3,
+        }
         name = "Qwen2_5_VLForConditionalGeneration"
     flat = text | tokens | {"rope_theta": 1e6, "rope_scaling": scaling, "tie_word_embeddings": tied}
     return flat | {"model_type": architecture, "architectures": [name], "vision_config": vision, "dtype": "bfloat16"}
@@ -135,17 +169,29 @@ def make(
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(pairs) + "\n")
     added = {
         str(ID[token]): {
-            "content": token, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
+            "content": token,
+            "lstrip": False,
+            "normalized": False,
+            "rstrip": False,
+            "single_word": False,
             "special": True,
         }
         for token in SPECIAL
-    }  # fmt: skip
+    }
     settings = {
-        "add_prefix_space": False, "added_tokens_decoder": added, "additional_special_tokens": list(SPECIAL[1:]),
-        "bos_token": None, "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>", "errors": "replace",
-        "model_max_length": 32768, "pad_token": "<|endoftext|>", "split_special_tokens": False,
-        "tokenizer_class": "Qwen2Tokenizer", "unk_token": None,
-    }  # fmt: skip
+        "add_prefix_space": False,
+        "added_tokens_decoder": added,
+        "additional_special_tokens": list(SPECIAL[1:]),
+        "bos_token": None,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "<|im_end|>",
+        "errors": "replace",
+        "model_max_length": 32768,
+        "pad_token": "<|endoftext|>",
+        "split_special_tokens": False,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
     if template == "tokenizer_config.json":
         settings["chat_template"] = CHAT_TEMPLATE
     elif template == "chat_template.json":
@@ -166,10 +212,15 @@ def make(
     (folder / "preprocessor_config.json").write_text(
         json.dumps(
             {
-                "patch_size": patch, "temporal_patch_size": 2, "merge_size": 2, "image_mean": mean,
-                "image_std": deviation, "image_processor_type": "Qwen2VLImageProcessor",
-                "processor_class": "Qwen2VLProcessor", **area,
+                "patch_size": patch,
+                "temporal_patch_size": 2,
+                "merge_size": 2,
+                "image_mean": mean,
+                "image_std": deviation,
+                "image_processor_type": "Qwen2VLImageProcessor",
+                "processor_class": "Qwen2VLProcessor",
+                **area,
             }
         )
-    )  # fmt: skip
+    )
     return folder

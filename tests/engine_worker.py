@@ -24,9 +24,16 @@ from flywheel.training.rl.value_pretraining import pretrain_value
 
 def main(model: Path, out: Path, engine: str, stage: int) -> None:
     rl = Rl(
-        engine=engine, zero_stage=stage or 1, minibatch=8, pack_tokens=150, actor_lr=1e-5, positive_nll=0.1,
-        value_pretraining_steps=3, max_grad_norm=0.5, max_mismatch=100,
-    )  # fmt: skip
+        engine=engine,
+        zero_stage=stage or 1,
+        minibatch=8,
+        pack_tokens=150,
+        actor_lr=1e-5,
+        positive_nll=0.1,
+        value_pretraining_steps=3,
+        max_grad_norm=0.5,
+        max_mismatch=100,
+    )
     if engine == "torch" and "RANK" in os.environ:
         dist.init_process_group("gloo")
     batch = made_up(model, rl)

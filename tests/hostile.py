@@ -207,6 +207,17 @@ class Source:
 def task_on(page: str, max_steps: int = 50) -> Task:
     """A task on one page of a site. Its session says the score."""
     return Task(
-        f"task of {page}", "sites", "hostile", page, 1, 7, "Click the button.", {}, max_steps, "train", "hostile",
-        1.0, "",
-    )  # fmt: skip
+        f"task of {page}",
+        "sites",
+        "hostile",
+        page,
+        1,
+        7,
+        "Click the button.",
+        {},
+        max_steps,
+        "train",
+        "hostile",
+        1.0,
+        "",
+    )

@@ -75,11 +75,13 @@ GOES_ON: dict[str, tuple[Page, list[str] | None]] = {
     "fullscreen": (Page(click='document.body.requestFullscreen().catch(() => 0); tell("past");'), ["past"]),
     "pointer_lock": (Page(click='document.body.requestPointerLock(); tell("past");'), ["past"]),
     "file_chooser": (
-        Page(click='const i = document.createElement("input"); i.type = "file"; i.click(); tell("past");'), ["past"],
+        Page(click='const i = document.createElement("input"); i.type = "file"; i.click(); tell("past");'),
+        ["past"],
     ),
     "external_protocols": (Page(click='location.href = "mailto:a@b.c"; location.href = "flywheel-x:y";'), []),
     "hash_storm": (
-        Page(click='for (let n = 0; n < 300; n++) { location.hash = n; history.pushState(n, "", "#p" + n); }'), [],
+        Page(click='for (let n = 0; n < 300; n++) { location.hash = n; history.pushState(n, "", "#p" + n); }'),
+        [],
     ),
     "document_write": (
         Page(
@@ -120,13 +122,13 @@ GOES_ON: dict[str, tuple[Page, list[str] | None]] = {
     ),
     "frame_clock": (
         Page(
-            load=_OTHER,
-            click="tell(other.Date.now()); tell(other.performance.now()); tell(other.Math.random() < 1);",
+            load=_OTHER, click="tell(other.Date.now()); tell(other.performance.now()); tell(other.Math.random() < 1);"
         ),
         ["0", "1767258000000", "true"],
     ),
     "swapped_renderer": (
-        Page(headers={"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}), [],
+        Page(headers={"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}),
+        [],
     ),
     "broken_builtins": (
         Page(
@@ -169,18 +171,19 @@ GOES_ON: dict[str, tuple[Page, list[str] | None]] = {
         ),
         [],
     ),
-}  # fmt: skip
+}
 
 # -- pages that are covered by what a click on them opens ---
 COVERED: dict[str, tuple[Page, list[str]]] = {
     "thousand_popups": (
-        Page(click='for (let n = 0; n < 1000; n++) open("{site}/p/quiet"); tell("opened");'), ["opened"],
+        Page(click='for (let n = 0; n < 1000; n++) open("{site}/p/quiet"); tell("opened");'),
+        ["opened"],
     ),
     "popup_link": (
         Page(click='const a = document.createElement("a"); a.href = "{site}/p/quiet"; a.target = "_blank"; a.click();'),
         [],
     ),
-}  # fmt: skip
+}
 
 # -- pages that try to leave: to another server, which must not hear of it ---
 FLEES = {
@@ -212,11 +215,19 @@ FLEES = {
 
 # -- pages that cannot be used: a named error, within the deadline ---
 AT_RESET = {
-    "never_answers": EnvTimeout, "never_ends": EnvTimeout, "loops_at_load": EnvTimeout, "missing": EnvError,
-    "fails": EnvError, "says_nothing": EnvError, "is_a_download": EnvError, "redirects_for_ever": EnvError,
-    "redirects_ever_on": EnvError, "reloads_for_ever": EnvError, "throws_for_state": EnvError,
+    "never_answers": EnvTimeout,
+    "never_ends": EnvTimeout,
+    "loops_at_load": EnvTimeout,
+    "missing": EnvError,
+    "fails": EnvError,
+    "says_nothing": EnvError,
+    "is_a_download": EnvError,
+    "redirects_for_ever": EnvError,
+    "redirects_ever_on": EnvError,
+    "reloads_for_ever": EnvError,
+    "throws_for_state": EnvError,
     "moves_away_at_once": EnvError,
-}  # fmt: skip
+}
 UNUSABLE = {
     "loops_at_load": Page(load="for (;;);"),
     "fails": Page(status=500),
@@ -248,4 +259,4 @@ AT_CLICK: dict[str, tuple[Page, type[EnvError] | None]] = {
         None,
     ),
     "loops_when_left": (Page(click="onpagehide = onunload = onbeforeunload = () => { for (;;); };"), None),
-}  # fmt: skip
+}

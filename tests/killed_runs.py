@@ -69,10 +69,15 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
     # Half of the tasks are solved, so that there is something to learn.
     verifiers.score = lambda task, state: float(task.params["side"] == "left")
     result = rl.train_rl(
-        model, folder / "out", "games", TASKS, iteration=1, state_folder=folder / "state",
+        model,
+        folder / "out",
+        "games",
+        TASKS,
+        iteration=1,
+        state_folder=folder / "state",
         settings=settings(rl=block, policy=POLICY),
         open_sandbox=lambda settings: Lamps.of(lambda lease: Counted()),
-    )  # fmt: skip
+    )
     steps = [metric["step"] for metric in result.curve]
     end = {"moments": moments.count, "steps": steps, "trajectories": result.trajectories}
     (folder / "end.json").write_text(json.dumps(end))

@@ -33,9 +33,20 @@ def settings(**blocks) -> Settings:
 def task(number: int, *, max_steps: int = 3, side: str = "") -> Task:
     side = side or ("left" if number % 2 else "right")
     return Task(
-        f"lamp{number:03d}", "games", "tiles", "lamp", 1, number, "Click the lamp.", {"side": side}, max_steps,
-        "train", "tiles_cleared", 1.0, "",
-    )  # fmt: skip
+        f"lamp{number:03d}",
+        "games",
+        "tiles",
+        "lamp",
+        1,
+        number,
+        "Click the lamp.",
+        {"side": side},
+        max_steps,
+        "train",
+        "tiles_cleared",
+        1.0,
+        "",
+    )
 
 
 def screen(side: str, clicks: int = 0) -> bytes:

@@ -74,9 +74,8 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
         ready = json.loads(line)
         assert ready["pid"] == process.pid
         yield Server(
-            process, ready["url"], ready["model"], ready["weight_version"],
-            Path(ready["key_file"]).read_text().strip(),
-        )  # fmt: skip
+            process, ready["url"], ready["model"], ready["weight_version"], Path(ready["key_file"]).read_text().strip()
+        )
     finally:
         process.terminate()
         process.wait(60)

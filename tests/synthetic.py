@@ -54,9 +54,7 @@ def screen(number: int) -> bytes:
 
 def image_row(number: int) -> dict:
     data = screen(number)
-    return {
-        "sha256": hashlib.sha256(data).hexdigest(), "width": 224, "height": 224, "format": "png", "bytes": data,
-    }  # fmt: skip
+    return {"sha256": hashlib.sha256(data).hexdigest(), "width": 224, "height": 224, "format": "png", "bytes": data}
 
 
 def step(trajectory: dict, number: int, *, total: int, kind: str = "click") -> dict:
@@ -70,38 +68,77 @@ def step(trajectory: dict, number: int, *, total: int, kind: str = "click") -> d
         "hotkey": "hotkey(key='ctrl a')",
         "finished": "finished(content='done')",
     }[kind]
-    points = {
-        "click": (x, y, None, None), "drag": (0.2, 0.3, x, y), "scroll": (0.5, 0.5, None, None),
-    }.get(kind, (None,) * 4)  # fmt: skip
+    points = {"click": (x, y, None, None), "drag": (0.2, 0.3, x, y), "scroll": (0.5, 0.5, None, None)}.get(
+        kind, (None,) * 4
+    )
     begun = trajectory["started_at"] + timedelta(milliseconds=700 * number)
     return {
-        "trajectory_id": trajectory["trajectory_id"], "step": number, "author": trajectory["author"],
-        "thought": f"The item is not in the cart yet, so I {kind} the next thing I need.", "action_type": kind,
-        "action": action, "raw_text": f"Thought: next.\nAction: {action}",
-        "x": points[0], "y": points[1], "x2": points[2], "y2": points[3], "prompt_tokens": 210,
-        "token_ids": None if human else [5, 6, 7], "logprobs": None if human else [-0.2, -0.1, -0.9],
-        "weight_version": trajectory["policy_version"], "image_sha256": image_row(number)["sha256"],
-        "url": "http://shop.local/", "reward": 0.0, "terminated": number == total - 1, "truncated": False,
-        "started_at": begun, "ended_at": begun + timedelta(milliseconds=400),
-    }  # fmt: skip
+        "trajectory_id": trajectory["trajectory_id"],
+        "step": number,
+        "author": trajectory["author"],
+        "thought": f"The item is not in the cart yet, so I {kind} the next thing I need.",
+        "action_type": kind,
+        "action": action,
+        "raw_text": f"Thought: next.\nAction: {action}",
+        "x": points[0],
+        "y": points[1],
+        "x2": points[2],
+        "y2": points[3],
+        "prompt_tokens": 210,
+        "token_ids": None if human else [5, 6, 7],
+        "logprobs": None if human else [-0.2, -0.1, -0.9],
+        "weight_version": trajectory["policy_version"],
+        "image_sha256": image_row(number)["sha256"],
+        "url": "http://shop.local/",
+        "reward": 0.0,
+        "terminated": number == total - 1,
+        "truncated": False,
+        "started_at": begun,
+        "ended_at": begun + timedelta(milliseconds=400),
+    }
 
 
 def trajectory(name: str, task: dict, *, at: datetime = START, **changes) -> dict:
     return {
-        "trajectory_id": name, "task_id": task["task_id"], "domain": task["domain"], "world": task["world"],
-        "level": 1, "instruction": task["instruction"], "source": "rollout", "author": "model", "sample": 0,
-        "policy_version": "d0base", "status": "completed", "error": None, "steps": 3, "reward": 1.0,
-        "final_state": "{}", "started_at": at, "ended_at": at + timedelta(seconds=5), "run_id": "run-1", **changes,
-    }  # fmt: skip
+        "trajectory_id": name,
+        "task_id": task["task_id"],
+        "domain": task["domain"],
+        "world": task["world"],
+        "level": 1,
+        "instruction": task["instruction"],
+        "source": "rollout",
+        "author": "model",
+        "sample": 0,
+        "policy_version": "d0base",
+        "status": "completed",
+        "error": None,
+        "steps": 3,
+        "reward": 1.0,
+        "final_state": "{}",
+        "started_at": at,
+        "ended_at": at + timedelta(seconds=5),
+        "run_id": "run-1",
+        **changes,
+    }
 
 
 def task(name: str, domain: str, world: str, split: str = "train") -> dict:
     words = {"tiles": "Clear the red tile", "merge": "Reach 64", "shop": "Buy the blue mug", "settings": "Turn on sync"}
     return {
-        "task_id": name, "domain": domain, "world": world, "template": "one", "level": 1, "seed": 3,
-        "instruction": words[world], "params": "{}", "max_steps": 8, "split": split, "verifier": world,
-        "threshold": 1.0, "checksum": "c",
-    }  # fmt: skip
+        "task_id": name,
+        "domain": domain,
+        "world": world,
+        "template": "one",
+        "level": 1,
+        "seed": 3,
+        "instruction": words[world],
+        "params": "{}",
+        "max_steps": 8,
+        "split": split,
+        "verifier": world,
+        "threshold": 1.0,
+        "checksum": "c",
+    }
 
 
 def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samples: int = 4) -> None:
@@ -122,22 +159,35 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
         at = START + timedelta(days=k, seconds=9 * n)
         good = rng.random() < 0.15 + 0.17 * k
         row = trajectory(
-            f"t{k}{n:04d}", train[n // samples], at=at, sample=n % samples, policy_version=policy,
-            reward=float(good), steps=2 + n % 4, run_id=f"run-{k}",
+            f"t{k}{n:04d}",
+            train[n // samples],
+            at=at,
+            sample=n % samples,
+            policy_version=policy,
+            reward=float(good),
+            steps=2 + n % 4,
+            run_id=f"run-{k}",
             status="completed" if good or n % 3 else "truncated",
-        )  # fmt: skip
+        )
         if n == 1:
             row |= {"status": "crashed", "error": "EnvTimeout: the page did not answer in 10 s", "reward": None}
         rolled.append(row)
         if row["status"] in ("completed", "truncated"):
             scores.append(
-                {"trajectory_id": row["trajectory_id"], "scorer": "verifier:shop", "score": row["reward"],
-                 "threshold": 1.0, "v": good, "detail": ""}
-            )  # fmt: skip
+                {
+                    "trajectory_id": row["trajectory_id"],
+                    "scorer": "verifier:shop",
+                    "score": row["reward"],
+                    "threshold": 1.0,
+                    "v": good,
+                    "detail": "",
+                }
+            )
     steps = [
         step(row, n, total=row["steps"], kind="finished" if n == row["steps"] - 1 else _KINDS[n % 5])
-        for row in rolled for n in range(row["steps"])
-    ]  # fmt: skip
+        for row in rolled
+        for n in range(row["steps"])
+    ]
     wrong = next(row for row in steps if row["trajectory_id"] == f"t{k}0002")
     wrong["logprobs"] = wrong["logprobs"][:-1]
     write(ws, "trajectories", k, "rollout", rolled)
@@ -162,14 +212,30 @@ def _ingest(ws: Workspace, k: int) -> None:
     write(ws, "events", k, "ingest", [])
     said = ("um so i click the uh add button", "I click the Add button.")
     write(
-        ws, "thoughts", k, "ingest",
+        ws,
+        "thoughts",
+        k,
+        "ingest",
         [
-            {"trajectory_id": row["trajectory_id"], "utterance": n, "start_s": 1.4 * n, "end_s": 1.4 * n + 1.1,
-             "asr_text": said[0], "text": said[1], "words": [], "step": n, "alignment_score": 0.9 - 0.1 * n,
-             "recognizer": "pocketsphinx", "refined_by": "rules", "confidence": 0.95 - 0.2 * n, "doubtful": n == 2}
-            for row in rows[:2] for n in range(3)
+            {
+                "trajectory_id": row["trajectory_id"],
+                "utterance": n,
+                "start_s": 1.4 * n,
+                "end_s": 1.4 * n + 1.1,
+                "asr_text": said[0],
+                "text": said[1],
+                "words": [],
+                "step": n,
+                "alignment_score": 0.9 - 0.1 * n,
+                "recognizer": "pocketsphinx",
+                "refined_by": "rules",
+                "confidence": 0.95 - 0.2 * n,
+                "doubtful": n == 2,
+            }
+            for row in rows[:2]
+            for n in range(3)
         ],
-    )  # fmt: skip
+    )
     figures = [
         metrics.row("word_error_rate", 0.14),
         metrics.row("alignment_accuracy", 0.92, n=6),
@@ -186,9 +252,10 @@ def outgoing(ws: Workspace, k: int) -> None:
     for stage, parents, stores in (
         ("ct", [begun], [lineage.dataset("ct", n) for n in range(1, k + 1)]),
         ("sft", [f"{here}/ct"], [lineage.dataset("sft", n) for n in range(max(1, k - 1), k + 1)]),
-        ("rl-games", [f"{here}/sft"], []), ("rl-sites", [f"{here}/sft"], []),
+        ("rl-games", [f"{here}/sft"], []),
+        ("rl-sites", [f"{here}/sft"], []),
         ("merge", [f"{here}/rl-games", f"{here}/rl-sites"], []),
-    ):  # fmt: skip
+    ):
         name = "merged" if stage == "merge" else stage
         write(
             ws, "lineage", k, stage, lineage.trained(f"{here}/{name}", f"d{k}{name}", parents=parents, datasets=stores)
@@ -196,9 +263,11 @@ def outgoing(ws: Workspace, k: int) -> None:
         rows = []
         if stage in ("ct", "sft"):
             rows = [
-                metrics.row("loss", (1.6 if stage == "ct" else 1.1) / k * math.exp(-n / 25) + 0.2 + 0.05 * rng.random(),
-                            step=n) for n in range(0, 47, 2)
-            ]  # fmt: skip
+                metrics.row(
+                    "loss", (1.6 if stage == "ct" else 1.1) / k * math.exp(-n / 25) + 0.2 + 0.05 * rng.random(), step=n
+                )
+                for n in range(0, 47, 2)
+            ]
         if stage.startswith("rl"):
             domain = stage.removeprefix("rl-")
             rows = rl_metrics(domain, k, rng)
@@ -220,9 +289,22 @@ def outgoing(ws: Workspace, k: int) -> None:
     write(ws, "steps", k, "evaluate", [step(episode, n, total=3) for n in range(3)])
     write(ws, "images", k, "evaluate", [image_row(n) for n in range(3)])
     write(ws, "tasks", k, "evaluate", [task(f"fresh{k}", "games", "tiles", "eval")])
-    write(ws, "scores", k, "evaluate", [{
-        "trajectory_id": f"e{k}", "scorer": "verifier:tiles", "score": 1.0, "threshold": 1.0, "v": True, "detail": "",
-    }])  # fmt: skip
+    write(
+        ws,
+        "scores",
+        k,
+        "evaluate",
+        [
+            {
+                "trajectory_id": f"e{k}",
+                "scorer": "verifier:tiles",
+                "score": 1.0,
+                "threshold": 1.0,
+                "v": True,
+                "detail": "",
+            }
+        ],
+    )
     rivals.write(ws, k, "synthetic", {f"d{k}merged": {"held00": 1.0}})
     promoted = k != 3
     before = manifest.read_promotion(ws, k - 1)
@@ -236,9 +318,17 @@ def outgoing(ws: Workspace, k: int) -> None:
     _metrics(ws, k, "promote", [metrics.row("promoted", promoted)], 0.3)
     at = START + timedelta(days=k)
     run = {
-        "run_id": f"run-{k}", "parent_id": None, "kind": "flow", "name": f"{label(k)} rollout", "state": "COMPLETED",
-        "attempts": 1, "started_at": at, "ended_at": at, "seconds": 61.0, "parameters": "{}",
-    }  # fmt: skip
+        "run_id": f"run-{k}",
+        "parent_id": None,
+        "kind": "flow",
+        "name": f"{label(k)} rollout",
+        "state": "COMPLETED",
+        "attempts": 1,
+        "started_at": at,
+        "ended_at": at,
+        "seconds": 61.0,
+        "parameters": "{}",
+    }
     write(ws, "runs", k, "runs", [run])
     _metrics(ws, k, "runs", [], 0.1)
 
@@ -249,14 +339,27 @@ def rl_metrics(domain: str, k: int, rng: random.Random, steps: int = 8) -> list[
     for n in range(1, steps + 1):
         at = n / steps
         shape = {
-            "reward": 0.2 + 0.12 * k + 0.3 * at, "success": 0.15 + 0.1 * k + 0.35 * at, "entropy": 0.9 - 0.4 * at,
-            "kl": 0.001 + 0.002 * at, "mismatch": 3e-6, "clip_fraction": 0.01 + 0.03 * at,
-            "value_loss": 0.3 * math.exp(-n / 4), "explained_variance": 0.2 + 0.4 * at, "think_length": 9 - 2 * at,
-            "response_length": 24 - 3 * at, "rounds": 5 - at, "length_consumed": 3.5 + 0.5 * at,
-            "length_in_flight": 6 - at, "staleness_mean": 0.4 + 0.3 * at, "staleness_max": 2, "utilisation": 0.8,
-            "curriculum_informative": 0.5 + 0.2 * at, "curriculum_always": 0.1 + 0.3 * at,
-            "curriculum_never": 0.5 - 0.3 * at, "curriculum_level": 1 + round(at),
-        }  # fmt: skip
+            "reward": 0.2 + 0.12 * k + 0.3 * at,
+            "success": 0.15 + 0.1 * k + 0.35 * at,
+            "entropy": 0.9 - 0.4 * at,
+            "kl": 0.001 + 0.002 * at,
+            "mismatch": 3e-6,
+            "clip_fraction": 0.01 + 0.03 * at,
+            "value_loss": 0.3 * math.exp(-n / 4),
+            "explained_variance": 0.2 + 0.4 * at,
+            "think_length": 9 - 2 * at,
+            "response_length": 24 - 3 * at,
+            "rounds": 5 - at,
+            "length_consumed": 3.5 + 0.5 * at,
+            "length_in_flight": 6 - at,
+            "staleness_mean": 0.4 + 0.3 * at,
+            "staleness_max": 2,
+            "utilisation": 0.8,
+            "curriculum_informative": 0.5 + 0.2 * at,
+            "curriculum_always": 0.1 + 0.3 * at,
+            "curriculum_never": 0.5 - 0.3 * at,
+            "curriculum_level": 1 + round(at),
+        }
         for name, value in shape.items():
             noise = 0 if name in ("staleness_max", "curriculum_level") else 0.12 * value * (rng.random() - 0.5)
             rows.append(metrics.row(name, value + noise, domain=domain, step=n))
@@ -273,12 +376,20 @@ def rl_curriculum(domain: str, k: int) -> list[dict]:
     share = {"": 0.34, "level not reached": 0.04, "always solved": 0.1, "never solved": 0.09}
     return [
         {
-            "task_id": f"i{k}-task{n:02d}", "domain": domain, "world": WORLDS[domain][n % 2], "template": "one",
-            "level": 1, "groups": 3 - n % 3, "successes": won, "episodes": 0.0 if why == above[0] else 4.0,
-            "chance": share[why], "relative": 6 * share[why], "reason": why,
+            "task_id": f"i{k}-task{n:02d}",
+            "domain": domain,
+            "world": WORLDS[domain][n % 2],
+            "template": "one",
+            "level": 1,
+            "groups": 3 - n % 3,
+            "successes": won,
+            "episodes": 0.0 if why == above[0] else 4.0,
+            "chance": share[why],
+            "relative": 6 * share[why],
+            "reason": why,
         }
         for n, (why, won) in enumerate(fates)
-    ]  # fmt: skip
+    ]
 
 
 def _metrics(ws: Workspace, k: int, stage: str, rows: list[dict], seconds: float) -> None:

@@ -11,9 +11,16 @@ from flywheel.agent.specimens import action as draw
 from flywheel.sandbox.inputs import InputDriver, pack, unpack
 
 NONE_OF_ITS = [
-    act.LongPress(act.Point(0.5, 0.5)), act.OpenApp("Maps"), act.PressHome(), act.PressBack(), act.Terminal("ls"),
-    act.ReadFile("a"), act.WriteFile("a", "b"), act.ListFiles("."), act.ToolCall("search"),
-]  # fmt: skip
+    act.LongPress(act.Point(0.5, 0.5)),
+    act.OpenApp("Maps"),
+    act.PressHome(),
+    act.PressBack(),
+    act.Terminal("ls"),
+    act.ReadFile("a"),
+    act.WriteFile("a", "b"),
+    act.ListFiles("."),
+    act.ToolCall("search"),
+]
 
 
 @pytest.mark.parametrize("action", NONE_OF_ITS, ids=lambda action: type(action).__name__)

@@ -50,11 +50,13 @@ def test_each_token_of_each_step_gets_an_advantage(name):
     rng, lengths, made = np.random.default_rng(0), [(3, 1), (2,), (4, 4, 4), (1,)], algorithm.find(name)
     batch = [
         Rewarded(
-            f"task{number // 2}", tuple(rng.normal(size=len(some)).tolist()), some,
+            f"task{number // 2}",
+            tuple(rng.normal(size=len(some)).tolist()),
+            some,
             tuple(rng.normal(size=n) for n in some) if made.needs_value else (),
         )
         for number, some in enumerate(lengths)
-    ]  # fmt: skip
+    ]
     found = made.advantages(batch, Rl())
     assert [tuple(map(len, one.advantages)) for one in found] == lengths
     assert [tuple(map(len, one.returns)) for one in found] == (lengths if made.needs_value else [()] * 4)
@@ -101,7 +103,9 @@ def test_a_step_makes_likelier_what_was_better(folder, name):
     # What V explains, and how far a reward reaches, are figures of algorithms that have V.
     assert ("value_loss" in figures, np.isfinite(horizon)) == (made.value is not None,) * 2
     made.version = 0  # so that the same samples are read as fresh ones
-    again, _ = step_samples([replace(e, samples=tuple(replace(s, version=9) for s in e.samples)) for e in batch], made, rl)
+    again, _ = step_samples(
+        [replace(e, samples=tuple(replace(s, version=9) for s in e.samples)) for e in batch], made, rl
+    )
     moved = [(one.advantages * (two.proximal - one.old_logprobs)).sum() for one, two in zip(cut, again, strict=True)]
     assert sum(moved) > 0
 
@@ -112,14 +116,26 @@ def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatc
     scores = np.random.default_rng(0)  # so that trajectories of one task differ
     monkeypatch.setattr(verifiers, "score", lambda task, state: float(scores.random()))
     rl = {
-        "algorithm": "rloo", "steps": 2, "tasks_per_step": 2, "samples": 2, "actor_lr": 1e-3, "max_staleness": 0,
-        "format_penalty": 0.1, "length_buffer": 2, "processes": processes,
-    }  # fmt: skip
+        "algorithm": "rloo",
+        "steps": 2,
+        "tasks_per_step": 2,
+        "samples": 2,
+        "actor_lr": 1e-3,
+        "max_staleness": 0,
+        "format_penalty": 0.1,
+        "length_buffer": 2,
+        "processes": processes,
+    }
     done = train_rl(
-        folder, tmp_path / "out", "games", [task(number, max_steps=2) for number in range(4)],
-        settings=settings(rl=rl, policy={"max_new_tokens": 9, "timeout_s": 60}), iteration=1,
-        state_folder=tmp_path / "state", open_sandbox=Lamps.open,
-    )  # fmt: skip
+        folder,
+        tmp_path / "out",
+        "games",
+        [task(number, max_steps=2) for number in range(4)],
+        settings=settings(rl=rl, policy={"max_new_tokens": 9, "timeout_s": 60}),
+        iteration=1,
+        state_folder=tmp_path / "state",
+        open_sandbox=Lamps.open,
+    )
     assert [row["step"] for row in done.curve] == [1, 2]  # no step 0: there is no V to pretrain
     assert all("value_loss" not in row and "horizon" not in row for row in done.curve)
     before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "out"))

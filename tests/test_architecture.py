@@ -13,13 +13,24 @@ LAYERS = (
     ("report",),
     ("preflight", "stages"),
     (
-        "recording", "training", "evaluation", "store", "rollout", "scoring", "synthesis", "sandbox", "worlds",
-        "policy", "agent", "frozen", "pipeline",
+        "recording",
+        "training",
+        "evaluation",
+        "store",
+        "rollout",
+        "scoring",
+        "synthesis",
+        "sandbox",
+        "worlds",
+        "policy",
+        "agent",
+        "frozen",
+        "pipeline",
     ),
     ("reward",),  # what V is: environments ask it, and it knows none of them
     ("language_model", "local_server", "run_lock", "workspace", "settings", "progress"),
     ("schema", "errors", "secret", "settings_faults", "settings_earlier", "yaml_text"),
-)  # fmt: skip
+)
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 

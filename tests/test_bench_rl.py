@@ -35,10 +35,19 @@ def result(variant: str, seed: int, gain: float) -> dict:
         return {"greedy": measured, "sampled": measured}
 
     return {
-        "variant": variant, "seed": seed, "rl": {"temperature": 0.7}, "minutes": 20,
-        "steps": 50 + seed, "n": 200, "threads": 2, "at_once": 1,
-        "before": side(0.4), "after": side(0.4 + gain), "gain": gain, "gain_greedy": gain / 2,
-    }  # fmt: skip
+        "variant": variant,
+        "seed": seed,
+        "rl": {"temperature": 0.7},
+        "minutes": 20,
+        "steps": 50 + seed,
+        "n": 200,
+        "threads": 2,
+        "at_once": 1,
+        "before": side(0.4),
+        "after": side(0.4 + gain),
+        "gain": gain,
+        "gain_greedy": gain / 2,
+    }
 
 
 def keep(out, found: dict, curve: int = 0) -> None:
@@ -73,9 +82,12 @@ def test_each_variant_leaves_out_one_part():
         for name in run.VARIANTS
     }
     assert left_out == {
-        "full": set(), "no-value-pretraining": {"value_pretraining_steps"}, "fixed-lambda": {"lambda_policy"},
-        "no-clip-higher": {"eps_high"}, "grpo": {"algorithm"},
-    }  # fmt: skip
+        "full": set(),
+        "no-value-pretraining": {"value_pretraining_steps"},
+        "fixed-lambda": {"lambda_policy"},
+        "no-clip-higher": {"eps_high"},
+        "grpo": {"algorithm"},
+    }
     assert run.settings("full", 3).seed == 3
 
 

@@ -23,8 +23,10 @@ def test_the_held_out_sentences_are_three_kinds_of_sixty_and_not_what_the_langua
     made = {" ".join(sentence) for sentence in sentences()}
     held_out, tuned = speech.sentences(), {text for _, text in speech.sentences(speech.TUNING)}
     assert {kind: sum(kind == one for one, _ in held_out) for kind in ("plain", "interfaces", "aloud")} == {
-        "plain": 60, "interfaces": 60, "aloud": 60,
-    }  # fmt: skip
+        "plain": 60,
+        "interfaces": 60,
+        "aloud": 60,
+    }
     assert len({text for _, text in held_out} - made - tuned) == 180
     assert all(text == text.lower() and text.replace(" ", "").isalpha() for _, text in held_out)
 

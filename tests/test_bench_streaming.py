@@ -20,9 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import streaming
 import streaming_world
 
-OPTIONS = argparse.Namespace(
-    tasks=400, median=2, tail=8.5, steps=2, environments=4, batch=4, latency=0.0, staleness=8
-)  # fmt: skip
+OPTIONS = argparse.Namespace(tasks=400, median=2, tail=8.5, steps=2, environments=4, batch=4, latency=0.0, staleness=8)
 
 
 def side(rate: float, utilisation: float, final: float) -> streaming.Side:

@@ -21,9 +21,7 @@ def test_a_game_is_won_repeated_and_not_won_by_chance(capsys):
     only = ["oracle_games", "random_success", "replay_identical", "levels"]
     assert bench.run("worlds", ["--worlds", "shapes", "--levels", "4", *FEW, "--only", *only]) == 0
     rows = lines(capsys)
-    assert set(rows) == {
-        "oracle_games", "random_success", "replay_identical", "levels_a_second", "levels_distinct",
-    }  # fmt: skip
+    assert set(rows) == {"oracle_games", "random_success", "replay_identical", "levels_a_second", "levels_distinct"}
     assert rows["oracle_games"]["by_world"] == {"shapes": 1.0}
     assert rows["replay_identical"]["ours"] == rows["levels_distinct"]["ours"] == 1.0
 

@@ -188,11 +188,18 @@ async def test_text_is_found(stage):
     assert {"page", "find bar", "find field", "find next", "find previous", "find close"} <= set(bar)
     assert await tab.screenshot() != plain
     for action, there in (
-        (Type("pear"), ["pear", False]), (key("enter"), ["Pear", True]), (key("enter"), ["pear", False]),
-        (key("shift+enter"), ["Pear", True]), (key("f3"), ["pear", False]), (key("ctrl+shift+g"), ["Pear", True]),
-        (middle(bar["find next"]), ["pear", False]), (middle(bar["find previous"]), ["Pear", True]),
-        (Type("s"), ["", True]), (key("ctrl+a"), ["", True]), (Type("plum"), ["plum", False]),
-    ):  # fmt: skip
+        (Type("pear"), ["pear", False]),
+        (key("enter"), ["Pear", True]),
+        (key("enter"), ["pear", False]),
+        (key("shift+enter"), ["Pear", True]),
+        (key("f3"), ["pear", False]),
+        (key("ctrl+shift+g"), ["Pear", True]),
+        (middle(bar["find next"]), ["pear", False]),
+        (middle(bar["find previous"]), ["Pear", True]),
+        (Type("s"), ["", True]),
+        (key("ctrl+a"), ["", True]),
+        (Type("plum"), ["plum", False]),
+    ):
         before = await tab.screenshot()
         assert await act(tab, action) == ""
         assert await tab.evaluate(found) == there, action

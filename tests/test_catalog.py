@@ -54,8 +54,17 @@ def test_iterations_tells_the_whole_turn(ws):
     assert (one["success_before"]["games"], one["success"]["games"]) == (0.2, 0.4)
     assert (two["success_before"]["sites"], two["success"]["sites"]) == (0.5, 0.75)
     assert (two["promoted"], two["model"]) == (True, "models/iteration=002/merged")
-    assert one["minutes"] == pytest.approx(sum(r["value"] for r in ask(ws, """
-        SELECT value FROM metrics WHERE name = 'seconds' AND iteration = 1""")) / 60)  # fmt: skip
+    assert one["minutes"] == pytest.approx(
+        sum(
+            r["value"]
+            for r in ask(
+                ws,
+                """
+        SELECT value FROM metrics WHERE name = 'seconds' AND iteration = 1""",
+            )
+        )
+        / 60
+    )
 
 
 def test_p_v1_counts_rollouts_alone(ws):
@@ -178,9 +187,17 @@ _ODD = """SELECT true AS b, 'nan'::DOUBLE AS f, 'inf'::DOUBLE AS g, NULL AS n, I
 def test_csv_is_as_duckdb_writes_it(ws):
     (header, row) = list(csv.reader(io.StringIO(catalog.render(catalog.query(ws, _ODD), "csv"))))
     assert dict(zip(header, row, strict=True)) == {
-        "b": "true", "f": "nan", "g": "inf", "n": "", "i": "1 day", "l": "[1.5, nan]", "s": "{'x': 2026-01-02}",
-        "o": "<1 bytes>", "t": "2026-01-02 03:04:05+00", "q": 'a,"b"',
-    }  # fmt: skip
+        "b": "true",
+        "f": "nan",
+        "g": "inf",
+        "n": "",
+        "i": "1 day",
+        "l": "[1.5, nan]",
+        "s": "{'x': 2026-01-02}",
+        "o": "<1 bytes>",
+        "t": "2026-01-02 03:04:05+00",
+        "q": 'a,"b"',
+    }
 
 
 def test_json_is_json(ws):
@@ -242,9 +259,14 @@ def test_columns_that_older_files_lack_have_the_type_of_the_schema(tmp_path, mon
     """A number stays a number: text would sort 10 before 9 and refuse a sum."""
     ws = Workspace(tmp_path)
     lacking = {
-        "prompt_tokens": "INTEGER", "x": "DOUBLE", "token_ids": "INTEGER[]", "logprobs": "FLOAT[]",
-        "terminated": "BOOLEAN", "started_at": "TIMESTAMP WITH TIME ZONE", "memory": "VARCHAR",
-    }  # fmt: skip
+        "prompt_tokens": "INTEGER",
+        "x": "DOUBLE",
+        "token_ids": "INTEGER[]",
+        "logprobs": "FLOAT[]",
+        "terminated": "BOOLEAN",
+        "started_at": "TIMESTAMP WITH TIME ZONE",
+        "memory": "VARCHAR",
+    }
     monkeypatch.setitem(ADDED, "steps", tuple(lacking))
     row = {"trajectory_id": "t", "step": 0, "prompt_tokens": 9, "x": 0.5, "token_ids": [3], "terminated": True}
     path = ws.resolve(partitions.write(ws, "steps", 1, "rollout", [row]).parts[0].path)

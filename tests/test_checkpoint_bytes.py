@@ -19,9 +19,11 @@ from flywheel.synthesis.pages import make_task
 from flywheel.synthesis.tasks import to_row
 
 ACTIONS = (Hotkey(("left",)), Type("red"), Click(Point(0.1, 0.3)), Wait())
-PAGE = "<canvas width=200 height=200></canvas><script>let n = 0; onclick = () => { n += 1; }; setInterval(() => {" \
-       "const pen = document.querySelector('canvas').getContext('2d'); pen.fillStyle = `hsl(${n * 40} 80% 50%)`;" \
-       "pen.fillRect(Math.random() * 180, Math.random() * 180, 20, 20) }, 30)</script>"  # fmt: skip
+PAGE = (
+    "<canvas width=200 height=200></canvas><script>let n = 0; onclick = () => { n += 1; }; setInterval(() => {"
+    "const pen = document.querySelector('canvas').getContext('2d'); pen.fillStyle = `hsl(${n * 40} 80% 50%)`;"
+    "pen.fillRect(Math.random() * 180, Math.random() * 180, 20, 20) }, 30)</script>"
+)
 ELSEWHERE = """
 import asyncio, json, sys
 from pathlib import Path
@@ -56,9 +58,14 @@ def digests(results):
 def _page(folder):
     (folder / "index.html").write_text(PAGE)
     said = {
-        "name": "sparks", "title": "Sparks", "folder": ".", "instruction": "Click.", "reward": "n", "success": 9,
+        "name": "sparks",
+        "title": "Sparks",
+        "folder": ".",
+        "instruction": "Click.",
+        "reward": "n",
+        "success": 9,
         "max_steps": 9,
-    }  # fmt: skip
+    }
     (folder / "page.yaml").write_text(yaml.safe_dump(said))
     return make_task(manifests.load(folder / "page.yaml"), "page", 5, "eval")
 
@@ -77,9 +84,13 @@ async def test_another_process_goes_on_from_the_bytes(tmp_path, project, world):
                 here.append(await env.step(action))
     asked = {"task": to_row(task), "checkpoint": kept.hex(), "folder": str(tmp_path), "count": len(here) - 1}
     there = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", ELSEWHERE, cwd=project / "tests", stdin=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-c",
+        ELSEWHERE,
+        cwd=project / "tests",
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     said, _ = await there.communicate(json.dumps(asked).encode())
     assert there.returncode == 0
     assert json.loads(said) == digests(here)

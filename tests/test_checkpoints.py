@@ -223,18 +223,17 @@ BROKEN = {
     "config is no JSON": (lambda f: (f / "config.json").write_text("{'a'"), r"config\.json is not JSON"),
     "config is a list": (lambda f: (f / "config.json").write_text("[1]"), r"config\.json is not a JSON object"),
     "config is binary": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), r"config\.json is not JSON"),
-    "config of other shapes": (
-        lambda f: edit(f, "config.json", intermediate_size=98), "cannot be loaded",
-    ),
+    "config of other shapes": (lambda f: edit(f, "config.json", intermediate_size=98), "cannot be loaded"),
     "config of a larger model": (lambda f: edit(f, "config.json", num_hidden_layers=99), r"the weights have [\d,]+ n"),
     "a missing shard": (remove_shard, r"the shard model-00002-of-\d+\.safetensors is missing"),
     "a shard cut off": (cut_shard, r"model-00003-of-\d+\.safetensors is cut off: it has \d+ bytes of \d+"),
     "a shard of garbage": (garble_shard, r"model-00001-of-\d+\.safetensors is not a safetensors file"),
     "a missing tensor": (drop_a_tensor, r"the weights lack .*k_proj\.weight"),
     "an index of nothing": (
-        lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {}}'), "names no shards",
+        lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {}}'),
+        "names no shards",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -274,25 +273,24 @@ MISFITS = {
     "too many tokens": (swap_tokenizer, "ids reach 813, the model has 800 embeddings"),
     "no template": (without_template, "no chat template"),
     "a broken template": (
-        lambda f: edit(f, "tokenizer_config.json", chat_template="{% for %}"), "chat template cannot be loaded",
+        lambda f: edit(f, "tokenizer_config.json", chat_template="{% for %}"),
+        "chat template cannot be loaded",
     ),
     "a template that forgets screens": (
-        lambda f: edit(f, "tokenizer_config.json", chat_template="{{ messages|length }}"), "1 screens make 0 image",
+        lambda f: edit(f, "tokenizer_config.json", chat_template="{{ messages|length }}"),
+        "1 screens make 0 image",
     ),
     "another image token": (lambda f: edit(f, "config.json", image_token_id=799), "make 0 image tokens .id 799"),
     "another patch": (lambda f: edit(f, "preprocessor_config.json", patch_size=16), "has patch_size 16, the model 14"),
-    "no sizes": (
-        lambda f: edit(f, "preprocessor_config.json", do_resize=False), "says no sizes",
-    ),
+    "no sizes": (lambda f: edit(f, "preprocessor_config.json", do_resize=False), "says no sizes"),
     "settings are no JSON": (
-        lambda f: (f / "preprocessor_config.json").write_text("{"), r"preprocessor_config\.json cannot be loaded",
+        lambda f: (f / "preprocessor_config.json").write_text("{"),
+        r"preprocessor_config\.json cannot be loaded",
     ),
     "no settings": (lambda f: (f / "preprocessor_config.json").unlink(), r"no preprocessor_config\.json"),
     "a tokeniser of garbage": (lambda f: (f / "tokenizer.json").write_text("[]"), "tokeniser cannot be loaded"),
-    "no tokeniser": (
-        lambda f: [(f / n).unlink() for n in ("tokenizer.json", "merges.txt")], r"no tokenizer\.json",
-    ),
-}  # fmt: skip
+    "no tokeniser": (lambda f: [(f / n).unlink() for n in ("tokenizer.json", "merges.txt")], r"no tokenizer\.json"),
+}
 
 
 @pytest.mark.parametrize("name", MISFITS)

@@ -85,11 +85,16 @@ async def started():
 @pytest_asyncio.fixture(loop_scope="module")
 async def env(started):
     pages = {
-        "still": _page(), "replayed": _page(),
+        "still": _page(),
+        "replayed": _page(),
         "ticking": _page("setInterval(() => { count += 100; draw(); }, 70);"),
-        "forgetful": html(_PAGE.replace("({ count, said } = state)", "count = state.count").replace("TIMER", "")
-                          .replace("SET", "").replace("CHANCE", "0")),
-    }  # fmt: skip
+        "forgetful": html(
+            _PAGE.replace("({ count, said } = state)", "count = state.count")
+            .replace("TIMER", "")
+            .replace("SET", "")
+            .replace("CHANCE", "0")
+        ),
+    }
     with Site(pages) as site:
         tab = await started.open_tab(200, 200)
         made = BrowserEnv(tab, _Source(site), SETTINGS)

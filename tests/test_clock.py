@@ -111,8 +111,10 @@ async def test_the_date_goes_on_over_documents_and_chance_does_not_repeat(stage)
     await tab.observe(300)
     await act(tab, at(30, 40), 50)
     assert await tab.evaluate("[location.pathname, Date.now() - Date.UTC(2026, 0, 1, 9), performance.now()]") == [
-        "/p/second", 350, 50,
-    ]  # fmt: skip
+        "/p/second",
+        350,
+        50,
+    ]
     assert tab.time == 350
     assert await tab.evaluate("Math.random()") != first
     assert await tab.evaluate("sessionStorage.length") == 0, "what is handed on is not left lying"

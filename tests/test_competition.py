@@ -43,7 +43,7 @@ def played(monkeypatch) -> list[tuple[str, int]]:
                 for number, task in enumerate(tasks)
             ],
             "around": {},
-        }  # fmt: skip
+        }
 
     @asynccontextmanager
     async def no_sandbox(*_):

@@ -108,9 +108,15 @@ async def test_levels_do_not_repeat_and_any_integer_is_a_seed(template):
 
 async def test_numbers_and_days_are_spelt():
     assert {n: spell(n) for n in (0, 7, 13, 20, 42, 100, 305, 999)} == {
-        0: "zero", 7: "seven", 13: "thirteen", 20: "twenty", 42: "forty two", 100: "one hundred",
-        305: "three hundred five", 999: "nine hundred ninety nine",
-    }  # fmt: skip
+        0: "zero",
+        7: "seven",
+        13: "thirteen",
+        20: "twenty",
+        42: "forty two",
+        100: "one hundred",
+        305: "three hundred five",
+        999: "nine hundred ninety nine",
+    }
     assert len({spell(number) for number in range(1000)}) == 1000
     said = {1: "first", 2: "second", 12: "twelfth", 14: "fourteenth", 20: "twentieth", 23: "twenty third"}
     assert {number: day(number) for number in said} == said
@@ -135,9 +141,21 @@ async def test_its_expert_wins_each_page_and_says_why(experts, family):
 
 
 ODD = [
-    ("toggle", 3), ("type_word", 3), ("slider", 3), ("copy_paste", 2), ("scroll_box", 2), ("menu", 3), ("hold_key", 1),
-    ("wait", 1), ("select", 2), ("reorder", 3), ("form", 2), ("info", 1), ("drag_box", 3), ("tab", 2),
-]  # fmt: skip
+    ("toggle", 3),
+    ("type_word", 3),
+    ("slider", 3),
+    ("copy_paste", 2),
+    ("scroll_box", 2),
+    ("menu", 3),
+    ("hold_key", 1),
+    ("wait", 1),
+    ("select", 2),
+    ("reorder", 3),
+    ("form", 2),
+    ("info", 1),
+    ("drag_box", 3),
+    ("tab", 2),
+]
 
 
 @pytest.mark.parametrize(("template", "level"), ODD)
@@ -202,7 +220,7 @@ async def test_a_click_is_not_a_double_click_nor_a_right_click(pool):
         other = {LeftDouble: RightSingle, RightSingle: LeftDouble}[action]
         results = await at_work(
             pool, dataclasses.replace(task, max_steps=9), on(goal), on(goal, other), on(goal, action)
-        )  # fmt: skip
+        )
         assert [result.terminated for result in results] == [False, False, False, True]
         assert results[-1].reward == 1.0
 
@@ -289,10 +307,18 @@ async def test_actions_beside_everything_change_nothing(pool):
         task = task_of(template, 1, max_steps=50)
         edge = Point(0.001, 0.999), Point(0.999, 0.999)
         beside = [
-            *map(Click, edge), Drag(*edge), LeftDouble(edge[0]), RightSingle(edge[1]), Click(Point(1.5, 2)),
-            Drag(Point(0.5, 0.5), Point(-1, 3)), Scroll(Point(0.5, 0.5), "down"), Hotkey(("f5",)),
-            Hotkey(("ctrl", "q")), Type("Hello <b>there</b>\n"), Hotkey(("left",)),
-        ]  # fmt: skip
+            *map(Click, edge),
+            Drag(*edge),
+            LeftDouble(edge[0]),
+            RightSingle(edge[1]),
+            Click(Point(1.5, 2)),
+            Drag(Point(0.5, 0.5), Point(-1, 3)),
+            Scroll(Point(0.5, 0.5), "down"),
+            Hotkey(("f5",)),
+            Hotkey(("ctrl", "q")),
+            Type("Hello <b>there</b>\n"),
+            Hotkey(("left",)),
+        ]
         async with pool.env() as env:
             first = await env.reset(task, task.seed)
             for action in beside:

@@ -40,9 +40,16 @@ async def stage():
 # The bench operates all of them in both ways; here is one of each that has a way of its own.
 _FEW = ("select", "color", "date", "suggestions")
 _MORE = (
-    *_FEW, "select in a frame of another origin", "select in a closed shadow tree", "select by showPicker",
-    "select in a shadow tree that was sent", "select in a dialog", "select drawn by the page", "week", "date and time",
-)  # fmt: skip
+    *_FEW,
+    "select in a frame of another origin",
+    "select in a closed shadow tree",
+    "select by showPicker",
+    "select in a shadow tree that was sent",
+    "select in a dialog",
+    "select drawn by the page",
+    "week",
+    "date and time",
+)
 
 
 @in_one_loop

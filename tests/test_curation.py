@@ -17,11 +17,17 @@ from flywheel.sandbox.env import Observation, StepResult, Task
 def steps(*screens: str, action: str = "click(point='<point>10 20</point>')", thought: str = "I click."):
     return [
         Step(
-            "t1", number, "human", thought, action=action, raw_text=f"Thought: {thought}\nAction: {action}",
-            image_sha256=screen, terminated=number == len(screens) - 1,
+            "t1",
+            number,
+            "human",
+            thought,
+            action=action,
+            raw_text=f"Thought: {thought}\nAction: {action}",
+            image_sha256=screen,
+            terminated=number == len(screens) - 1,
         )
         for number, screen in enumerate(screens)
-    ]  # fmt: skip
+    ]
 
 
 def check(rows, images="abcdef", status="completed", max_steps=8):
@@ -59,9 +65,11 @@ def test_remarks_are_for_the_reviewer():
     found = check(rows, status="truncated", max_steps=3)
     assert found.accepted
     assert found.remarks == (
-        "the annotator did not reach an end", "4 steps, where the task allows the agent 3",
-        "steps that changed nothing: 0", "1 of 4 steps have no thought",
-    )  # fmt: skip
+        "the annotator did not reach an end",
+        "4 steps, where the task allows the agent 3",
+        "steps that changed nothing: 0",
+        "1 of 4 steps have no thought",
+    )
 
 
 def test_a_fingerprint_is_of_the_content_not_of_the_words():

@@ -80,8 +80,12 @@ def test_tasks_always_or_never_solved_come_less_and_say_so():
     assert chance["k000"] < chance["k002"] / 2
     assert chance["k001"] < chance["k002"] / 2
     reasons = {row["task_id"]: row["reason"] for row in curriculum.table()}
-    assert reasons == {"k000": "always solved", "k001": "never solved", **dict.fromkeys(("k002", "k003", "k004"), ""),
-                       "k005": ""}  # fmt: skip
+    assert reasons == {
+        "k000": "always solved",
+        "k001": "never solved",
+        **dict.fromkeys(("k002", "k003", "k004"), ""),
+        "k005": "",
+    }
     counted = Counter(draws(curriculum, 600))
     assert all(abs(counted[name] - 600 * share) <= 2 for name, share in chance.items())
     found = curriculum.figures()
@@ -138,9 +142,10 @@ def test_a_group_of_which_every_environment_crashed_teaches_nothing():
     assert curriculum.state_dict() == before
 
 
-@pytest.mark.parametrize(("task_id", "scores", "successes"), [
-    ("k009", [1.0], [True]), ("k000", [float("nan")], [False]), ("k000", [1.0, 0.0], [True]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task_id", "scores", "successes"),
+    [("k009", [1.0], [True]), ("k000", [float("nan")], [False]), ("k000", [1.0, 0.0], [True])],
+)
 def test_outcomes_that_cannot_be(task_id, scores, successes):
     curriculum = Curriculum([make(0)], RL, seed=0)
     with pytest.raises(TrainingError, match=f"curriculum, task {task_id}"):

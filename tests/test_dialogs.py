@@ -53,14 +53,25 @@ def on(seen: dict, name: str) -> Click:
 
 
 # -- seen and answered ---
-@pytest.mark.parametrize(("call", "answer", "told"), [
-    ("alert('hello')", "ok", None), ("alert('hello')", ENTER, None), ("alert('hello')", ESCAPE, None),
-    ("confirm('sure?')", "ok", True), ("confirm('sure?')", "cancel", False), ("confirm('sure?')", ESCAPE, False),
-    ("prompt('name?', 'me')", "ok", "me"), ("prompt('name?', 'me')", "cancel", None),
-    ("prompt('name?', 'me')", ENTER, "me"), ("prompt('name?', 'me')", ESCAPE, None),
-    ("prompt('name?', 'me')", Type("you\n"), "you"), ("prompt('name?')", ENTER, ""), ("prompt()", Type("a\n"), "a"),
-    ("confirm('sure?')", Hotkey(("space",)), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "answer", "told"),
+    [
+        ("alert('hello')", "ok", None),
+        ("alert('hello')", ENTER, None),
+        ("alert('hello')", ESCAPE, None),
+        ("confirm('sure?')", "ok", True),
+        ("confirm('sure?')", "cancel", False),
+        ("confirm('sure?')", ESCAPE, False),
+        ("prompt('name?', 'me')", "ok", "me"),
+        ("prompt('name?', 'me')", "cancel", None),
+        ("prompt('name?', 'me')", ENTER, "me"),
+        ("prompt('name?', 'me')", ESCAPE, None),
+        ("prompt('name?', 'me')", Type("you\n"), "you"),
+        ("prompt('name?')", ENTER, ""),
+        ("prompt()", Type("a\n"), "a"),
+        ("confirm('sure?')", Hotkey(("space",)), True),
+    ],
+)
 async def test_a_dialog_is_seen_and_answered(stage, call, answer, told):
     tab = await stage.open(asks(f"told.push({call} ?? null)"))
     before = await tab.screenshot()
@@ -90,9 +101,16 @@ async def test_the_field_of_a_prompt_is_edited_as_any_field(stage):
     await step(tab, Hotkey(("ctrl", "c")))
     await step(tab, CLICK)
     for action in (
-        Hotkey(("end",)), Hotkey(("backspace",)), Type("日本"), Hotkey(("home",)), Hotkey(("ctrl", "v")),
-        act.Press("shift"), Hotkey(("right",)), act.Release("shift"), Hotkey(("ctrl", "x")),
-    ):  # fmt: skip
+        Hotkey(("end",)),
+        Hotkey(("backspace",)),
+        Type("日本"),
+        Hotkey(("home",)),
+        Hotkey(("ctrl", "v")),
+        act.Press("shift"),
+        Hotkey(("right",)),
+        act.Release("shift"),
+        Hotkey(("ctrl", "x")),
+    ):
         assert (await step(tab, action))[0] == "" or isinstance(action, act.Press | act.Release)
     await step(tab, ENTER)
     assert await tab.evaluate("told") == ["pastedb日本"]
@@ -104,8 +122,9 @@ async def test_the_field_of_a_prompt_is_edited_as_any_field(stage):
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (224, 224), (1280, 720)])
 @pytest.mark.parametrize("text", ["hi", "word " * 400, "x" * 3000, "日本語\n\n<b>&amp;", ""])
 async def test_whatever_it_says_its_buttons_are_in_sight(stage, width, height, text):
-    tab = await stage.open(f"<script>addEventListener('keydown', () => prompt({text!r}, {text!r}))</script>",
-                           viewport=(width, height))  # fmt: skip
+    tab = await stage.open(
+        f"<script>addEventListener('keydown', () => prompt({text!r}, {text!r}))</script>", viewport=(width, height)
+    )
     _, seen, screen = await step(tab, Type("a"))
     assert [int.from_bytes(screen[place : place + 4]) for place in (16, 20)] == [width, height]
     parts = {part["name"]: part for part in seen["elements"]}
@@ -125,10 +144,20 @@ async def test_a_long_message_is_scrolled(stage):
     assert (note, scrolled != first) == ("", True)
 
 
-@pytest.mark.parametrize("action", [
-    at(5, 195), act.Navigate("elsewhere"), NavigateBack(), Hotkey(("ctrl", "r")), Type("x"), Hotkey(("f5",)),
-    act.Scroll(Point(0.5, 0.9), "down"), act.RightSingle(Point(0.5, 0.2)), act.Drag(Point(0.1, 0.9), Point(0.9, 0.9)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "action",
+    [
+        at(5, 195),
+        act.Navigate("elsewhere"),
+        NavigateBack(),
+        Hotkey(("ctrl", "r")),
+        Type("x"),
+        Hotkey(("f5",)),
+        act.Scroll(Point(0.5, 0.9), "down"),
+        act.RightSingle(Point(0.5, 0.2)),
+        act.Drag(Point(0.1, 0.9), Point(0.9, 0.9)),
+    ],
+)
 async def test_what_is_no_answer_does_nothing_and_says_so(stage, action):
     tab = await stage.open(asks("told.push(confirm('sure?'))"))
     await step(tab, CLICK)
@@ -172,13 +201,20 @@ _SCREENS: dict[str, list[bytes]] = {}
 
 
 # -- wherever they come from ---
-@pytest.mark.parametrize("how", [
-    "setTimeout(ask, 30)", "requestAnimationFrame(ask)", "Promise.resolve().then(ask)", "fetch('nothing').then(ask)",
-    "queueMicrotask(ask)", "navigation.addEventListener('navigate', ask); location.hash = 'x'",
-    "document.body.append(Object.assign(new Image(), { onerror: ask, src: 'nothing.png' }))",
-    "const c = new MessageChannel(); c.port1.onmessage = ask; c.port2.postMessage(0)",
-    "const f = document.createElement('iframe'); document.body.append(f); f.contentWindow.eval('setTimeout')(ask)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        "setTimeout(ask, 30)",
+        "requestAnimationFrame(ask)",
+        "Promise.resolve().then(ask)",
+        "fetch('nothing').then(ask)",
+        "queueMicrotask(ask)",
+        "navigation.addEventListener('navigate', ask); location.hash = 'x'",
+        "document.body.append(Object.assign(new Image(), { onerror: ask, src: 'nothing.png' }))",
+        "const c = new MessageChannel(); c.port1.onmessage = ask; c.port2.postMessage(0)",
+        "const f = document.createElement('iframe'); document.body.append(f); f.contentWindow.eval('setTimeout')(ask)",
+    ],
+)
 async def test_a_dialog_may_come_from_anywhere(stage, how):
     tab = await stage.open(asks(f"const ask = () => {{ told.push(confirm('?')); }}; {how}"))
     assert "dialog" in (await step(tab, CLICK, 100))[1]
@@ -257,10 +293,13 @@ async def test_a_page_that_asks_a_thousand_times_is_heard_a_few(stage):
     assert seen["dialog"]["message"] == "0", "the next action is heard again"
 
 
-@pytest.mark.parametrize("script", [
-    "addEventListener('scroll', () => { alert('drawn'); told.push(1) })",
-    "new ResizeObserver(() => { if (told.push(1) > 1) alert('drawn') }).observe(p)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "script",
+    [
+        "addEventListener('scroll', () => { alert('drawn'); told.push(1) })",
+        "new ResizeObserver(() => { if (told.push(1) > 1) alert('drawn') }).observe(p)",
+    ],
+)
 async def test_a_dialog_that_opens_while_the_page_is_drawn_holds_nobody_up(stage, script):
     other = Stage(stage.chromium, stage.site)
     tab = await stage.open(
@@ -287,8 +326,11 @@ _KEEPS = asks("", "<a href=next style='font-size:60px'>go</a>") + (
 )
 
 
-@pytest.mark.parametrize("leave", [at(20, 40), act.Navigate("next"), NavigateBack(), Hotkey(("f5",))],
-                         ids=["link", "address", "back", "reload"])  # fmt: skip
+@pytest.mark.parametrize(
+    "leave",
+    [at(20, 40), act.Navigate("next"), NavigateBack(), Hotkey(("f5",))],
+    ids=["link", "address", "back", "reload"],
+)
 @pytest.mark.parametrize("stays", [True, False])
 async def test_a_page_asks_before_it_is_left(stage, leave, stays):
     stage.site.pages |= {"next": html("<p data-el=next>next"), "keeps": html(_KEEPS)}
@@ -409,10 +451,21 @@ def drawn(random: Random) -> Action:
             )
         ),
     )
-    return random.choice((
-        Click(point), Click(Point(0.75, 0.9)), Hotkey(tuple(key.split())), Hotkey(tuple(key.split())), Type("ab"),
-        Type("a\n"), act.Scroll(point, "down"), act.LeftDouble(point), NavigateBack(), Wait(), act.Press("a"),
-    ))  # fmt: skip
+    return random.choice(
+        (
+            Click(point),
+            Click(Point(0.75, 0.9)),
+            Hotkey(tuple(key.split())),
+            Hotkey(tuple(key.split())),
+            Type("ab"),
+            Type("a\n"),
+            act.Scroll(point, "down"),
+            act.LeftDouble(point),
+            NavigateBack(),
+            Wait(),
+            act.Press("a"),
+        )
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

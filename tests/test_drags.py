@@ -39,11 +39,12 @@ async def log(tab) -> list:
 async def test_a_drag_takes_page_time_and_frames_see_it_on_its_way(stage):
     """A library that looks where the pointer is in its frames alone."""
     tab = await stage.open(
-        _LOG + """<script>let at = null, down = false; addEventListener('mousemove', (e) => { at = e.clientX });
+        _LOG
+        + """<script>let at = null, down = false; addEventListener('mousemove', (e) => { at = e.clientX });
         onmousedown = () => { down = true; note('down') }; onmouseup = () => { down = false; note('up') };
         const seen = new Set(); const frame = () => { if (down) seen.add(at); requestAnimationFrame(frame) }; frame();
         </script>"""
-    )  # fmt: skip
+    )
     assert await act(tab, ACROSS) == ""
     assert await log(tab) == ["down@0", "up@180"]
     assert await tab.evaluate("seen.size") >= 7
@@ -70,7 +71,7 @@ async def test_a_list_that_sorts_by_a_timer_sorts(stage):
         }, 50) };
         onmousemove = (e) => { x = e.clientX; y = e.clientY }; onmouseup = () => { held = null; clearInterval(timer) };
         </script>"""
-    )  # fmt: skip
+    )
     await act(tab, Drag(Point(0.3, 0.1), Point(0.3, 0.78)))
     assert await tab.evaluate("list.innerText.replace(/\\s/g, '')") == "bcda"
 
@@ -81,11 +82,13 @@ async def test_a_list_that_sorts_by_a_timer_sorts(stage):
         (_THING + _GIVES, ["cargo", "text/plain"]),
         (_THING, ["", ""]),
         ("<a href='there' style='left:0;top:0'>link</a>", ["{site}/p/there", "text/html,text/plain,text/uri-list"]),
-        ("<p id=said style='left:0;top:0'>words</p><script>getSelection().selectAllChildren(said)</script>",
-         ["words", "text/html,text/plain"]),
+        (
+            "<p id=said style='left:0;top:0'>words</p><script>getSelection().selectAllChildren(said)</script>",
+            ["words", "text/html,text/plain"],
+        ),
     ],
     ids=["what the page gives", "nothing", "a link", "selected text"],
-)  # fmt: skip
+)
 async def test_a_drag_of_html_drops_where_it_is_taken(stage, thing, dropped):
     tab = await stage.open(_LOG + thing + _TAKER)
     assert await act(tab, ACROSS if "selectAll" not in thing else Drag(Point(0.05, 0.05), Point(0.75, 0.75))) == ""
@@ -116,10 +119,14 @@ async def test_a_page_that_prevents_the_drag_goes_on_with_the_mouse(stage):
 
 async def test_effects_that_do_not_go_together_drop_nothing(stage):
     tab = await stage.open(
-        _LOG + _THING + _GIVES + _TAKER + """<script>
+        _LOG
+        + _THING
+        + _GIVES
+        + _TAKER
+        + """<script>
         thing.addEventListener('dragstart', (e) => { e.dataTransfer.effectAllowed = 'copy' });
         taker.addEventListener('dragover', (e) => { e.dataTransfer.dropEffect = 'move' });</script>"""
-    )  # fmt: skip
+    )
     assert await act(tab, ACROSS) == "nothing took what was dragged"
     assert not any(entry[0] == "drop" for entry in await log(tab))
 
@@ -136,10 +143,11 @@ async def test_a_drag_goes_into_a_frame(stage):
 
 async def test_the_pointer_hovers_and_presses_nothing(stage):
     tab = await stage.open(
-        _LOG + """<p id=over style='left:100px;top:100px'></p><style>#over:hover { background: red }</style><script>
+        _LOG
+        + """<p id=over style='left:100px;top:100px'></p><style>#over:hover { background: red }</style><script>
         addEventListener('mouseover', (e) => { if (e.target === over) note('over') });
         for (const kind of ['mousedown', 'click']) addEventListener(kind, () => note(kind));</script>"""
-    )  # fmt: skip
+    )
     before = await tab.screenshot()
     assert await act(tab, Hover(Point(110 / SIZE, 110 / SIZE))) == ""
     assert await log(tab) == ["over@0"]

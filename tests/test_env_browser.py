@@ -101,9 +101,15 @@ async def test_all_other_actions_are_taken(pool):
     async with pool.env() as env:
         await env.reset(task_of("shop", "buy", level=2), 1)
         for action in (
-            act.LeftDouble(Point(0.5, 0.99)), act.RightSingle(Point(0.5, 0.99)), act.Scroll(Point(0.5, 0.5), "down"),
-            Type("\ud800 \u4f60"), act.Press("shift"), act.Release("shift"), Hotkey(("ctrl", "a")), Wait(),
-        ):  # fmt: skip
+            act.LeftDouble(Point(0.5, 0.99)),
+            act.RightSingle(Point(0.5, 0.99)),
+            act.Scroll(Point(0.5, 0.5), "down"),
+            Type("\ud800 \u4f60"),
+            act.Press("shift"),
+            act.Release("shift"),
+            Hotkey(("ctrl", "a")),
+            Wait(),
+        ):
             result = await env.step(action)
             told = "no menu opens here" if isinstance(action, act.RightSingle) else None
             assert told is None if "note" not in result.info else told in result.info["note"]
@@ -153,8 +159,14 @@ async def test_page_time_passes_by_steps_alone(pool):
             seen.start = Date.now();
         """,
         )
-        assert await script(env, "new Promise(r => { const c = new MessageChannel(); c.port1.onmessage = () => r("
-                                  "seen.ticks); c.port2.postMessage(0); })") == 0  # fmt: skip
+        assert (
+            await script(
+                env,
+                "new Promise(r => { const c = new MessageChannel(); c.port1.onmessage = () => r("
+                "seen.ticks); c.port2.postMessage(0); })",
+            )
+            == 0
+        )
         await env.step(Wait())
         seen = await script(env, "seen")
         chance = await script(env, "Math.random()")

@@ -84,14 +84,15 @@ async def opened(deadline_s: float):
     with Site(pages) as site, Site({QUIET: Page()}) as other:
         site.filled = lambda text: text.replace("{site}", site.url).replace("{other}", other.url)
         site.pages |= {
-            "silence": Page(send=silence(site.over)), "never_answers": Page(send=silence(site.over)),
+            "silence": Page(send=silence(site.over)),
+            "never_answers": Page(send=silence(site.over)),
             "never_ends": Page(send=endless(site.over, {"Content-Type": "text/html"}, b"<p>more</p>")),
             "endless": Page(
                 send=endless(site.over, {"Content-Disposition": "attachment; filename=endless.bin"}, b"x" * 4096)
             ),
             "redirect_elsewhere": Page(send=redirect(lambda path: other.url + "/p/quiet")),
             "moves_away_at_once": Page(send=redirect(lambda path: other.url + "/p/quiet")),
-        }  # fmt: skip
+        }
         settings = Sandbox(browsers=1, pages=2, width=_SIZE, height=_SIZE, timeout_s=deadline_s)
         async with BrowserPool(settings, Source(site)) as pool:
             async with pool.env() as env:
@@ -212,12 +213,19 @@ async def test_a_page_that_dies_of_a_click_is_a_named_error(hasty, name):
 @pytest.mark.parametrize(
     "action",
     [
-        Click(Point(1.0, 0.5)), Click(Point(-0.01, 0.5)), Click(Point(float("nan"), 0.5)),
-        Click(Point(0.5, float("inf"))), Drag(Point(0.5, 0.35), Point(0.5, 7.0)), act.Scroll(Point(2.0, 2.0), "down"),
-        act.Navigate("file:///etc/passwd"), act.Navigate("javascript:alert(1)"), act.Navigate("about:blank"),
-        act.Navigate("chrome://crash"), act.Navigate("data:text/html,x"),
+        Click(Point(1.0, 0.5)),
+        Click(Point(-0.01, 0.5)),
+        Click(Point(float("nan"), 0.5)),
+        Click(Point(0.5, float("inf"))),
+        Drag(Point(0.5, 0.35), Point(0.5, 7.0)),
+        act.Scroll(Point(2.0, 2.0), "down"),
+        act.Navigate("file:///etc/passwd"),
+        act.Navigate("javascript:alert(1)"),
+        act.Navigate("about:blank"),
+        act.Navigate("chrome://crash"),
+        act.Navigate("data:text/html,x"),
     ],
-)  # fmt: skip
+)
 async def test_an_action_that_cannot_be_done_is_noted_and_does_nothing(stage, action):
     first, after = await play(stage, "fullscreen", action)
     assert after.info["note"]

@@ -100,8 +100,11 @@ async def test_a_page_that_hangs_by_itself_is_ended_and_its_neighbour_does_not_n
         async with pool.env() as hung:
             await hung.reset(TILES, 0)
             before = await sound.reset(TILES, 0)
-            await script(hung, "void new Promise(r => { const c = new MessageChannel(); c.port1.onmessage = () => {"
-                               "for(;;); }; c.port2.postMessage(0); })")  # fmt: skip
+            await script(
+                hung,
+                "void new Promise(r => { const c = new MessageChannel(); c.port1.onmessage = () => {"
+                "for(;;); }; c.port2.postMessage(0); })",
+            )
             await pool.watchdog.pages()
             with pytest.raises(EnvTimeout, match="hangs"):
                 await hung.step(Wait())
@@ -192,9 +195,9 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize(
-    ("how", "number"), [("return", 0), ("raise", 0), ("wait", signal.SIGINT), ("wait", signal.SIGTERM),
-                        ("wait", signal.SIGKILL)]
-)  # fmt: skip
+    ("how", "number"),
+    [("return", 0), ("raise", 0), ("wait", signal.SIGINT), ("wait", signal.SIGTERM), ("wait", signal.SIGKILL)],
+)
 async def test_nothing_outlives_its_process(how, number):
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _HOLD, how, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT

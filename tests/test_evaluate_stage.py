@@ -15,9 +15,11 @@ def test_success_is_told_of_seen_and_of_unseen_templates():
     rows = by_template("sites", {"d", "e"}, results("Abcde"), results("ABcDe"))
     told = {row["name"]: (row["value"], row["n"], row["domain"]) for row in rows}
     assert told == {
-        "success_seen_before": (1 / 3, 3, "sites"), "success_seen_after": (2 / 3, 3, "sites"),
-        "success_unseen_before": (0.0, 2, "sites"), "success_unseen_after": (0.5, 2, "sites"),
-    }  # fmt: skip
+        "success_seen_before": (1 / 3, 3, "sites"),
+        "success_seen_after": (2 / 3, 3, "sites"),
+        "success_unseen_before": (0.0, 2, "sites"),
+        "success_unseen_after": (0.5, 2, "sites"),
+    }
     assert all(row["low"] <= row["value"] <= row["high"] for row in rows)
 
 

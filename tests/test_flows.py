@@ -106,9 +106,11 @@ def test_the_report_is_given_to_whoever_has_the_secret(ws):
         assert httpx.get(url, headers=login).text == "the report"
         assert httpx.get(url).headers["www-authenticate"].startswith("Basic")
         for headers, status in (
-            ({}, 401), ({"Authorization": "Basic eDp5"}, 401), (login | {"Host": "evil.example"}, 421),
+            ({}, 401),
+            ({"Authorization": "Basic eDp5"}, 401),
+            (login | {"Host": "evil.example"}, 421),
             (login | {"Host": f"evil.example:{server.server_port}"}, 421),
-        ):  # fmt: skip
+        ):
             assert httpx.get(url, headers=headers).status_code == status
             assert httpx.head(url, headers=headers).status_code == status
 
@@ -340,19 +342,20 @@ def test_history_has_flow_and_task_runs_of_the_iteration_alone():
     assert task_row["parent_id"] == flow_row["run_id"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["flow-run ls", "deployment ls", "work-pool ls", "automation ls"],
-)
+@pytest.mark.parametrize("command", ["flow-run ls", "deployment ls", "work-pool ls", "automation ls"])
 def test_prefects_own_commands_work(command):
     """With FastAPI 0.151 and newer they got 422: Prefect's client sends nulls, which its server then refused."""
     from prefect.settings import PREFECT_API_URL
 
     environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", *command.split()], capture_output=True, text=True, timeout=_DEADLINE_S,
-        env=environment, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "prefect", *command.split()],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        env=environment,
+        check=False,
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr[-2000:]
 
 

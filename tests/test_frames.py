@@ -16,13 +16,13 @@ from flywheel.sandbox.frames import BeginFrames, Screenshots
 
 PAGES = {
     "text": "<h1>Screens</h1><p style='font:13px serif'>of <b>text</b>, with <i>edges</i>.</p>"
-            "<input value=field autofocus>",
+    "<input value=field autofocus>",
     "shapes": "<svg viewBox='0 0 9 9'><circle r=4 cx=4.3 cy=4.6 fill=teal /></svg>",
     "canvas": "<canvas id=c></canvas>"
-              "<script>const p = c.getContext('2d'); p.arc(50, 50, 33.3, 0, 5); p.fill()</script>",
+    "<script>const p = c.getContext('2d'); p.arc(50, 50, 33.3, 0, 5); p.fill()</script>",
     "moving": "<style>@keyframes m { to { transform: rotate(1turn) } } b { position: absolute; top: 50px; left: 50px;"
-              " width: 60px; height: 20px; background: red; animation: m 1s linear infinite }</style><b></b>",
-}  # fmt: skip
+    " width: 60px; height: 20px; background: red; animation: m 1s linear infinite }</style><b></b>",
+}
 
 
 async def _screens(settings) -> dict[str, list[bytes]]:

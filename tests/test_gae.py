@@ -121,9 +121,14 @@ def test_a_trajectory_cut_into_samples_has_the_advantages_of_the_whole(values, g
     flat = [value for turn in values for value in turn]
     exact = oracle(placed, flat, [True] * length, gamma, lam, bootstrap)
     got = estimate_turns(
-        [float(r) for r in rewards], [np.array(turn, dtype=float) for turn in values], gamma=float(gamma),
-        lambda_critic=1.0, alpha=float(alpha), bootstrap=float(bootstrap), outcome=float(outcome),
-    )  # fmt: skip
+        [float(r) for r in rewards],
+        [np.array(turn, dtype=float) for turn in values],
+        gamma=float(gamma),
+        lambda_critic=1.0,
+        alpha=float(alpha),
+        bootstrap=float(bootstrap),
+        outcome=float(outcome),
+    )
     assert [len(part) for part in got.advantages] == [len(turn) for turn in values]
     assert np.concatenate(got.advantages) == pytest.approx([float(a) for a in exact], abs=1e-10)
     placed[-1] += outcome

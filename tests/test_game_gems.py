@@ -17,8 +17,7 @@ from flywheel.worlds.steps import click_cell, drag
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "made"),
-    [(1, 1, 2), (4, 4, 5), (1, 2, None), (0, 1, 2), (3, 0, 4), (0, 4, None), (0, 0, None)],
+    ("one", "other", "made"), [(1, 1, 2), (4, 4, 5), (1, 2, None), (0, 1, 2), (3, 0, 4), (0, 4, None), (0, 0, None)]
 )
 def test_what_joins(one, other, made):
     assert joined(one, other) == made == joined(other, one)
@@ -30,9 +29,11 @@ def test_neighbours_are_found_in_all_columns(columns):
     state = State(tuple(map(tuple, columns)), 0)
     cells = [(col, row) for col in range(len(columns)) for row in range(3)]
     beside = [
-        (one, other) for one in cells for other in ((one[0] + 1, one[1]), (one[0], one[1] + 1))
+        (one, other)
+        for one in cells
+        for other in ((one[0] + 1, one[1]), (one[0], one[1] + 1))
         if other in cells and joined(columns[one[0]][one[1]], columns[other[0]][other[1]])
-    ]  # fmt: skip
+    ]
     assert sorted(pairs(state.columns)) == sorted(beside)
 
 

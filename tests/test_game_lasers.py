@@ -11,12 +11,16 @@ from flywheel.worlds.search import shortest
 
 
 def made(mirrors=(), targets=(), walls=(), side=4, sources=((0, 1, "right", "red"),)) -> Level:
-    return Level({
-        "cols": side, "rows": side, "walls": [list(wall) for wall in walls],
-        "sources": [dict(zip(("x", "y", "way", "colour"), source, strict=True)) for source in sources],
-        "targets": [{"x": x, "y": y, "colour": colour} for x, y, colour in targets],
-        "mirrors": [{"x": x, "y": y, "lie": lie, "fixed": fixed} for x, y, lie, fixed in mirrors],
-    })  # fmt: skip
+    return Level(
+        {
+            "cols": side,
+            "rows": side,
+            "walls": [list(wall) for wall in walls],
+            "sources": [dict(zip(("x", "y", "way", "colour"), source, strict=True)) for source in sources],
+            "targets": [{"x": x, "y": y, "colour": colour} for x, y, colour in targets],
+            "mirrors": [{"x": x, "y": y, "lie": lie, "fixed": fixed} for x, y, lie, fixed in mirrors],
+        }
+    )
 
 
 def test_mirrors_reflect_by_how_they_lie():

@@ -8,8 +8,13 @@ from flywheel.worlds.turning import DOWN, LEFT, RIGHT, UP
 # A corridor of five cells, below its third cell a dead end; and below that of the fifth cell.
 CORRIDOR = {
     "passages": [[RIGHT, LEFT | RIGHT, LEFT | RIGHT | DOWN, LEFT | RIGHT, LEFT | DOWN], [0, 0, UP, 0, UP]],
-    "light": [0, 0], "star": [4, 1], "keys": [], "doors": [], "gates": [], "switches": [],
-}  # fmt: skip
+    "light": [0, 0],
+    "star": [4, 1],
+    "keys": [],
+    "doors": [],
+    "gates": [],
+    "switches": [],
+}
 
 
 def level(**changes) -> Level:

@@ -41,11 +41,17 @@ def pour_move(params, state, rng):
         tubes = after_pour(tubes, (i, k), size)
         actions = [click(state, f"tube {i}"), click(state, f"tube {k}")]
     else:
-        inside = [(e["x"] + e["w"] / 2, e["y"] + e["h"] / 2) for n in (i, k) for e in state["elements"]
-                  if e["name"] == f"tube {n}"]  # fmt: skip
+        inside = [
+            (e["x"] + e["w"] / 2, e["y"] + e["h"] / 2)
+            for n in (i, k)
+            for e in state["elements"]
+            if e["name"] == f"tube {n}"
+        ]
         frame = state["frame"]
-        units = [((x - frame["x"]) / frame["w"] * frame["cols"], (y - frame["y"]) / frame["h"] * frame["rows"])
-                 for x, y in inside]  # fmt: skip
+        units = [
+            ((x - frame["x"]) / frame["w"] * frame["cols"], (y - frame["y"]) / frame["h"] * frame["rows"])
+            for x, y in inside
+        ]
         actions = [drag(state, *units)]
     kinds = {kind for tube in tubes for kind in tube}
     score = sum(finished(tube, size) for tube in tubes) / len(kinds)
@@ -111,9 +117,13 @@ def untangle_move(params, state, rng):
 
 
 MOVES = {
-    ("pour", "sort"): pour_move, ("power", "light"): power_move, ("loops", "close"): loops_move,
-    ("maze", "lead"): maze_move, ("lasers", "hit"): lasers_move, ("untangle", "free"): untangle_move,
-}  # fmt: skip
+    ("pour", "sort"): pour_move,
+    ("power", "light"): power_move,
+    ("loops", "close"): loops_move,
+    ("maze", "lead"): maze_move,
+    ("lasers", "hit"): lasers_move,
+    ("untangle", "free"): untangle_move,
+}
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,10 @@ def test_a_way_is_as_short_as_one_that_tries_all():
         rng.shuffle(symbols)
         tubes = (*(tuple(symbols[3 * k : 3 * k + 3]) for k in range(3)), ())
         plain = shortest(
-            tubes, lambda now: ((p, pour(now, p, 3)) for p in pairs if poured(now[p[0]], now[p[1]], 3)),
+            tubes,
+            lambda now: ((p, pour(now, p, 3)) for p in pairs if poured(now[p[0]], now[p[1]], 3)),
             lambda now: sorted_out(now, 3),
-        )  # fmt: skip
+        )
         found = solve(tubes, 3, weight=1)
         assert (found is None) == (plain is None)
         if found:

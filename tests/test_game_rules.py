@@ -20,9 +20,15 @@ from flywheel.worlds.tiles import rules as tiles
 def snake_level(**changes) -> snake.Level:
     """Four by two: head at (1, 0), an apple right of it, the exit at the right end."""
     params = {
-        "cols": 4, "rows": 2, "walls": [], "doors": [], "keys": [], "apples": [[2, 0]], "exit": [3, 0],
+        "cols": 4,
+        "rows": 2,
+        "walls": [],
+        "doors": [],
+        "keys": [],
+        "apples": [[2, 0]],
+        "exit": [3, 0],
         "snake": [[1, 0], [0, 0], [0, 1]],
-    }  # fmt: skip
+    }
     return snake.Level({**params, **changes})
 
 

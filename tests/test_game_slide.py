@@ -21,10 +21,7 @@ def block(x, y, length, across):
 
 
 # The key lies at the left of the second row; one block stands in its way, another below that one.
-SHUT = {
-    "size": 4, "gap": "right",
-    "blocks": [block(0, 1, 2, True), block(2, 0, 2, False), block(1, 3, 3, True)],
-}  # fmt: skip
+SHUT = {"size": 4, "gap": "right", "blocks": [block(0, 1, 2, True), block(2, 0, 2, False), block(1, 3, 3, True)]}
 
 
 def test_a_block_slides_along_its_direction_as_far_as_it_is_free():

@@ -60,8 +60,12 @@ def test_a_piece_turns_clockwise():
 
 def test_pieces_and_places_have_names():
     assert [name(piece) for piece in (LEFT, UP | DOWN, LEFT | UP, 15 - LEFT, 15)] == [
-        "end", "straight piece", "bend", "fork", "cross",
-    ]  # fmt: skip
+        "end",
+        "straight piece",
+        "bend",
+        "fork",
+        "cross",
+    ]
     corners = [side_words(cell, 5, 5) for cell in ((0, 0), (4, 0), (2, 2), (0, 4), (4, 4))]
     assert corners == ["upper left", "upper right", "middle", "lower left", "lower right"]
     assert [side_words(cell, 5, 5) for cell in ((2, 0), (0, 2), (4, 2), (2, 4))] == ["top", "left", "right", "bottom"]

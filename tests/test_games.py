@@ -155,10 +155,17 @@ async def test_the_contract_is_published(pool, name):
 async def test_actions_beside_the_board_change_nothing(pool, name):
     task = task_of(name, slots(name)[1], max_steps=50)
     beside = [
-        *map(Click, CORNERS), Drag(*CORNERS), LeftDouble(CORNERS[0]), RightSingle(Point(0.5, 0.5)),
-        Click(Point(1.5, 2)), Drag(Point(0.5, 0.5), Point(-1, 3)), Scroll(Point(0.5, 0.5), "down"), Hotkey(("f5",)),
-        Hotkey(("ctrl", "q")), Type("Hello <b>there</b>\n"),
-    ]  # fmt: skip
+        *map(Click, CORNERS),
+        Drag(*CORNERS),
+        LeftDouble(CORNERS[0]),
+        RightSingle(Point(0.5, 0.5)),
+        Click(Point(1.5, 2)),
+        Drag(Point(0.5, 0.5), Point(-1, 3)),
+        Scroll(Point(0.5, 0.5), "down"),
+        Hotkey(("f5",)),
+        Hotkey(("ctrl", "q")),
+        Type("Hello <b>there</b>\n"),
+    ]
     async with pool.env() as env:
         first = await env.reset(task, task.seed)
         for action in beside:

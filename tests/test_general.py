@@ -66,9 +66,25 @@ def test_every_skill_is_there():
     actions = {type(parse(q.response, 100).action) for q in questions}
     assert {Click, Drag, Hotkey, Type, Finished} <= actions
     assert {q.skill for q in questions} == {
-        "describe", "board", "ask", "read", "shape", "block", "button", "text", "mixed", "toggle", "done", "field",
-        "type", "drag", "number", "key", "steps", "sheet",
-    }  # fmt: skip
+        "describe",
+        "board",
+        "ask",
+        "read",
+        "shape",
+        "block",
+        "button",
+        "text",
+        "mixed",
+        "toggle",
+        "done",
+        "field",
+        "type",
+        "drag",
+        "number",
+        "key",
+        "steps",
+        "sheet",
+    }
     assert any("\nDone: " in q.instruction for q in questions)
 
 

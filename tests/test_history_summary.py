@@ -179,10 +179,7 @@ def test_the_settings_choose_the_summarizer():
     [
         ({"policy": {"summarizer": "language_model", "digest_characters": 9}}, r"language_model\.endpoint must name"),
         (
-            {
-                "policy": {"summarizer": "language_model"},
-                "language_model": {"endpoint": "http://h/v1", "model": "m"},
-            },
+            {"policy": {"summarizer": "language_model"}, "language_model": {"endpoint": "http://h/v1", "model": "m"}},
             r"policy\.digest_characters must be above 0",
         ),
     ],

@@ -15,9 +15,16 @@ SEED = 3
 
 def _identity():
     said = {
-        "name": "x", "title": "x", "url": "http://127.0.0.1:1/?level=1", "instruction": "Win.", "reward": "1",
-        "success": 1, "max_steps": 1, "reset": {"parameter": "seed"}, "path": "/x.yaml",
-    }  # fmt: skip
+        "name": "x",
+        "title": "x",
+        "url": "http://127.0.0.1:1/?level=1",
+        "instruction": "Win.",
+        "reward": "1",
+        "success": 1,
+        "max_steps": 1,
+        "reset": {"parameter": "seed"},
+        "path": "/x.yaml",
+    }
     return Identity(manifests.Manifest.model_validate(said), f"http://127.0.0.1:1/?level=1&seed={SEED}", "page", SEED)
 
 

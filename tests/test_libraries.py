@@ -45,9 +45,15 @@ async def stage():
 def use(stage: Stage, package: str, *folders: str) -> None:
     """Serve some files of an npm package on the stage's site; skips where it cannot be fetched."""
     manifest = Manifest(
-        name="libraries", title="-", package=(package,), instruction="-", reward="1", success=1, max_steps=1,
+        name="libraries",
+        title="-",
+        package=(package,),
+        instruction="-",
+        reward="1",
+        success=1,
+        max_steps=1,
         path=Path("libraries.yaml"),
-    )  # fmt: skip
+    )
     if not packages.ready(manifest):
         try:
             packages.fetch(manifest)

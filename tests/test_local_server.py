@@ -38,14 +38,21 @@ async def test_a_server_that_breaks(monkeypatch):
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({}, 200), ({"Host": "localhost:{port}"}, 200), ({"Host": "LOCALHOST:{port}"}, 200),
-        ({"Origin": "http://127.0.0.1:{port}"}, 200), ({"Origin": "null"}, 200),
-        ({"Host": "evil.example:{port}"}, 421), ({"Host": "evil.example"}, 421), ({"Host": "127.0.0.1:1"}, 421),
-        ({"Host": "127.0.0.1:{port}.evil.example"}, 421), ({"Host": ""}, 421),
-        ({"Origin": "http://evil.example"}, 403), ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({}, 200),
+        ({"Host": "localhost:{port}"}, 200),
+        ({"Host": "LOCALHOST:{port}"}, 200),
+        ({"Origin": "http://127.0.0.1:{port}"}, 200),
+        ({"Origin": "null"}, 200),
+        ({"Host": "evil.example:{port}"}, 421),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1:1"}, 421),
+        ({"Host": "127.0.0.1:{port}.evil.example"}, 421),
+        ({"Host": ""}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
         ({"Origin": "https://127.0.0.1:{port}"}, 403),
     ],
-)  # fmt: skip
+)
 async def test_it_answers_to_its_own_host_and_origin_alone(headers, status):
     """A page of a browser on this machine can give a name of its own this machine's address."""
     listener = free_port()

@@ -107,15 +107,19 @@ async def opened(allowed: str, faults: list[str]):
     [
         "GET / HTTP/1.1\r\nHost: {at}\r\n\r\n",  # no request to a proxy: its own port, asked directly
         "GET http://{other}/ HTTP/1.1\r\nHost: {at}\r\n\r\n",
-        "GET http://{at}@{other}/ HTTP/1.1\r\n\r\n", "GET http://{at}.evil.example/ HTTP/1.1\r\n\r\n",
-        "GET https://{at}/ HTTP/1.1\r\n\r\n", "CONNECT http://{at}/ HTTP/1.1\r\n\r\n",
+        "GET http://{at}@{other}/ HTTP/1.1\r\n\r\n",
+        "GET http://{at}.evil.example/ HTTP/1.1\r\n\r\n",
+        "GET https://{at}/ HTTP/1.1\r\n\r\n",
+        "CONNECT http://{at}/ HTTP/1.1\r\n\r\n",
         "CONNECT {other} HTTP/1.1\r\n\r\n",
         "POST http://{at}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "POST http://{at}/ HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 50\r\n\r\n",
         "POST http://{at}/ HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n",
-        "POST http://{at}/ HTTP/1.1\r\nContent-Length: +5\r\n\r\n", "\r\n\r\n", "GET\r\n\r\n",
+        "POST http://{at}/ HTTP/1.1\r\nContent-Length: +5\r\n\r\n",
+        "\r\n\r\n",
+        "GET\r\n\r\n",
     ],
-)  # fmt: skip
+)
 async def test_what_is_no_request_to_an_origin_of_the_session_reaches_nobody(ways, request_):
     faults: list[str] = []
     async with contextlib.AsyncExitStack() as stack:

@@ -24,9 +24,14 @@ BUTTON = "<button onclick='game.clicks += 1' style='position:fixed;inset:0'>more
 GAME = "<script>window.game = {clicks: 0, seed: null, start(seed) { this.seed = seed; }}</script>"
 COUNTER = {"index.html": GAME + BUTTON}
 SAID = {
-    "title": "A counter", "folder": ".", "instruction": "Click three times.", "reward": "game.clicks", "success": 3,
-    "max_steps": 6, "domain": "games",
-}  # fmt: skip
+    "title": "A counter",
+    "folder": ".",
+    "instruction": "Click three times.",
+    "reward": "game.clicks",
+    "success": 3,
+    "max_steps": 6,
+    "domain": "games",
+}
 
 
 def lay(folder, files, /, **fields):
@@ -79,8 +84,13 @@ ASKS = {
 
 async def test_a_page_that_asks_first_is_reset_once_it_is_answered(tmp_path, play):
     """The first screen is its question; what the manifest's own script asks is answered, and no one else hears."""
-    page = lay(tmp_path / "asks", ASKS, reset="game.begun = game.reset(seed)", success="confirm('Won?') ? 1 : 2",
-               state={"name": "game.name", "seed": "game.seed", "begun": "game.begun"})  # fmt: skip
+    page = lay(
+        tmp_path / "asks",
+        ASKS,
+        reset="game.begun = game.reset(seed)",
+        success="confirm('Won?') ? 1 : 2",
+        state={"name": "game.name", "seed": "game.seed", "begun": "game.begun"},
+    )
     results = await play(page, act.Type("you\n"), MIDDLE, ESCAPE, MIDDLE, ENTER, seed=5)
     asked, begun, more, refused, again, last = (result.info["state"] for result in results)
     assert (asked["dialog"]["message"], asked["values"], asked["reward"]) == ("Who are you?", {}, 0)
@@ -132,51 +142,98 @@ async def test_viewport_and_page_time_are_the_manifests(tmp_path, play):
     ("files", "fields"),
     [
         # Its variables are those of classic scripts, which are no properties of the window.
-        ({"index.html": f"<script>let clicks = 0; class Game {{}}</script>{BUTTON.replace('game.', '')}"},
-         {"reward": "clicks"}),
+        (
+            {"index.html": f"<script>let clicks = 0; class Game {{}}</script>{BUTTON.replace('game.', '')}"},
+            {"reward": "clicks"},
+        ),
         # Absolute paths, and a start page in a subfolder.
-        ({"deep/play.html": f"<script src=/static/js/game.js></script>{BUTTON}",
-          "static/js/game.js": "window.game = {clicks: 0}"}, {"start": "deep/play.html?level=1#x"}),
+        (
+            {
+                "deep/play.html": f"<script src=/static/js/game.js></script>{BUTTON}",
+                "static/js/game.js": "window.game = {clicks: 0}",
+            },
+            {"start": "deep/play.html?level=1#x"},
+        ),
         # Module scripts: what they define is read from the document.
-        ({"index.html": "<script type=module src=./main.mjs></script><output id=n>0</output>"
-                        "<button style='position:fixed;inset:0'></button>",
-          "main.mjs": "import {next} from './lib/next.js'; document.querySelector('button').onclick = () => {"
-                      "document.querySelector('#n').value = next(document.querySelector('#n').value); }",
-          "lib/next.js": "export const next = (n) => Number(n) + 1;"},
-         {"reward": "Number(document.querySelector('#n').value)"}),
+        (
+            {
+                "index.html": "<script type=module src=./main.mjs></script><output id=n>0</output>"
+                "<button style='position:fixed;inset:0'></button>",
+                "main.mjs": "import {next} from './lib/next.js'; document.querySelector('button').onclick = () => {"
+                "document.querySelector('#n').value = next(document.querySelector('#n').value); }",
+                "lib/next.js": "export const next = (n) => Number(n) + 1;",
+            },
+            {"reward": "Number(document.querySelector('#n').value)"},
+        ),
         # Fetches its level, relative to itself, and is not there before.
-        ({"index.html": "<script>fetch('data/level.json').then(r => r.json()).then(l => { window.game = l; })</script>"
-                        + BUTTON, "data/level.json": '{"clicks": 0}'}, {}),
+        (
+            {
+                "index.html": "<script>fetch('data/level.json').then(r => r.json())"
+                ".then(l => { window.game = l; })</script>" + BUTTON,
+                "data/level.json": '{"clicks": 0}',
+            },
+            {},
+        ),
         # Is made by a timer long after its load.
-        ({"index.html": f"<script>setTimeout(() => {{ window.game = {{clicks: 0}}; }}, 3000)</script>{BUTTON}"},
-         {"ready": "typeof game !== 'undefined'"}),
+        (
+            {"index.html": f"<script>setTimeout(() => {{ window.game = {{clicks: 0}}; }}, 3000)</script>{BUTTON}"},
+            {"ready": "typeof game !== 'undefined'"},
+        ),
         # A canvas game with a loop of its own: clicks count in the next frame.
-        ({"index.html": "<canvas width=200 height=200 style='position:fixed;inset:0'></canvas><script>"
-                        "let clicked = 0, drawn = 0, x = 0; onclick = () => { clicked += 1; };"
-                        "const pen = document.querySelector('canvas').getContext('2d');"
-                        "(function loop(now) { drawn = clicked; x = (x + Math.random() * 9) % 200;"
-                        "pen.fillStyle = `hsl(${now % 360} 80% 50%)`; pen.fillRect(x, 50, 20, 20);"
-                        "requestAnimationFrame(loop); })(0)</script>"}, {"reward": "drawn"}),
+        (
+            {
+                "index.html": "<canvas width=200 height=200 style='position:fixed;inset:0'></canvas><script>"
+                "let clicked = 0, drawn = 0, x = 0; onclick = () => { clicked += 1; };"
+                "const pen = document.querySelector('canvas').getContext('2d');"
+                "(function loop(now) { drawn = clicked; x = (x + Math.random() * 9) % 200;"
+                "pen.fillStyle = `hsl(${now % 360} 80% 50%)`; pen.fillRect(x, 50, 20, 20);"
+                "requestAnimationFrame(loop); })(0)</script>"
+            },
+            {"reward": "drawn"},
+        ),
         # Routed by the fragment: clicks lead on.
-        ({"index.html": "<script>const at = () => Number(location.hash.slice(2));"
-                        "onclick = () => { location.hash = '/' + (at() + 1); }</script>"},
-         {"start": "index.html#/0", "reward": "at()"}),
+        (
+            {
+                "index.html": "<script>const at = () => Number(location.hash.slice(2));"
+                "onclick = () => { location.hash = '/' + (at() + 1); }</script>"
+            },
+            {"start": "index.html#/0", "reward": "at()"},
+        ),
         # Forbids eval, and everything from elsewhere.
-        ({"index.html": "<meta http-equiv=Content-Security-Policy content=\"default-src 'self'\">"
-                        "<script src=game.js></script><button style='position:fixed;inset:0'></button>",
-          "game.js": "window.game = {clicks: 0}; onclick = () => { game.clicks += 1; }"}, {}),
+        (
+            {
+                "index.html": "<meta http-equiv=Content-Security-Policy content=\"default-src 'self'\">"
+                "<script src=game.js></script><button style='position:fixed;inset:0'></button>",
+                "game.js": "window.game = {clicks: 0}; onclick = () => { game.clicks += 1; }",
+            },
+            {},
+        ),
         # Statements and promises in its reset; it asks elsewhere for what is not there.
-        ({"index.html": "<link rel=stylesheet href=https://example.invalid/x.css>"
-                        "<img src=https://example.invalid/x.png>" + GAME + BUTTON},
-         {"reset": "const half = seed / 2; await Promise.resolve(); game.start(half * 2)", "end": "game.seed !== 1"}),
-        (COUNTER, {"reset": "new Promise(done => setTimeout(() => { game.start(1); done() }, 500))",
-                   "end": "game.seed !== 1"}),
+        (
+            {
+                "index.html": "<link rel=stylesheet href=https://example.invalid/x.css>"
+                "<img src=https://example.invalid/x.png>" + GAME + BUTTON
+            },
+            {"reset": "const half = seed / 2; await Promise.resolve(); game.start(half * 2)", "end": "game.seed !== 1"},
+        ),
+        (
+            COUNTER,
+            {
+                "reset": "new Promise(done => setTimeout(() => { game.start(1); done() }, 500))",
+                "end": "game.seed !== 1",
+            },
+        ),
         # Its seed comes in the address.
-        ({"index.html": "<script>const seed = Number(new URLSearchParams(location.search).get('s'));"
-                        f"var game = {{clicks: seed - 1}}</script>{BUTTON}"}, {"reset": {"parameter": "s"}}),
+        (
+            {
+                "index.html": "<script>const seed = Number(new URLSearchParams(location.search).get('s'));"
+                f"var game = {{clicks: seed - 1}}</script>{BUTTON}"
+            },
+            {"reset": {"parameter": "s"}},
+        ),
     ],
     ids=["globals", "absolute", "modules", "fetch", "timer", "canvas", "hash", "policy", "reset", "promise", "address"],
-)  # fmt: skip
+)
 async def test_all_sorts_of_pages_run_and_are_the_same_each_time(tmp_path, play, files, fields):
     page = lay(tmp_path / "sort", files, **fields)
     first = await play(page, MIDDLE, MIDDLE, MIDDLE)
@@ -188,8 +245,10 @@ async def test_all_sorts_of_pages_run_and_are_the_same_each_time(tmp_path, play,
 @pytest.mark.parametrize("kind", ["seeded", "random"])
 async def test_a_manifest_page_passes_the_conformance_suite(tmp_path, play, kind):
     where = {"seeded": "game.seed", "random": "Math.random() * 1e6"}[kind]
-    dot = ("<i style='position:fixed;width:20px;height:20px;background:red' id=dot></i><script>function place() {"
-           f"dot.style.left = ({where}) % 150 + 'px'; }}</script><input style='position:fixed;bottom:0'>")  # fmt: skip
+    dot = (
+        "<i style='position:fixed;width:20px;height:20px;background:red' id=dot></i><script>function place() {"
+        f"dot.style.left = ({where}) % 150 + 'px'; }}</script><input style='position:fixed;bottom:0'>"
+    )
     page = lay(tmp_path / kind, {"index.html": GAME + BUTTON + dot}, reset="game.start(seed); place()", max_steps=5)
     async with ManifestPages({page.name: page}) as pages:
         play.sources.now = pages
@@ -230,13 +289,19 @@ async def test_a_page_that_is_left_for_one_that_is_not_there_rewards_nothing(tmp
         (COUNTER, {"reset": "game.start(seed"}, ["reset: SyntaxError", "reset must be JavaScript"]),
         (COUNTER, {"reset": "throw 'no'"}, ["reset: it threw no"]),
         (COUNTER, {"ready": "game.loaded"}, ["ready: Error: it is still not true after 5 s of page time"]),
-        ({"index.html": "<script type=module>let game = {clicks: 0}</script>"}, {},
-         ["game is not defined", "are modules"]),
-        ({"index.html": "<script src=https://cdn.invalid/game.js></script>"}, {},
-         ["game is not defined", "could not load https://cdn.invalid/game.js", "no other machine is reached"]),
+        (
+            {"index.html": "<script type=module>let game = {clicks: 0}</script>"},
+            {},
+            ["game is not defined", "are modules"],
+        ),
+        (
+            {"index.html": "<script src=https://cdn.invalid/game.js></script>"},
+            {},
+            ["game is not defined", "could not load https://cdn.invalid/game.js", "no other machine is reached"],
+        ),
         ({"index.html": "<script src=lib/game.js></script>"}, {}, ["could not load http://127.0.0.1", "/lib/game.js"]),
     ],
-)  # fmt: skip
+)
 async def test_a_wrong_manifest_is_told_by_its_field_in_one_line(tmp_path, play, files, fields, parts):
     page = lay(tmp_path / "wrong", files, **fields)
     with pytest.raises(EnvError) as caught:
@@ -255,8 +320,12 @@ async def test_a_page_that_breaks_in_play_is_an_error_and_no_score(tmp_path, pla
 
 # -- in the flywheel ---
 async def test_worlds_and_pages_stand_in_one_sandbox(tmp_path):
-    lay(tmp_path / "pages" / "counter", COUNTER, reset="game.start(seed)",
-        instruction={"expression": "`Click three times, ${seed}.`"})  # fmt: skip
+    lay(
+        tmp_path / "pages" / "counter",
+        COUNTER,
+        reset="game.start(seed)",
+        instruction={"expression": "`Click three times, ${seed}.`"},
+    )
     chosen = {"manifests": ["pages/counter"], "train_tasks": 12, "eval_tasks": 1}
     settings = parse({"synthesis": chosen, "sandbox": {"browsers": 1, "pages": 1, "timeout_s": 60}}, where="test")
     tasks = make_tasks(settings, 0, "train", tmp_path)

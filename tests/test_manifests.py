@@ -22,9 +22,14 @@ from flywheel.synthesis import pages
 from flywheel.synthesis.tasks import content, from_row, make_tasks, to_row
 
 LEAST = {
-    "name": "lamp", "title": "A lamp", "folder": ".", "instruction": "Switch it on.", "reward": "lamp.on ? 1 : 0",
-    "success": 1, "max_steps": 3,
-}  # fmt: skip
+    "name": "lamp",
+    "title": "A lamp",
+    "folder": ".",
+    "instruction": "Switch it on.",
+    "reward": "lamp.on ? 1 : 0",
+    "success": 1,
+    "max_steps": 3,
+}
 
 
 def write(folder, file="lamp.yaml", /, **fields):
@@ -72,10 +77,7 @@ def write(folder, file="lamp.yaml", /, **fields):
         ({"state": {"board": 3}}, "state.board: 3 is not a text"),
         ({"path": "x"}, "no field path"),
         ({"server": {"command": ["x"]}}, "give one of url, folder, package and server"),
-        (
-            {"reward": {"sqlite": "a.db", "query": "select 1"}},
-            "reward is read outside of the page, which only",
-        ),
+        ({"reward": {"sqlite": "a.db", "query": "select 1"}}, "reward is read outside of the page, which only"),
         ({"folder": None, "server": {}}, "server.command is missing"),
         ({"folder": None, "server": {"command": []}}, "server.command: "),
         ({"folder": None, "server": {"command": ["x"], "fodler": "y"}}, "server.fodler: it has no part fodler"),

@@ -102,8 +102,9 @@ def test_shards_are_merged_whatever_their_layout(tmp_path):
     merge([one, other], [0.5, 0.5], tmp_path / "out")
     shards = [load_file(tmp_path / "out" / f"model-0000{n}.safetensors") for n in range(2)]
     assert [{name: tensor.tolist() for name, tensor in shard.items()} for shard in shards] == [
-        {"w": [2.0]}, {"v": [3.0], "u": [0.5]},
-    ]  # fmt: skip
+        {"w": [2.0]},
+        {"v": [3.0], "u": [0.5]},
+    ]
     assert (tmp_path / "out" / "model.safetensors.index.json").read_text() == (
         one / "model.safetensors.index.json"
     ).read_text()

@@ -33,9 +33,18 @@ async def stage():
 
 
 @pytest.mark.parametrize(
-    "address", ["file:///etc/passwd", "mailto:a@b.c", "tel:1", "chrome://version", "data:text/html,hi", "other:thing",
-                "view-source:http://127.0.0.1/", "blob:nothing"],
-)  # fmt: skip
+    "address",
+    [
+        "file:///etc/passwd",
+        "mailto:a@b.c",
+        "tel:1",
+        "chrome://version",
+        "data:text/html,hi",
+        "other:thing",
+        "view-source:http://127.0.0.1/",
+        "blob:nothing",
+    ],
+)
 @pytest.mark.parametrize("how", ["link", "script"])
 async def test_a_link_to_what_pages_may_not_open(stage, address, how):
     script = f"<script>addEventListener('click', () => {{ location.href = '{address}' }})</script>"
@@ -48,12 +57,16 @@ def tab_form(address: str) -> str:
     return address + "/" if address == "chrome://version" else address
 
 
-@pytest.mark.parametrize("body", [
-    LINK.format("file"), "<a href=file download=other.txt style='font-size:60px'>link</a>",
-    "<script>addEventListener('click', () => { location = 'file' })</script>",
-    """<script>addEventListener('click', () => Object.assign(document.createElement('a'),
+@pytest.mark.parametrize(
+    "body",
+    [
+        LINK.format("file"),
+        "<a href=file download=other.txt style='font-size:60px'>link</a>",
+        "<script>addEventListener('click', () => { location = 'file' })</script>",
+        """<script>addEventListener('click', () => Object.assign(document.createElement('a'),
         { href: URL.createObjectURL(new Blob(['hello'])), download: 'a.txt' }).click())</script>""",
-])  # fmt: skip
+    ],
+)
 async def test_a_file_is_told_of_in_the_step_that_asked_for_it(stage, body):
     for _ in range(3):
         tab = await stage.open(body)
@@ -66,17 +79,20 @@ async def test_a_link_that_leads_nowhere_by_its_servers_will_is_no_no_op(stage):
     assert await act(tab, ON_LINK) == ""
 
 
-@pytest.mark.parametrize(("call", "note"), [
-    ("navigator.geolocation.getCurrentPosition(() => 0)", "place: denied"),
-    ("navigator.geolocation.watchPosition(() => 0, () => 0)", "place: denied"),
-    ("Notification.requestPermission()", "notifications: denied"),
-    ("navigator.clipboard.readText()", "reading the clipboard: denied"),
-    ("navigator.mediaDevices.getUserMedia({ audio: true })", "camera or microphone: denied"),
-    ("document.body.requestFullscreen()", "full screen: denied"),
-    ("navigator.requestMIDIAccess()", "a MIDI device: denied"),
-    ("navigator.wakeLock.request('screen')", "keeping the screen on: denied"),
-    ("print()", "print: nothing was printed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "note"),
+    [
+        ("navigator.geolocation.getCurrentPosition(() => 0)", "place: denied"),
+        ("navigator.geolocation.watchPosition(() => 0, () => 0)", "place: denied"),
+        ("Notification.requestPermission()", "notifications: denied"),
+        ("navigator.clipboard.readText()", "reading the clipboard: denied"),
+        ("navigator.mediaDevices.getUserMedia({ audio: true })", "camera or microphone: denied"),
+        ("document.body.requestFullscreen()", "full screen: denied"),
+        ("navigator.requestMIDIAccess()", "a MIDI device: denied"),
+        ("navigator.wakeLock.request('screen')", "keeping the screen on: denied"),
+        ("print()", "print: nothing was printed"),
+    ],
+)
 async def test_what_a_page_asks_for_and_does_not_get(stage, call, note):
     tab = await stage.open(
         f"<script>addEventListener('click', () => {{ Promise.resolve({call}).catch(() => 0) }})</script>"

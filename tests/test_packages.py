@@ -38,9 +38,16 @@ def wheel(tmp_path, version="1.0", **files):
 
 def manifest(tmp_path, **more):
     said = {
-        "name": "lampgame", "title": "Lamp", "package": "pypi:lampgame==1.0", "folder": "lampgame/html",
-        "instruction": "Switch it on.", "reward": "1", "success": 1, "max_steps": 2, **more,
-    }  # fmt: skip
+        "name": "lampgame",
+        "title": "Lamp",
+        "package": "pypi:lampgame==1.0",
+        "folder": "lampgame/html",
+        "instruction": "Switch it on.",
+        "reward": "1",
+        "success": 1,
+        "max_steps": 2,
+        **more,
+    }
     (tmp_path / "lampgame.yaml").write_text(yaml.safe_dump(said))
     return manifests.load(tmp_path / "lampgame.yaml")
 

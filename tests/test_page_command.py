@@ -12,9 +12,16 @@ from flywheel.cli import main
 PAGE = """<script>window.game = {clicks: 0, seed: null, start(seed) { this.seed = seed; }}</script>
 <button onclick='game.clicks += 1' style='position:fixed;inset:0'>more</button><img src=lost.png>"""
 SAID = {
-    "title": "A counter", "folder": ".", "instruction": "Click three times.", "reward": "game.clicks", "success": 3,
-    "max_steps": 6, "reset": "game.start(seed)", "seeded": False, "splits": ["eval"],
-}  # fmt: skip
+    "title": "A counter",
+    "folder": ".",
+    "instruction": "Click three times.",
+    "reward": "game.clicks",
+    "success": 3,
+    "max_steps": 6,
+    "reset": "game.start(seed)",
+    "seeded": False,
+    "splits": ["eval"],
+}
 
 
 def lay(folder, **fields):

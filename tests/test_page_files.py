@@ -35,9 +35,11 @@ async def client(folder):
 async def test_files_come_with_their_types(client, folder):
     (folder.root / "x.wasm").write_bytes(b"\0asm")
     for path, kind in (
-        ("/", "text/html; charset=utf-8"), ("/lib.mjs", "text/javascript; charset=utf-8"),
-        ("/x.wasm", "application/wasm"), ("/in", "text/html; charset=utf-8"),
-    ):  # fmt: skip
+        ("/", "text/html; charset=utf-8"),
+        ("/lib.mjs", "text/javascript; charset=utf-8"),
+        ("/x.wasm", "application/wasm"),
+        ("/in", "text/html; charset=utf-8"),
+    ):
         answer = await client.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (200, kind), path
         assert answer.headers["cache-control"] == "no-store"
@@ -52,10 +54,21 @@ def test_a_machines_own_table_does_not_change_what_browsers_insist_on(tmp_path):
 @pytest.mark.parametrize(
     "path",
     [
-        "/../secret.txt", "/%2e%2e/secret.txt", "/sub/..%2f..%2fsecret.txt", "/..%5csecret.txt", "/out", "/leave",
-        "/../site-next-door/x.txt", "//etc/passwd", "/%00", "/round", "/" + "a" * 5000, "/index.html/x", "/etc/passwd",
+        "/../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/sub/..%2f..%2fsecret.txt",
+        "/..%5csecret.txt",
+        "/out",
+        "/leave",
+        "/../site-next-door/x.txt",
+        "//etc/passwd",
+        "/%00",
+        "/round",
+        "/" + "a" * 5000,
+        "/index.html/x",
+        "/etc/passwd",
     ],
-)  # fmt: skip
+)
 async def test_nothing_outside_of_the_folder_is_given_out(client, folder, path):
     target = httpx.URL(str(client.base_url)).copy_with(raw_path=path.encode())
     answer = await client.get(target)

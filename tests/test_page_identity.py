@@ -18,9 +18,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SEED = 3
 CLICK = Click(Point(0.5, 0.5))
 SAID = {
-    "title": "Clicks", "folder": ".", "instruction": {"expression": "document.querySelector('p').textContent"},
-    "reward": "clicks / wanted", "success": 1, "max_steps": 20, "reset": {"parameter": "seed"}, "viewport": [320, 240],
-}  # fmt: skip
+    "title": "Clicks",
+    "folder": ".",
+    "instruction": {"expression": "document.querySelector('p').textContent"},
+    "reward": "clicks / wanted",
+    "success": 1,
+    "max_steps": 20,
+    "reset": {"parameter": "seed"},
+    "viewport": [320, 240],
+}
 # As pages read their seed: leniently, from wherever it may stand.
 PAGE = """<body><p></p><button style="position:fixed;inset:0;opacity:.2"></button><script>
   const said = decodeURIComponent(decodeURIComponent(location.href)).toLowerCase().match(/seed=(\\d+)(?!.*seed=)/);
@@ -63,11 +69,30 @@ async def play():
 
 # -- as an attacker ---
 CHOSEN = (
-    "?seed=0", "index.html?seed=0", "/", "/index.html", "?seed=3&seed=0", "?seed=0&seed=3", "?%73eed=0",
-    "?seed=3&%73eed=0", "?seed=3&%2573eed=0", "?SEED=0", "?seed=3&SEED=0", "?seed=3#seed=0", "?seed=3;seed=0",
-    "?seed=3&x=seed=0", "?seed=03&seed=0", "?seed=00", "?seed=3&seed%5B%5D=0", "?seed=+0", "?seed=3&+seed=0",
-    "#seed=0", "?x=1#?seed=0", "other/?seed=0", "?seed=3%26seed%3D0",
-)  # fmt: skip
+    "?seed=0",
+    "index.html?seed=0",
+    "/",
+    "/index.html",
+    "?seed=3&seed=0",
+    "?seed=0&seed=3",
+    "?%73eed=0",
+    "?seed=3&%73eed=0",
+    "?seed=3&%2573eed=0",
+    "?SEED=0",
+    "?seed=3&SEED=0",
+    "?seed=3#seed=0",
+    "?seed=3;seed=0",
+    "?seed=3&x=seed=0",
+    "?seed=03&seed=0",
+    "?seed=00",
+    "?seed=3&seed%5B%5D=0",
+    "?seed=+0",
+    "?seed=3&+seed=0",
+    "#seed=0",
+    "?x=1#?seed=0",
+    "other/?seed=0",
+    "?seed=3%26seed%3D0",
+)
 
 
 async def test_a_seed_that_the_policy_chose_is_paid_nothing(tmp_path, play):
@@ -140,11 +165,21 @@ async def test_a_board_that_is_drawn_again_is_another_task(tmp_path, play):
 
 @pytest.mark.parametrize("start", ["{variant}.html", "play.html?level={variant}", "play.html#/{variant}"])
 async def test_the_page_of_another_variant_is_another_task(tmp_path, play, start):
-    page = "<body>%s<button style='position:fixed;inset:0'></button><script>var clicks = 0, wanted = 1;" \
-           "onclick = () => { clicks += 1; }</script>"  # fmt: skip
+    page = (
+        "<body>%s<button style='position:fixed;inset:0'></button><script>var clicks = 0, wanted = 1;"
+        "onclick = () => { clicks += 1; }</script>"
+    )
     files = {name: page % name for name in ("hard.html", "easy.html", "play.html")}
-    manifest = lay(tmp_path, files, start=start, variants=["hard", "easy"], reset="reload", instruction="{variant}",
-                   seeded=False, splits=["eval"])  # fmt: skip
+    manifest = lay(
+        tmp_path,
+        files,
+        start=start,
+        variants=["hard", "easy"],
+        reset="reload",
+        instruction="{variant}",
+        seeded=False,
+        splits=["eval"],
+    )
     easy = start.format(variant="easy")
     for address in (
         easy,

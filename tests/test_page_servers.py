@@ -36,19 +36,32 @@ NAP = f"600.{os.getpid()}"  # seconds, which no other test sleeps
 ORDERS = Path(__file__).parent / "orders"
 MUG, CUP = Click(Point(0.5, 0.3)), Click(Point(0.5, 0.7))
 SERVER = {
-    "command": ["python", "server.py", "{port}"], "folder": "site", "ready": "/up",
+    "command": ["python", "server.py", "{port}"],
+    "folder": "site",
+    "ready": "/up",
     "setup": [["python", "{manifest}/make.py", "{seed}"]],
-}  # fmt: skip
+}
 SAID = {
-    "name": "orders", "title": "A shop with a login", "instruction": "Order two mugs.", "start": "orders",
-    "login": {"address": "/login", "fill": {"[name=user]": "ada", "[name=password]": "secret"}, "submit": "button",
-              "done": "document.title === 'Orders'"},
-    "reward": {"sqlite": "shop.db", "query": "select count(*) from orders where item = 'mug'"}, "success": 2,
+    "name": "orders",
+    "title": "A shop with a login",
+    "instruction": "Order two mugs.",
+    "start": "orders",
+    "login": {
+        "address": "/login",
+        "fill": {"[name=user]": "ada", "[name=password]": "secret"},
+        "submit": "button",
+        "done": "document.title === 'Orders'",
+    },
+    "reward": {"sqlite": "shop.db", "query": "select count(*) from orders where item = 'mug'"},
+    "success": 2,
     "end": {"sqlite": "shop.db", "query": "select count(*) > 0 from orders where item = 'cup'"},
-    "state": {"seed": {"sqlite": "shop.db", "query": "select :seed"},
-              "old": {"sqlite": "shop.db", "query": "select count(*) from orders where item = 'old'"}},
-    "max_steps": 6, "viewport": [320, 240],
-}  # fmt: skip
+    "state": {
+        "seed": {"sqlite": "shop.db", "query": "select :seed"},
+        "old": {"sqlite": "shop.db", "query": "select count(*) from orders where item = 'old'"},
+    },
+    "max_steps": 6,
+    "viewport": [320, 240],
+}
 
 
 def lay(folder, server=None, **fields):
@@ -216,16 +229,25 @@ async def asked(backend, address):
 @pytest.mark.parametrize(
     ("server", "error", "part"),
     [
-        ({"command": ["python", "-c", "print('no luck'); raise SystemExit(4)"]}, EnvError,
-         "ended with status 4 before it answered: no luck"),
-        ({"command": ["sh", "-c", "echo I wait; sleep " + NAP], "start_s": 3}, EnvTimeout,
-         "did not answer /up within 3 s: I wait"),
-        ({"setup": [["python", "-c", "raise SystemExit('no database')"]]}, EnvError,
-         "server.setup: python -c raise SystemExit('no database') ended with status 1: no database"),
+        (
+            {"command": ["python", "-c", "print('no luck'); raise SystemExit(4)"]},
+            EnvError,
+            "ended with status 4 before it answered: no luck",
+        ),
+        (
+            {"command": ["sh", "-c", "echo I wait; sleep " + NAP], "start_s": 3},
+            EnvTimeout,
+            "did not answer /up within 3 s: I wait",
+        ),
+        (
+            {"setup": [["python", "-c", "raise SystemExit('no database')"]]},
+            EnvError,
+            "server.setup: python -c raise SystemExit('no database') ended with status 1: no database",
+        ),
         ({"setup": [["sleep", NAP]], "start_s": 1}, EnvTimeout, "did not answer /up within 1 s: it had not begun"),
     ],
     ids=["ends", "waits", "setup", "slow setup"],
-)  # fmt: skip
+)
 async def test_a_server_that_does_not_come_up_is_told_in_one_line(tmp_path, kept, server, error, part):
     with pytest.raises(error) as caught:
         async with started(lay(tmp_path, server)):
@@ -261,9 +283,11 @@ async def test_what_a_server_started_ends_with_it(tmp_path, kept):
 
 async def test_a_server_above_its_memory_is_ended(tmp_path):
     greedy = "import time; kept = bytearray(90_000_000); kept[::4096] = b'x' * len(kept[::4096])"
-    whole = f"import subprocess, sys; [subprocess.Popen([sys.executable, '-c', \"{greedy}; time.sleep(60)\"]) " \
-            "for _ in range(3)]; import runpy; sys.argv = ['server.py', sys.argv[1]]; " \
-            "runpy.run_path('server.py', run_name='__main__')"  # fmt: skip
+    whole = (
+        f"import subprocess, sys; [subprocess.Popen([sys.executable, '-c', \"{greedy}; time.sleep(60)\"]) "
+        "for _ in range(3)]; import runpy; sys.argv = ['server.py', sys.argv[1]]; "
+        "runpy.run_path('server.py', run_name='__main__')"
+    )
     server = {"command": ["python", "-c", whole, "{port}"], "memory_mb": 200}
     async with started(lay(tmp_path, server)) as backend:
         await until(lambda: backend.fault)
@@ -331,14 +355,19 @@ async def test_a_reward_is_read_in_every_form(tmp_path, reading, number):
 
 async def test_instruction_end_and_state_are_read_too(tmp_path):
     found = await value(
-        tmp_path, instruction={"command": ["echo", "Order {seed} mugs."]}, end={"command": ["false"]},
+        tmp_path,
+        instruction={"command": ["echo", "Order {seed} mugs."]},
+        end={"command": ["false"]},
         state={"first": {"address": "/orders.json", "value": "rows.0.item"}, "all": {"address": "/orders.json"}},
         reward={"command": ["echo", "1"]},
-    )  # fmt: skip
+    )
     assert found == {
-        "instruction": "Order 3 mugs.", "end": False, "reward": 1, "state.first": "old",
+        "instruction": "Order 3 mugs.",
+        "end": False,
+        "reward": 1,
+        "state.first": "old",
         "state.all": {"rows": [{"item": "old"}] * 3},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -350,8 +379,13 @@ async def test_instruction_end_and_state_are_read_too(tmp_path):
         ({"sqlite": "shop.db", "query": "drop table orders"}, "attempt to write a readonly database"),
         ({"sqlite": "shop.db", "query": "selec"}, "reward: OperationalError"),
         ({"sqlite": "shop.db", "query": "select 'three'"}, 'reward: it gives "three"; a number is needed'),
-        ({"sqlite": "shop.db", "query": "with recursive t(n) as (select 1 union all select n + 1 from t) "
-                                        "select max(n) from t"}, "reward: "),
+        (
+            {
+                "sqlite": "shop.db",
+                "query": "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t",
+            },
+            "reward: ",
+        ),
         ({"command": ["sh", "-c", "echo oh; exit 5"]}, "reward: the command ended with status 5: oh"),
         ({"command": ["sleep", NAP]}, "reward: it is not read within 1 s"),
         ({"address": "/slow"}, "reward: "),
@@ -359,7 +393,7 @@ async def test_instruction_end_and_state_are_read_too(tmp_path):
         ({"address": "/orders.json", "value": "rows.9"}, "reward: value: there is no 9"),
     ],
     ids=lambda part: str(part).replace(NAP, "NAP"),  # the same in every process that runs the tests
-)  # fmt: skip
+)
 async def test_what_cannot_be_read_is_told_by_its_field(tmp_path, reading, part):
     with pytest.raises(EnvError) as caught:
         await value(tmp_path, server={"read_s": 1}, reward=reading, end=None, state={})

@@ -46,10 +46,7 @@ CANONICAL = [
     (LeftDouble(at(1, 99)), "left_double(point='<point>01 99</point>')"),
     (Hover(at(10, 20)), "hover(point='<point>10 20</point>')"),
     (RightSingle(at(10, 20)), "right_single(point='<point>10 20</point>')"),
-    (
-        Drag(at(10, 20), at(30, 40)),
-        "drag(start_point='<point>10 20</point>', end_point='<point>30 40</point>')",
-    ),
+    (Drag(at(10, 20), at(30, 40)), "drag(start_point='<point>10 20</point>', end_point='<point>30 40</point>')"),
     (Hotkey(("ctrl", "c")), "hotkey(key='ctrl c')"),
     (Type("it's\n"), "type(content='it\\'s\\n')"),
     (Scroll(at(50, 50), "left"), "scroll(point='<point>50 50</point>', direction='left')"),
@@ -104,10 +101,7 @@ def test_larger_spaces_are_written_without_leading_zeros():
         ("Thought: a Action: click(point='<point>52 31</point>')", Click(at(52, 31))),
         ("Action:\n```\nclick(point='<point>52 31</point>')\n```", Click(at(52, 31))),
         ("**Action:** click(point='<point>52 31</point>')", Click(at(52, 31))),
-        (
-            "Action: click(point='<point>52 31</point>')\n\nAction: wait()",
-            Click(at(52, 31)),
-        ),
+        ("Action: click(point='<point>52 31</point>')\n\nAction: wait()", Click(at(52, 31))),
         ("Action: drag(start_box='(10,20)', end_box='(30,40)')", Drag(at(10, 20), at(30, 40))),
         ("Action: scroll(point='<point>50 50</point>', direction='right')", Scroll(at(50, 50), "right")),
         ("Action: scroll(direction='left', point='<point>50 50</point>')", Scroll(at(50, 50), "left")),

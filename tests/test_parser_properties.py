@@ -29,11 +29,18 @@ json_values = st.recursive(
     max_leaves=8,
 )
 OF_FIELD = {
-    "point": points, "start_point": points, "end_point": points, "key": keys,
+    "point": points,
+    "start_point": points,
+    "end_point": points,
+    "key": keys,
     "keys": st.lists(keys, min_size=1, max_size=3).map(tuple),
-    "direction": st.sampled_from(["up", "down", "left", "right"]), "content": texts, "app_name": texts,
-    "command": texts, "path": texts, "tool": texts,
-}  # fmt: skip
+    "direction": st.sampled_from(["up", "down", "left", "right"]),
+    "content": texts,
+    "app_name": texts,
+    "command": texts,
+    "path": texts,
+    "tool": texts,
+}
 
 
 def of_type(kind: type) -> st.SearchStrategy:

@@ -30,10 +30,14 @@ async def stage():
 
 
 @pytest.mark.parametrize(
-    "body", [_STREAM, "<img src=silence><iframe src=silence></iframe><p id=out>0</p><script>"
-             "let n = 0; setInterval(() => { out.textContent = ++n }, 50)</script>"],
+    "body",
+    [
+        _STREAM,
+        "<img src=silence><iframe src=silence></iframe><p id=out>0</p><script>"
+        "let n = 0; setInterval(() => { out.textContent = ++n }, 50)</script>",
+    ],
     ids=["a film of a canvas", "a frame that never answers"],
-)  # fmt: skip
+)
 async def test_a_page_whose_load_never_ends_is_shown_as_it_is_and_waited_for_once(stage, body):
     async with asyncio.timeout(DEADLINE_S):
         tab = await stage.open(html(body))

@@ -24,9 +24,20 @@ from flywheel.workspace import Workspace
 
 def test_the_order_follows_from_what_is_read():
     assert pipeline.order(["games", "web"], closing=True) == (
-        "ingest", "synthesize", "rollout", "score", "route", "ct", "sft", "rl-games", "rl-web", "merge", "evaluate",
-        "promote", "runs",
-    )  # fmt: skip
+        "ingest",
+        "synthesize",
+        "rollout",
+        "score",
+        "route",
+        "ct",
+        "sft",
+        "rl-games",
+        "rl-web",
+        "merge",
+        "evaluate",
+        "promote",
+        "runs",
+    )
     assert "runs" not in pipeline.order(["games"])
 
 
@@ -136,14 +147,23 @@ _PERHAPS = {"language_model"}  # read where a model writes, which is not so here
 def workspace(tmp_path_factory) -> Workspace:
     ws = workspaces.create(tmp_path_factory.mktemp("declared") / "ws", "small")
     small = {
-        "recording.processes": 1, "synthesis.domains": {"games": ["shapes"], "sites": ["shop"]},
-        "synthesis.held_out": [], "synthesis.train_tasks": 2, "synthesis.eval_tasks": 2,
+        "recording.processes": 1,
+        "synthesis.domains": {"games": ["shapes"], "sites": ["shop"]},
+        "synthesis.held_out": [],
+        "synthesis.train_tasks": 2,
+        "synthesis.eval_tasks": 2,
         "synthesis.general_samples": 20,
-        "rollout.samples": 1, "policy.max_new_tokens": 24, "ct.samples": 12, "sft.samples": 12, "rl.tasks_per_step": 1,
+        "rollout.samples": 1,
+        "policy.max_new_tokens": 24,
+        "ct.samples": 12,
+        "sft.samples": 12,
+        "rl.tasks_per_step": 1,
         "rl.value_pretraining_tasks": 2,
-        "rl.value_pretraining_steps": 1, "rl.length_buffer": 8, "merge.weights": {"games": 0.5, "sites": 0.5},
+        "rl.value_pretraining_steps": 1,
+        "rl.length_buffer": 8,
+        "merge.weights": {"games": 0.5, "sites": 0.5},
         "promotion.tasks": 20,
-    }  # fmt: skip
+    }
     (ws.params).write_text(yaml.safe_dump(load(ws.params, small).model_dump(mode="json")))
     manifest.genesis(ws, "base", "models/base")
     versioning.add_iteration(ws, 1, load(ws.params))

@@ -23,10 +23,12 @@ from flywheel.settings import Policy
 SAMPLINGS = [Sampling(temperature=0.4 + 0.2 * n, max_new_tokens=3 + 2 * n, seed=100 + n) for n in range(6)]
 CONTEXTS = [context(n) for n in range(5)] + [
     (
-        Message("system", ("You act.",)), Message("user", (Image(context(5)[-1].parts[0].png), "Go on.")),
-        Message("assistant", ("Thought: I click.\nAction: wait()",)), Message("user", (context(6)[-1].parts[0],)),
+        Message("system", ("You act.",)),
+        Message("user", (Image(context(5)[-1].parts[0].png), "Go on.")),
+        Message("assistant", ("Thought: I click.\nAction: wait()",)),
+        Message("user", (context(6)[-1].parts[0],)),
     )
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +102,14 @@ async def test_a_broken_request_fails_alone_and_by_name(policy):
     too_large, point = (blank(8000), blank(1))
     too_long = (Message("user", ("word " * 5000,)),)
     results = await asyncio.gather(
-        policy.complete(CONTEXTS[0], ask), policy.complete(no_picture, ask), policy.complete(too_long, ask),
-        policy.complete(CONTEXTS[1], ask), policy.complete(too_large, ask), policy.complete(point, ask),
+        policy.complete(CONTEXTS[0], ask),
+        policy.complete(no_picture, ask),
+        policy.complete(too_long, ask),
+        policy.complete(CONTEXTS[1], ask),
+        policy.complete(too_large, ask),
+        policy.complete(point, ask),
         return_exceptions=True,
-    )  # fmt: skip
+    )
     assert isinstance(results[1], BadInput)
     assert "not an image" in str(results[1])
     assert isinstance(results[2], BadInput | PolicyError)

@@ -136,8 +136,9 @@ async def test_a_cancelled_holder_leaves_its_place_and_no_half_done_page():
 
 
 # -- the end of a lease ---
-@pytest.mark.parametrize(("passed", "why", "said"), [(101, "overdue", "held for more than 100 s"),
-                                                     (31, "idle", "no call for 30 s")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("passed", "why", "said"), [(101, "overdue", "held for more than 100 s"), (31, "idle", "no call for 30 s")]
+)
 async def test_a_session_is_taken_back_and_others_are_not(passed, why, said):
     async with Fleetful(browsers=1, pages=2, lease_s=100, silent_s=30) as fleet, contextlib.AsyncExitStack() as stack:
         (late,) = await hold(fleet, stack, 1)
@@ -343,8 +344,14 @@ async def test_the_events_of_a_session_in_order():
             seen = stream.take()
         pid = fleet.browsers[0].pid
         assert [type(event) for event in seen] == [
-            ev.Started, ev.Started, ev.Leased, ev.Stepped, ev.Stepped, ev.Stepped, ev.Released
-        ]  # fmt: skip
+            ev.Started,
+            ev.Started,
+            ev.Leased,
+            ev.Stepped,
+            ev.Stepped,
+            ev.Stepped,
+            ev.Released,
+        ]
         assert {event.browser for event in seen} == {pid}
         assert [event.page for event in seen] == [0, 1, 1, 1, 1, 1, 1]
         assert [event.session for event in seen] == ["", ""] + [env.session] * 5
@@ -395,9 +402,15 @@ async def test_the_rollout_counts_what_happened_in_the_pool():
     crashed, stats = [], RolloutStats()
     async with Fleetful(browsers=1, pages=1, timeout_s=30) as fleet:
         (episode,) = await rollout(
-            [fake_task(1, max_steps=3)], 1, Killer(lambda c, s: LEFT), fleet.pool, iteration=0,
-            settings=lamps.settings(), temperature=1.0, stats=stats,
-        )  # fmt: skip
+            [fake_task(1, max_steps=3)],
+            1,
+            Killer(lambda c, s: LEFT),
+            fleet.pool,
+            iteration=0,
+            settings=lamps.settings(),
+            temperature=1.0,
+            stats=stats,
+        )
     assert episode.trajectory.status == "truncated"
     assert len(episode.steps) == 3
     assert stats == RolloutStats(retries=1, crashes=2, reclaimed=0, answers=5)  # two resets, three steps

@@ -31,10 +31,18 @@ from flywheel.training.samples import Sample
 from flywheel.training.supervised.train import train_supervised
 
 RL = {
-    "steps": 3, "tasks_per_step": 8, "samples": 4, "minibatch": 16, "actor_lr": 2e-3, "critic_lr": 2e-3,
-    "value_pretraining_steps": 20, "value_pretraining_tasks": 4, "positive_nll": 0.0, "deterministic": True,
+    "steps": 3,
+    "tasks_per_step": 8,
+    "samples": 4,
+    "minibatch": 16,
+    "actor_lr": 2e-3,
+    "critic_lr": 2e-3,
+    "value_pretraining_steps": 20,
+    "value_pretraining_tasks": 4,
+    "positive_nll": 0.0,
+    "deterministic": True,
     "max_staleness": 0,
-}  # fmt: skip
+}
 S = settings(rl=RL)
 TASKS = [task(n, max_steps=2) for n in range(8)]
 
@@ -75,9 +83,15 @@ def test_success_rises(sft, tmp_path):
     tasks = [task(n, max_steps=1, side="left") for n in range(8)]
     chosen = settings(rl={**RL, "steps": 5, "actor_lr": 5e-4, "critic_lr": 2e-4})
     metrics = train_rl(
-        sft, tmp_path / "out", "games", tasks, open_sandbox=Lamps.open, settings=chosen, iteration=1,
+        sft,
+        tmp_path / "out",
+        "games",
+        tasks,
+        open_sandbox=Lamps.open,
+        settings=chosen,
+        iteration=1,
         state_folder=tmp_path / "state",
-    ).curve  # fmt: skip
+    ).curve
     assert [m["step"] for m in metrics] == [0, 1, 2, 3, 4, 5]
     pretraining, *metrics = metrics
     assert pretraining["value_pretraining_loss"] >= 0
@@ -182,7 +196,9 @@ async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_
         made.value.head[-1].bias.fill_(0.5)
     batch = [replace(one, score=0.25) if one.bootstrap_context is not None else one for one in batch]
     # V is 1/2 everywhere and lambda 1: an advantage is what is to come less 1/2.
-    ends = {turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1]) for turn in step_samples(batch, made, rl)[0]}
+    ends = {
+        turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1]) for turn in step_samples(batch, made, rl)[0]
+    }
     assert {one.bootstrap_context is not None for one in batch} == {True, False}
     for one in batch:
         advantage, target = ends[one.trajectory_id]

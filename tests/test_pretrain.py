@@ -56,8 +56,14 @@ def lines(folder):
 
 def test_it_trains_stops_resumes_and_leaves_a_checkpoint(small, tmp_path, monkeypatch):
     run = {
-        "out": tmp_path, "seed": 3, "seeing": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "chunk": 16,
-    }  # fmt: skip
+        "out": tmp_path,
+        "seed": 3,
+        "seeing": 3,
+        "report_every": 1,
+        "evaluate_every": 100,
+        "held_out": 1,
+        "chunk": 16,
+    }
     first = digest(pretrain(Recipe(steps=1, **run)))
     monkeypatch.setattr(module, "chunks", undrawn)
     folder = pretrain(Recipe(steps=8, **run))
@@ -84,9 +90,7 @@ def test_a_state_of_an_earlier_version_is_refused_and_left(small, tmp_path, monk
 
 def test_two_processes_train_one_model(tmp_path):
     """Real screens; both must end at the same step, and one line is written for both."""
-    run = {
-        "seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1, "chunk": 32,
-    }  # fmt: skip
+    run = {"seed": 3, "report_every": 1, "evaluate_every": 100, "held_out": 1, "steps": 2, "seeing": 1, "chunk": 32}
     folder = pretrain(Recipe(out=tmp_path / "a", optimizer=processes(2), **run))
     assert [line["step"] for line in lines(tmp_path / "a") if "answers" in line] == [1, 2]
     assert digest(folder) == digest(pretrain(Recipe(out=tmp_path / "b", optimizer=processes(2), **run)))
@@ -105,7 +109,9 @@ def test_the_quick_attention_is_the_librarys(encoder):
     rng = random.Random(0)
     drawn = [scenes.draw(kind, 2, rng, 100) for kind in scenes.KINDS]
     pixels = np.random.default_rng(0).integers(0, 255, (len(drawn), 224, 224, 3), dtype=np.uint8)
-    packed = QuestionCollator(encoder, 224).pack(pixels, [scene.questions[: 2 + i % 3] for i, scene in enumerate(drawn)])
+    packed = QuestionCollator(encoder, 224).pack(
+        pixels, [scene.questions[: 2 + i % 3] for i, scene in enumerate(drawn)]
+    )
     plain, quick = new_model(5).eval(), new_model(5).eval()
     attention.install(quick)
     with torch.no_grad():
@@ -150,8 +156,9 @@ def test_looks_stand_before_each_digit_and_before_what_is_read(encoder):
     points = sum(len(question.boxes) for question in asked)
     read = sum(
         len(encoder.encode_text(question.response)) - 1 if question.skill in READING else 1
-        for question in asked if question.seen is not None
-    )  # fmt: skip
+        for question in asked
+        if question.seen is not None
+    )
     assert len(following) == 4 * points + read
     assert sum(token.isdigit() for token in following) >= 4 * points
     torch.testing.assert_close(packed.looks.cells.sum(1), torch.ones(len(following)))

@@ -183,16 +183,27 @@ awkward = st.one_of(
 )
 shades = st.integers(0, 3).map(lambda n: screen(n, (224, 60, 300, 3)[n], (224, 40, 200, 90)[n]))
 steps = st.builds(
-    PastStep, st.one_of(st.none(), shades), awkward, awkward, awkward, st.sampled_from(["", "type", "click"]), awkward,
-    awkward, awkward,
-)  # fmt: skip
+    PastStep,
+    st.one_of(st.none(), shades),
+    awkward,
+    awkward,
+    awkward,
+    st.sampled_from(["", "type", "click"]),
+    awkward,
+    awkward,
+    awkward,
+)
 policies = st.builds(
     Policy,
     template=st.sampled_from(["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]),
-    functions=st.booleans(), working_steps=st.integers(1, 6), episodic_steps=st.integers(0, 6),
-    digest_characters=st.sampled_from([0, 1, 40, 300]), result_characters=st.sampled_from([0, 7, 500, 2000]),
-    max_context_tokens=st.integers(128, 6000), max_new_tokens=st.just(8),
-)  # fmt: skip
+    functions=st.booleans(),
+    working_steps=st.integers(1, 6),
+    episodic_steps=st.integers(0, 6),
+    digest_characters=st.sampled_from([0, 1, 40, 300]),
+    result_characters=st.sampled_from([0, 7, 500, 2000]),
+    max_context_tokens=st.integers(128, 6000),
+    max_new_tokens=st.just(8),
+)
 
 
 @settings(max_examples=150)

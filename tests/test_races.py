@@ -56,13 +56,15 @@ FILES = {
     "ticks.js": late(
         """const when = () => Math.round(performance.now());
         setInterval(() => postMessage('w' + when() + (Date.now() % 1000) + Math.random().toFixed(3)), 30);
-        onmessage = (e) => setTimeout(() => postMessage('late' + when()), e.data);""", JS,
+        onmessage = (e) => setTimeout(() => postMessage('late' + when()), e.data);""",
+        JS,
     ),
     "loads.js": late(
         """const v = await (await fetch('value.json')).json(); postMessage(v.value);
-        setTimeout(() => { postMessage('end'); close() }, 75);""", JS,
+        setTimeout(() => { postMessage('end'); close() }, 75);""",
+        JS,
     ),
-}  # fmt: skip
+}
 # The page draws all that happens, and when: in page time, for 300 ms.
 _FRAME = """<body style='font:11px monospace'><p id=out style='margin:0;overflow-wrap:anywhere'></p><script>
     const show = (what) => {

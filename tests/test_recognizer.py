@@ -36,9 +36,17 @@ def checkpoint(tmp_path_factory):
 
     torch.manual_seed(0)
     dims = ModelDimensions(
-        n_mels=80, n_audio_ctx=1500, n_audio_state=32, n_audio_head=2, n_audio_layer=1, n_vocab=51864,
-        n_text_ctx=64, n_text_state=32, n_text_head=2, n_text_layer=2,
-    )  # fmt: skip
+        n_mels=80,
+        n_audio_ctx=1500,
+        n_audio_state=32,
+        n_audio_head=2,
+        n_audio_layer=1,
+        n_vocab=51864,
+        n_text_ctx=64,
+        n_text_state=32,
+        n_text_head=2,
+        n_text_layer=2,
+    )
     model = Model(dims)
     with torch.no_grad():
         model.decoder.positional_embedding.normal_(0, 0.1)
@@ -116,10 +124,15 @@ def test_other_speech_than_about_these_interfaces_is_heard_as_the_stock_recogniz
 
 def test_speech_about_an_interface_is_told_from_other_english_by_its_likelihood():
     judge = PocketSphinx()._interface
-    gains = [judge.gain(text.split()) for text in (
-        "well i click the green tile", "i drag the purple lighthouse", "i paint the purple lighthouse",
-        "the ferry to the island runs only in the summer",
-    )]  # fmt: skip
+    gains = [
+        judge.gain(text.split())
+        for text in (
+            "well i click the green tile",
+            "i drag the purple lighthouse",
+            "i paint the purple lighthouse",
+            "the ferry to the island runs only in the summer",
+        )
+    ]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 0 > gains[-1]
 

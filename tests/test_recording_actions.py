@@ -14,15 +14,21 @@ fractions = st.floats(0, 1, exclude_max=True)
 points = st.builds(act.Point, fractions, fractions)
 words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=8)
 actions = st.one_of(
-    st.builds(act.Click, points), st.builds(act.LeftDouble, points), st.builds(act.RightSingle, points),
+    st.builds(act.Click, points),
+    st.builds(act.LeftDouble, points),
+    st.builds(act.RightSingle, points),
     st.builds(act.Hover, points),
-    st.builds(act.Drag, points, points), st.builds(act.Type, words),
+    st.builds(act.Drag, points, points),
+    st.builds(act.Type, words),
     st.builds(lambda text: act.Type(text + "\n"), words),
     st.builds(act.Hotkey, st.lists(words.map(str.lower), min_size=1, max_size=3).map(tuple)),
-    st.builds(act.Scroll, points, st.sampled_from(("up", "down", "left", "right"))), st.builds(act.Press, words),
-    st.builds(act.Release, words), st.builds(act.Navigate, words), st.just(act.NavigateBack()),
+    st.builds(act.Scroll, points, st.sampled_from(("up", "down", "left", "right"))),
+    st.builds(act.Press, words),
+    st.builds(act.Release, words),
+    st.builds(act.Navigate, words),
+    st.just(act.NavigateBack()),
     st.builds(act.Finished, words),
-)  # fmt: skip
+)
 
 
 @given(st.lists(actions, max_size=6))

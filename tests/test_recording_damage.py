@@ -156,8 +156,9 @@ def test_a_long_file_is_read_in_blocks_that_join_without_a_seam(tmp_path, monkey
     soundfile.write(tmp_path / "long.wav", sound, rate, subtype="FLOAT")
     found = audio.read(tmp_path / "long.wav")
     at = np.arange(round(seconds * rate) * 16_000 // rate) / 16_000
-    np.testing.assert_allclose(found[200 : len(at) - 200], (0.3 * np.sin(2 * np.pi * 440 * at) * np.cos(at))[200:-200],
-                               atol=2e-3)  # fmt: skip
+    np.testing.assert_allclose(
+        found[200 : len(at) - 200], (0.3 * np.sin(2 * np.pi * 440 * at) * np.cos(at))[200:-200], atol=2e-3
+    )
     assert isinstance(found, np.memmap) == (seconds > 60)
 
 
@@ -203,7 +204,7 @@ FAULTS = {
     "seconds is 15.145, the last event": lambda f: (f / "events.jsonl").write_text(
         (f / "events.jsonl").read_text().splitlines()[0].replace('"time_s": ', '"time_s": 9') + "\n"
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", FAULTS)

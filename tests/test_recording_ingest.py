@@ -26,9 +26,14 @@ from flywheel.synthesis.tasks import content, from_row, make_tasks
 
 SETTINGS = Settings()
 TABLES = {
-    "trajectories": "trajectory", "steps": "steps", "thoughts": "thought_rows", "events": "event_rows",
-    "images": "image_rows", "reviews": "review_rows", "tasks": "task_row",
-}  # fmt: skip
+    "trajectories": "trajectory",
+    "steps": "steps",
+    "thoughts": "thought_rows",
+    "events": "event_rows",
+    "images": "image_rows",
+    "reviews": "review_rows",
+    "tasks": "task_row",
+}
 
 
 class FixedRecognizer:
@@ -168,9 +173,7 @@ def test_damage_is_named_and_quarantined(session, what, ws):
     # The reason stays in the data: no path of this machine in it.
     assert str(session.parent) not in one.trajectory.error
     assert one.steps == ()
-    assert (one.review_rows[0]["decision"], one.review_rows[0]["subject"]) == (
-        "reject", one.trajectory.trajectory_id,
-    )  # fmt: skip
+    assert (one.review_rows[0]["decision"], one.review_rows[0]["subject"]) == ("reject", one.trajectory.trajectory_id)
     assert partitions.write(ws, "trajectories", 1, "ingest", [to_row("trajectories", one.trajectory)]).rows == 1
     known = "session.json" not in what and "annotator" not in what and "tasks" not in what
     assert (one.task_row is not None) == known
@@ -201,9 +204,7 @@ def test_duplicates_are_of_earlier_ones_and_the_first_stands(recordings):
     one = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 1)
     first, second = mark_duplicates([one, one], {})
     assert first == one
-    assert (second.trajectory.status, second.trajectory.error) == (
-        "invalid", "duplicate of 000-tiles-anna",
-    )  # fmt: skip
+    assert (second.trajectory.status, second.trajectory.error) == ("invalid", "duplicate of 000-tiles-anna")
     (again,) = mark_duplicates([one], {one.fingerprint: "an-earlier-one"})
     assert again.trajectory.error == "duplicate of an-earlier-one"
     assert again.review_rows[0]["decision"] == "reject"

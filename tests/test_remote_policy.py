@@ -71,7 +71,7 @@ SPOILT = {
     "aborted": (choice(lambda c: c.update(finish_reason="abort")), "'abort'"),
     "another prompt": (lambda body: body["prompt_token_ids"].__setitem__(3, 9), "part at token 3"),
     "other weights": (choice(lambda c: c.update(weight_version="else")), "weights else.*someone else published"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SPOILT)
@@ -105,7 +105,7 @@ FAULTS = {
     "too late there": (says(504, refusal("no answer in 9 s")), PolicyTimeout, "504: no answer in 9 s"),
     "dies at once": (breaks, PolicyError, "connection broke"),
     "dies half way": (half, PolicyError, "connection broke"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -78,9 +78,16 @@ def test_it_needs_nothing_but_itself(ws, report):
 
 def test_it_holds_every_part(report):
     assert report.ids >= {
-        "iterations", "funnel", "progress", "training", "recordings", "trajectories", "quarantine", "minutes",
+        "iterations",
+        "funnel",
+        "progress",
+        "training",
+        "recordings",
+        "trajectories",
+        "quarantine",
+        "minutes",
         "lineage",
-    }  # fmt: skip
+    }
 
 
 def test_its_figures_are_those_of_the_tables(ws, report):
@@ -187,24 +194,48 @@ def test_the_last_screen_has_a_row_an_iteration(ws):
 def test_the_last_screen_cuts_nothing_off_with_the_domains_of_the_main_job(ws, monkeypatch):
     rows = [
         {
-            "iteration": 12, "tasks": 180, "trajectories": 1440, "recordings": 24, "p_v1": 0.25, "to_sft": 360,
-            "to_ct": 1100, "to_quarantine": 4, "promoted": False, "minutes": 10.5,
+            "iteration": 12,
+            "tasks": 180,
+            "trajectories": 1440,
+            "recordings": 24,
+            "p_v1": 0.25,
+            "to_sft": 360,
+            "to_ct": 1100,
+            "to_quarantine": 4,
+            "promoted": False,
+            "minutes": 10.5,
             "success": {name: {"before": 0.25, "after": 0.5} for name in ("control", "games", "sites")},
         }
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(facts, "iterations", lambda connection: rows)
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(summary.summary_table(ws))
     assert console.export_text().splitlines()[-1].split() == [
-        "012", "180", "1440", "24", "0.25", "360", "1100", "4", *["0.25→0.50"] * 3, "no", "10.5",
-    ]  # fmt: skip
+        "012",
+        "180",
+        "1440",
+        "24",
+        "0.25",
+        "360",
+        "1100",
+        "4",
+        *["0.25→0.50"] * 3,
+        "no",
+        "10.5",
+    ]
 
 
 def row(kind: str | None, action: str = "", **points: float) -> dict:
     return {
-        "action_type": kind, "action": action, "parse_error": None if kind else "no call",
-        "x": None, "y": None, "x2": None, "y2": None, **points,
-    }  # fmt: skip
+        "action_type": kind,
+        "action": action,
+        "parse_error": None if kind else "no call",
+        "x": None,
+        "y": None,
+        "x2": None,
+        "y2": None,
+        **points,
+    }
 
 
 @pytest.mark.parametrize(

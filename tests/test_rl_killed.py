@@ -14,9 +14,16 @@ from safetensors.torch import load_file
 
 STEPS, BATCH = 4, 4
 RL = {
-    "steps": STEPS, "tasks_per_step": 2, "samples": 2, "minibatch": 4, "value_pretraining_steps": 2,
-    "value_pretraining_tasks": 2, "actor_lr": 1e-3, "deterministic": True, "length_buffer": 2,
-}  # fmt: skip
+    "steps": STEPS,
+    "tasks_per_step": 2,
+    "samples": 2,
+    "minibatch": 4,
+    "value_pretraining_steps": 2,
+    "value_pretraining_tasks": 2,
+    "actor_lr": 1e-3,
+    "deterministic": True,
+    "length_buffer": 2,
+}
 
 
 def runs(folder: Path, project: Path, seed: int, kills: int, **block) -> dict:

@@ -19,9 +19,15 @@ from flywheel.scoring import verifiers
 from flywheel.training.rl.run import train_rl
 
 RL = {
-    "steps": 3, "tasks_per_step": 2, "samples": 2, "minibatch": 8, "value_pretraining_steps": 0, "length_buffer": 2,
-    "max_drift": 10.0, "max_mismatch": 1.0,
-}  # fmt: skip
+    "steps": 3,
+    "tasks_per_step": 2,
+    "samples": 2,
+    "minibatch": 8,
+    "value_pretraining_steps": 0,
+    "length_buffer": 2,
+    "max_drift": 10.0,
+    "max_mismatch": 1.0,
+}
 POLICY = {"max_new_tokens": 9, "timeout_s": 60}
 
 
@@ -42,11 +48,16 @@ def test_a_killed_inference_server(model, tmp_path, monkeypatch):
     def train(server, after=lambda: None):
         remote = {"backend": "openai", "endpoint": server.url, "model": server.model, "retries": 1}
         return train_rl(
-            model, tmp_path / "out", "games", [task(number, max_steps=2) for number in range(4)],
-            settings=settings(rl=RL | {"temperature": 1.0}, policy=POLICY | remote), iteration=1,
-            state_folder=tmp_path / "state", open_sandbox=Lamps.open,
+            model,
+            tmp_path / "out",
+            "games",
+            [task(number, max_steps=2) for number in range(4)],
+            settings=settings(rl=RL | {"temperature": 1.0}, policy=POLICY | remote),
+            iteration=1,
+            state_folder=tmp_path / "state",
+            open_sandbox=Lamps.open,
             on_metric=lambda metric: (seen.append(metric["step"]), after()),
-        ).curve  # fmt: skip
+        ).curve
 
     # An episode's request fails, or the publication where all episodes of the second step had finished before.
     place = r"rl games, step 2, (episode \d+ of task lamp00\d at its step|its weights)"
@@ -81,10 +92,16 @@ def test_killed_browsers(model, tmp_path):
     tasks = [replace(task_of("tiles", "clear"), task_id=f"tiles{n}", max_steps=4) for n in range(3)]
     sandbox = {"browsers": 1, "pages": 3, "timeout_s": 60, "width": 224, "height": 224}
     metrics = train_rl(
-        model, tmp_path / "out", "games", tasks, iteration=1, state_folder=tmp_path / "state",
+        model,
+        tmp_path / "out",
+        "games",
+        tasks,
+        iteration=1,
+        state_folder=tmp_path / "state",
         settings=settings(rl=RL | {"steps": 2}, policy=POLICY, sandbox=sandbox, rollout={"retries": 5}),
-        open_sandbox=remembered, on_episode=kill,
-    ).curve  # fmt: skip
+        open_sandbox=remembered,
+        on_episode=kill,
+    ).curve
     assert killed
     assert [metric["step"] for metric in metrics] == [1, 2]
     assert sum(metric["retries"] for metric in metrics) > 0

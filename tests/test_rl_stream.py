@@ -29,9 +29,16 @@ from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.update import ppo_update
 
 RL = {
-    "steps": 3, "tasks_per_step": 3, "samples": 2, "minibatch": 8, "actor_lr": 1e-3, "value_pretraining_steps": 0,
-    "deterministic": True, "max_staleness": 0, "length_buffer": 2,
-}  # fmt: skip
+    "steps": 3,
+    "tasks_per_step": 3,
+    "samples": 2,
+    "minibatch": 8,
+    "actor_lr": 1e-3,
+    "value_pretraining_steps": 0,
+    "deterministic": True,
+    "max_staleness": 0,
+    "length_buffer": 2,
+}
 POLICY = {"max_new_tokens": 9, "timeout_s": 60}
 TASKS = [task(number, max_steps=2) for number in range(5)]
 
@@ -66,9 +73,15 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
             for _ in range(chosen.rl.samples):
                 ordinal, number = drawn.total(), drawn[chosen_task.task_id]
                 episode = await run_episode(
-                    LampEnv(), policy, chosen_task, number, iteration=1, settings=chosen,
-                    temperature=chosen.rl.temperature, seed=seed_of(seed("train"), "episode", ordinal),
-                )  # fmt: skip
+                    LampEnv(),
+                    policy,
+                    chosen_task,
+                    number,
+                    iteration=1,
+                    settings=chosen,
+                    temperature=chosen.rl.temperature,
+                    seed=seed_of(seed("train"), "episode", ordinal),
+                )
                 episodes.append(episode)
                 results.append(judge(chosen_task, episode, Panel(chosen)).result)
                 drawn[chosen_task.task_id] += 1
@@ -114,8 +127,13 @@ def test_staleness_stays_within_its_bound(model, tmp_path):
 
 def test_stop_ends_the_run_as_if_it_were_over(model, tmp_path):
     seen = []
-    metrics = train(model, tmp_path, {"max_staleness": 1, "deterministic": False, "max_drift": 10.0}, stop=lambda: True,
-                    on_metric=lambda metric: seen.append(metric["step"]))  # fmt: skip
+    metrics = train(
+        model,
+        tmp_path,
+        {"max_staleness": 1, "deterministic": False, "max_drift": 10.0},
+        stop=lambda: True,
+        on_metric=lambda metric: seen.append(metric["step"]),
+    )
     assert seen == [metric["step"] for metric in metrics] == [1]
     assert load_model(tmp_path / "out")
 
@@ -161,9 +179,10 @@ def test_a_server_at_another_temperature_takes_no_stream(model, tmp_path):
 
 
 def test_the_trainer_leaves_cores_to_a_policy_beside_it():
-    here, server = settings(policy={"device": "cpu"}), settings(
-        policy={"backend": "openai", "endpoint": "http://there", "model": "m"}
-    )  # fmt: skip
+    here, server = (
+        settings(policy={"device": "cpu"}),
+        settings(policy={"backend": "openai", "endpoint": "http://there", "model": "m"}),
+    )
     assert [rl.threads(here, every) for every in (1, 2, 8)] == [1, 1, 4]
     assert rl.threads(server, 8) == 8
     assert rl.threads(settings(rl={"threads": 3}), 8) == 3

@@ -122,9 +122,14 @@ async def test_concurrency_is_bounded(concurrent, pages, most):
     chosen = settings(rollout={"max_concurrent": concurrent}, sandbox={"width": 64, "height": 64, "pages": pages})
     lamps = Lamps()
     await rollout(
-        [task(n) for n in range(10)], 1, Scripted(lambda c, s: RIGHT), lamps, iteration=0, settings=chosen,
+        [task(n) for n in range(10)],
+        1,
+        Scripted(lambda c, s: RIGHT),
+        lamps,
+        iteration=0,
+        settings=chosen,
         temperature=1.0,
-    )  # fmt: skip
+    )
     assert lamps.most == most
 
 
@@ -164,9 +169,14 @@ async def test_hung_environment_meets_a_deadline():
 
     chosen = settings(sandbox={"width": 64, "height": 64, "timeout_s": 0.01}, rollout={"retries": 0})
     got = await rollout(
-        [task(1)], 1, Scripted(lambda c, s: LEFT), Lamps(lambda lease: Hung()), iteration=0, settings=chosen,
+        [task(1)],
+        1,
+        Scripted(lambda c, s: LEFT),
+        Lamps(lambda lease: Hung()),
+        iteration=0,
+        settings=chosen,
         temperature=1.0,
-    )  # fmt: skip
+    )
     assert got[0].trajectory.status == "crashed"
     assert "did not answer" in got[0].trajectory.error
 

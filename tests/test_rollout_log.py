@@ -61,9 +61,13 @@ class LedgerMachine(RuleBasedStateMachine):
     """Trainer and pool as they use the log. `saved` stands for the trainer's checkpoint."""
 
     @initialize(
-        samples=st.integers(1, 3), groups=st.integers(1, 3), batches=st.integers(1, 4), staleness=st.integers(0, 3),
-        whole=st.booleans(), places=st.integers(1, 6),
-    )  # fmt: skip
+        samples=st.integers(1, 3),
+        groups=st.integers(1, 3),
+        batches=st.integers(1, 4),
+        staleness=st.integers(0, 3),
+        whole=st.booleans(),
+        places=st.integers(1, 6),
+    )
     def begin(self, samples, groups, batches, staleness, whole, places):
         self.folder = Path(tempfile.mkdtemp())
         self.plan = RolloutPlan(samples, groups * samples, batches, staleness, 11, whole)

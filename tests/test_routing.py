@@ -19,9 +19,16 @@ from flywheel.store.routing import DESTINATIONS, STATUSES, build_stores, route
 def trajectory(name: str = "t1", source: str = "rollout", status: str = "completed", error: str | None = None) -> dict:
     row = dict.fromkeys(TABLES["trajectories"].names)
     return row | {
-        "trajectory_id": name, "task_id": "k1", "domain": "sites", "source": source, "status": status, "error": error,
-        "steps": 2, "policy_version": "d0", "run_id": "run-1",
-    }  # fmt: skip
+        "trajectory_id": name,
+        "task_id": "k1",
+        "domain": "sites",
+        "source": source,
+        "status": status,
+        "error": error,
+        "steps": 2,
+        "policy_version": "d0",
+        "run_id": "run-1",
+    }
 
 
 def score(name: str = "t1", value: float | None = 1.0, threshold: float | None = 1.0, **more) -> dict:
@@ -74,15 +81,18 @@ some_trajectories = st.lists(
         source=st.sampled_from(["rollout", "recording", "annotation"]),
         status=st.sampled_from([*STATUSES, "unheard of"]),
     ),
-    max_size=20, unique_by=lambda row: row["trajectory_id"],
-)  # fmt: skip
+    max_size=20,
+    unique_by=lambda row: row["trajectory_id"],
+)
 some_scores = st.lists(
     st.builds(
-        score, name=st.text("abc", min_size=1, max_size=6), value=st.none() | st.floats(),
+        score,
+        name=st.text("abc", min_size=1, max_size=6),
+        value=st.none() | st.floats(),
         threshold=st.none() | st.floats(0, 1),
     ),
     max_size=20,
-)  # fmt: skip
+)
 
 
 @given(some_trajectories, some_scores, st.sets(st.text("abc", min_size=1, max_size=6)))
@@ -122,9 +132,11 @@ def test_quarantine_keeps_the_whole_row():
 def test_lineage_of_a_checkpoint_names_the_weights_that_acted_on_its_way():
     rows = lineage.trained("m/rl", "d9", parents=["m/sft"], trajectories=["t1"], earlier={1: "d1", 2: "d9"})
     assert {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in rows} == {
-        ("d9", "weights of", "m/rl", "checkpoint"), ("d1", "weights of", "m/rl@1", "checkpoint"),
-        ("m/rl", "began from", "m/sft", "checkpoint"), ("m/rl", "trained on", "t1", "trajectory"),
-    }  # fmt: skip
+        ("d9", "weights of", "m/rl", "checkpoint"),
+        ("d1", "weights of", "m/rl@1", "checkpoint"),
+        ("m/rl", "began from", "m/sft", "checkpoint"),
+        ("m/rl", "trained on", "t1", "trajectory"),
+    }
 
 
 def test_lineage_names_task_weights_run_and_store():
@@ -132,6 +144,8 @@ def test_lineage_names_task_weights_run_and_store():
     stores = build_stores([row], route([row], [score()]), iteration=3)
     links = {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in stores["lineage"]}
     assert links == {
-        ("t1", "attempts", "k1", "task"), ("t1", "acted by", "d0", "weights"), ("t1", "produced in", "run-1", "run"),
+        ("t1", "attempts", "k1", "task"),
+        ("t1", "acted by", "d0", "weights"),
+        ("t1", "produced in", "run-1", "run"),
         ("sft@003", "holds", "t1", "trajectory"),
-    }  # fmt: skip
+    }

@@ -39,8 +39,9 @@ async def test_prompts_are_those_of_the_rollout(encoder):
     trajectories, steps, images, policy = await rolled_out(lambda context, sampling: RIGHT)
     back = [
         [from_row(table, type(one), row) for row in from_rows(table, [to_row(table, one) for one in ones]).to_pylist()]
-        for table, ones in (("trajectories", trajectories[::-1]), ("steps", steps[::-1])) for one in ones[:1]
-    ]  # fmt: skip
+        for table, ones in (("trajectories", trajectories[::-1]), ("steps", steps[::-1]))
+        for one in ones[:1]
+    ]
     samples = agent_samples(*back, images, encoder, S.policy)
     assert [(s.trajectory_id, s.step) for s in samples] == sorted((r.trajectory_id, r.step) for r in steps)
     asked = {(e.input_ids.tobytes(), e.pixel_values.tobytes()) for e in (encoder.encode(c) for c, _ in policy.asked)}
@@ -104,9 +105,13 @@ def plain(kind: str, n: int) -> list[Sample]:
 
 
 @given(
-    weights=st.lists(st.sampled_from([0.02, 0.5, 1.0]), min_size=1, max_size=30), general=st.integers(1, 30),
-    n=st.integers(1, 100), fraction=st.floats(0, 1), repeats=st.integers(1, 9), seed=st.integers(0, 99),
-)  # fmt: skip
+    weights=st.lists(st.sampled_from([0.02, 0.5, 1.0]), min_size=1, max_size=30),
+    general=st.integers(1, 30),
+    n=st.integers(1, 100),
+    fraction=st.floats(0, 1),
+    repeats=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
 def test_mix_holds_its_proportion_and_each_sample_its_weight(weights, general, n, fraction, repeats, seed):
     block = Supervised(samples=n, agent_fraction=fraction, max_repeats=repeats)
     agent = [replace(one, weight=w) for one, w in zip(plain("agent", len(weights)), weights, strict=True)]

@@ -66,10 +66,14 @@ def scored(tmp_path, trajectories, **settings):
 def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp_path):
     ws, chosen, rows, outcome, lines = scored(
         tmp_path,
-        {"t1": ("sites", 1.0, "Buy it"), "t2": ("sites", 1.0, "Solve the riddle"), "t3": ("sites", 0.0, "A riddle"),
-         "t4": ("games", 1.0, "A riddle of a game")},
+        {
+            "t1": ("sites", 1.0, "Buy it"),
+            "t2": ("sites", 1.0, "Solve the riddle"),
+            "t3": ("sites", 0.0, "A riddle"),
+            "t4": ("games", 1.0, "A riddle of a game"),
+        },
         **TWO,
-    )  # fmt: skip
+    )
     told = {(row["trajectory_id"], row["scorer"]): row for row in rows}
     judges = ("verifier:state:score", "attentive")
     assert set(told) == {*((name, judge) for name in ("t1", "t2", "t3") for judge in judges), ("t4", judges[0])}
@@ -78,11 +82,15 @@ def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp
     assert (fine["score"], fine["v"], fine["detail"]) == (1.0, True, "2 screens looked at")
     # Its own failure is no score of 0, and says why.
     assert (lost["score"], lost["v"], lost["detail"]) == (None, None, "RuntimeError: it is a riddle to me")
-    routes = {row["trajectory_id"]: row for row in
-              route(partitions.read(ws, "trajectories", 1, "rollout").to_pylist(), rows)}  # fmt: skip
+    routes = {
+        row["trajectory_id"]: row for row in route(partitions.read(ws, "trajectories", 1, "rollout").to_pylist(), rows)
+    }
     assert {name: row["destination"] for name, row in routes.items()} == {
-        "t1": "sft", "t2": "quarantine", "t3": "ct", "t4": "sft",
-    }  # fmt: skip
+        "t1": "sft",
+        "t2": "quarantine",
+        "t3": "ct",
+        "t4": "sft",
+    }
     assert routes["t2"]["reason"] == "no score by attentive (RuntimeError: it is a riddle to me)"
     # What has no verdict is neither verified nor refused, in the figure and in the curriculum; and it is told.
     figures = {row["domain"]: (row["value"], row["n"]) for row in outcome.metrics if row["name"] == "p_v1"}
@@ -98,8 +106,14 @@ def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp
 def test_what_no_scorer_needs_is_not_read(attentive, tmp_path, monkeypatch):
     one = {"t1": ("sites", 1.0, "Buy it")}
     read = set()
-    monkeypatch.setattr(partitions, "read_file", lambda ws, table, path, columns=None, real=partitions.read_file: (
-        read.add((table, tuple(columns or TABLES[table].names))), real(ws, table, path, columns))[1])  # fmt: skip
+    monkeypatch.setattr(
+        partitions,
+        "read_file",
+        lambda ws, table, path, columns=None, real=partitions.read_file: (
+            read.add((table, tuple(columns or TABLES[table].names))),
+            real(ws, table, path, columns),
+        )[1],
+    )
     scored(tmp_path / "verifier", one)
     assert {table for table, _ in read} == {"tasks", "trajectories", "scores"}
     read.clear()

@@ -84,10 +84,14 @@ REFUSED = {
     "1 to 201": (file(noise(1, 201)), "too narrow: 1 x 201"),
 }
 FINE = {
-    "1 x 1": file(noise(1, 1)), "1 x 2": file(noise(1, 2)), "200 to 1": file(noise(2000, 10)),
-    "1 to 200": file(noise(1, 200)), "4096 wide": file(noise(4096, 64)), "27 x 27": file(noise(27, 27)),
+    "1 x 1": file(noise(1, 1)),
+    "1 x 2": file(noise(1, 2)),
+    "200 to 1": file(noise(2000, 10)),
+    "1 to 200": file(noise(1, 200)),
+    "4096 wide": file(noise(4096, 64)),
+    "27 x 27": file(noise(27, 27)),
     "223 x 225": file(noise(223, 225)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LOOKS)

@@ -82,9 +82,10 @@ def test_an_answer_is_openais_with_token_ids(ask, folder):
     assert all(bytes(entry["bytes"]).decode() == entry["token"] and entry["logprob"] <= 0 for entry in entries)
     assert body["prompt_token_ids"].count(encoder.image_id) == 4  # 64 x 64 pixels in patches of 32
     assert body["usage"] == {
-        "prompt_tokens": len(body["prompt_token_ids"]), "completion_tokens": len(entries),
+        "prompt_tokens": len(body["prompt_token_ids"]),
+        "completion_tokens": len(entries),
         "total_tokens": len(body["prompt_token_ids"]) + len(entries),
-    }  # fmt: skip
+    }
     assert body["system_fingerprint"] == choice["weight_version"] == digest(folder)
 
 
@@ -150,7 +151,7 @@ BAD = {
     "top_logprobs": ({"top_logprobs": 3, "logprobs": True}, "top_logprobs"),
     "tools": ({"tools": [{"type": "function"}]}, "tools"),
     "a typing error": ({"temprature": 1}, "temprature"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -183,11 +184,15 @@ def test_another_model(ask):
 @pytest.mark.parametrize(
     ("content", "kind", "status"),
     [
-        (b"{", "application/json", 400), (b"[1]", "application/json", 400), (b"\xff", "application/json", 400),
-        (b"[" * 100_000, "application/json", 400), (b"", "application/json", 400), (b"{}", "text/plain", 415),
+        (b"{", "application/json", 400),
+        (b"[1]", "application/json", 400),
+        (b"\xff", "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b"", "application/json", 400),
+        (b"{}", "text/plain", 415),
         (b" " * (app.MAX_BODY + 1), "application/json", 413),
     ],
-)  # fmt: skip
+)
 def test_a_body_that_is_no_request(server, content, kind, status):
     headers = {"Content-Type": kind, **server.headers}
     answer = httpx.post(f"{server.url}/chat/completions", content=content, headers=headers, timeout=60)
@@ -204,10 +209,14 @@ def test_no_such_route(server):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({}, "no folder"), ({"path": 3}, "no folder"), ({"path": "/nowhere"}, "/nowhere"),
-        ({"path": "a\0b"}, "no folder"), ({"path": "{folder}", "version": "0123"}, "not 0123"), ([], "no folder"),
+        ({}, "no folder"),
+        ({"path": 3}, "no folder"),
+        ({"path": "/nowhere"}, "/nowhere"),
+        ({"path": "a\0b"}, "no folder"),
+        ({"path": "{folder}", "version": "0123"}, "not 0123"),
+        ([], "no folder"),
     ],
-)  # fmt: skip
+)
 def test_weights_that_cannot_be_taken(server, folder, ask, body, words):
     if isinstance(body, dict) and body.get("path") == "{folder}":
         body = body | {"path": str(folder)}
@@ -332,11 +341,7 @@ async def test_who_is_not_answered_within_the_grace_is_told(folder):
 async def test_a_key_is_asked_for_everywhere(folder):
     async with routes(folder, waits) as (_, policy, url), httpx.AsyncClient(timeout=60) as client:
         policy.go.set()
-        for headers, status in (
-            ({}, 401),
-            ({"Authorization": "Bearer other"}, 401),
-            (BEARER, 200),
-        ):
+        for headers, status in (({}, 401), ({"Authorization": "Bearer other"}, 401), (BEARER, 200)):
             assert (await client.get(f"{url}/models", headers=headers)).status_code == status
             answer = await client.post(f"{url}/chat/completions", json=BODY, headers=headers)
             assert answer.status_code == status
@@ -385,14 +390,15 @@ def test_a_port_in_use(folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{tmp}", "--port", 0], "config.json"), (["{tmp}/nowhere", "--port", 0], "no such model folder"),
+        (["{tmp}", "--port", 0], "config.json"),
+        (["{tmp}/nowhere", "--port", 0], "no such model folder"),
         (["{folder}", "--host", "no.such.host.invalid"], "not an address"),
         (["{folder}", "--host", "203.0.113.9", "--port", 0], "cannot serve at 203.0.113.9:0"),
         (["{folder}", "--set", "rollout.samples=3"], "not of the policy: rollout.samples"),
         (["{folder}", "--set", "policy.batch=0"], "policy.batch"),
         (["{folder}", "--key-variable", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_served(folder, tmp_path, arguments, words):
     code, line = refused(*(str(word).format(tmp=tmp_path, folder=folder) for word in arguments))
     assert code == 2
@@ -410,9 +416,11 @@ def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monke
         assert key.of(f"http://example.org:{port}/v1") == ""
         ask = {"json": BODY, "timeout": 60}
         for headers, status in (
-            ({}, 401), (server.headers, 200), (server.headers | {"Host": f"evil.example:{port}"}, 421),
+            ({}, 401),
+            (server.headers, 200),
+            (server.headers | {"Host": f"evil.example:{port}"}, 421),
             (server.headers | {"Origin": "http://evil.example"}, 403),
-        ):  # fmt: skip
+        ):
             assert httpx.post(f"{server.url}/chat/completions", headers=headers, **ask).status_code == status
         server.process.kill()
         server.process.wait(60)

@@ -83,12 +83,22 @@ def test_a_share_is_one_exactly_where_the_goal_is_reached(start, goal, now):
 @pytest.mark.parametrize(
     ("given_", "wanted", "right"),
     [
-        (" paris. ", "Paris", True), ("Sao Paulo", "São Paulo", True), ("Lyon", "Paris", False), ("", "Paris", False),
-        ("$1,204.50", 1204.5, True), ("12 MB", 12, True), ("-3", -3, True), ("12 or 13", 12, False), ("", 0, False),
-        ("ann and Bob", ["Bob", "Ann"], True), ("Ann, Ann", ["Ann"], False), ("Ann", ["Ann", "Bob"], False),
-        ("铁", "铁", True), ("铁、铜", ["铜", "铁"], True),
+        (" paris. ", "Paris", True),
+        ("Sao Paulo", "São Paulo", True),
+        ("Lyon", "Paris", False),
+        ("", "Paris", False),
+        ("$1,204.50", 1204.5, True),
+        ("12 MB", 12, True),
+        ("-3", -3, True),
+        ("12 or 13", 12, False),
+        ("", 0, False),
+        ("ann and Bob", ["Bob", "Ann"], True),
+        ("Ann, Ann", ["Ann"], False),
+        ("Ann", ["Ann", "Bob"], False),
+        ("铁", "铁", True),
+        ("铁、铜", ["铜", "铁"], True),
     ],
-)  # fmt: skip
+)
 def test_answers(given_, wanted, right):
     assert changes.same_answer(given_, wanted) is right
 
@@ -101,10 +111,15 @@ def test_no_answer_breaks_the_verifier(text, wanted):
 # -- forms and languages -----------------------------------------------------------------------------------------------
 def test_every_wrong_field_is_named():
     fields = (
-        Field("to", check=forms.email), Field("text", longest=5), Field("note", required=False),
-        Field("day", check=forms.day), Field("at", check=forms.clock), Field("count", check=forms.whole(1, 9)),
-        Field("code", check=forms.digits(4)), Field("kind", check=forms.one_of(("a", "b"))),
-    )  # fmt: skip
+        Field("to", check=forms.email),
+        Field("text", longest=5),
+        Field("note", required=False),
+        Field("day", check=forms.day),
+        Field("at", check=forms.clock),
+        Field("count", check=forms.whole(1, 9)),
+        Field("code", check=forms.digits(4)),
+        Field("kind", check=forms.one_of(("a", "b"))),
+    )
     right = {
         "to": " a@b.cd ",
         "text": "hello",
@@ -219,10 +234,12 @@ def test_what_is_done_already_is_never_asked(tmp_path: Path):
     def impossible(d):
         raise Redraw
 
-    site.offer([
-        SiteTask("theme", "Use the {theme} theme.", {1: 3}, draw, lambda screen, p: None, change),
-        SiteTask("never", "Do it.", {1: 3}, impossible, lambda screen, p: None, change),
-    ])  # fmt: skip
+    site.offer(
+        [
+            SiteTask("theme", "Use the {theme} theme.", {1: 3}, draw, lambda screen, p: None, change),
+            SiteTask("never", "Do it.", {1: 3}, impossible, lambda screen, p: None, change),
+        ]
+    )
     for seed in range(20):
         params = site.draw("theme", 1, random.Random(seed))
         assert (params["theme"], params["instruction"]) == ("dark", "Use the dark theme.")

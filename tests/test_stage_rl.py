@@ -31,7 +31,9 @@ def test_rows_of_all_episodes_are_kept_and_screens_of_the_first_sample(episodes,
     kept = EpisodeArchive(tmp_path, "run-1", every=2)
     for episode in episodes:
         kept.add(episode)
-    again = EpisodeArchive(tmp_path, "run-1", every=2)  # after a kill: what had ended is still there, and one told twice is one
+    again = EpisodeArchive(
+        tmp_path, "run-1", every=2
+    )  # after a kill: what had ended is still there, and one told twice is one
     again.add(episodes[0])
     again.stage(tmp_path)
     results = {"rl-games": (tmp_path, None)}
@@ -52,10 +54,15 @@ def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episod
     ctx, stage = Context(ws, chosen, 1, "rl-games"), stage_rl.STAGE
     EpisodeArchive(shard_folder(stage, ctx, "rl-games"), "", every=1).add(episodes[0])
     outcome = run_stage(stage, ctx)
-    rows = {table: partitions.read(ws, table, 1, "rl-games").num_rows
-            for table in ("trajectories", "steps", "images", "curriculum", "lineage", "metrics")}  # fmt: skip
-    games = [row for row in partitions.read(ws, "tasks", 1, "synthesize").to_pylist()
-             if (row["domain"], row["split"]) == ("games", "train")]  # fmt: skip
+    rows = {
+        table: partitions.read(ws, table, 1, "rl-games").num_rows
+        for table in ("trajectories", "steps", "images", "curriculum", "lineage", "metrics")
+    }
+    games = [
+        row
+        for row in partitions.read(ws, "tasks", 1, "synthesize").to_pylist()
+        if (row["domain"], row["split"]) == ("games", "train")
+    ]
     assert (rows["trajectories"], rows["steps"], rows["curriculum"]) == (1, len(episodes[0].steps), len(games))
     assert rows["metrics"] == 1  # its seconds
     assert outcome.summary["episodes kept"] == 1
@@ -68,12 +75,17 @@ def test_figures_of_a_world_go_by_its_name():
         {"step": 0, "value_pretraining_loss": 0.2},
         {"step": 1, "success": 0.5, "success_tiles": 0.25, "curriculum_level": 1.5, "curriculum_level_tiles": 2.0},
     ]
-    rows = {(row["domain"], row["name"], row["step"]): row["value"]
-            for row in stage_rl.figure_rows(curve, "games", {"tiles"})}  # fmt: skip
+    rows = {
+        (row["domain"], row["name"], row["step"]): row["value"]
+        for row in stage_rl.figure_rows(curve, "games", {"tiles"})
+    }
     assert rows == {
-        ("games", "value_pretraining_loss", 0): 0.2, ("games", "success", 1): 0.5, ("games/tiles", "success", 1): 0.25,
-        ("games", "curriculum_level", 1): 1.5, ("games/tiles", "curriculum_level", 1): 2.0,
-    }  # fmt: skip
+        ("games", "value_pretraining_loss", 0): 0.2,
+        ("games", "success", 1): 0.5,
+        ("games/tiles", "success", 1): 0.25,
+        ("games", "curriculum_level", 1): 1.5,
+        ("games/tiles", "curriculum_level", 1): 2.0,
+    }
 
 
 def test_the_curriculum_begins_from_rejection_sampling(tmp_path):
@@ -83,8 +95,9 @@ def test_the_curriculum_begins_from_rejection_sampling(tmp_path):
     one, two = (replace(task(n), task_id=f"i1-task{n:02d}", world="tiles", template="one") for n in (0, 4))
     found = stage_rl.tally(ctx, {one.task_id: one, two.task_id: two})
     scores = partitions.read(ws, "scores", 1, "score").to_pylist()
-    of_task = {row["trajectory_id"]: row["task_id"]
-               for row in partitions.read(ws, "trajectories", 1, "rollout").to_pylist()}  # fmt: skip
+    of_task = {
+        row["trajectory_id"]: row["task_id"] for row in partitions.read(ws, "trajectories", 1, "rollout").to_pylist()
+    }
     mine = [row["v"] for row in scores if of_task.get(row["trajectory_id"]) == one.task_id]
     assert found.tasks[one.task_id] == (sum(mine), len(mine))
     assert set(found.tasks) == {one.task_id, two.task_id}

@@ -32,9 +32,15 @@ def counting(calls, depends="same", fail_at="", wrote=()):
         return base.StageResult(wrote, tuple(rows), {"shards": len(results)})
 
     return base.Stage(
-        "count", reads=(), writes=(), settings=(), plan=lambda ctx: ("a", "b", "c"), work=work, finish=finish,
+        "count",
+        reads=(),
+        writes=(),
+        settings=(),
+        plan=lambda ctx: ("a", "b", "c"),
+        work=work,
+        finish=finish,
         extra=lambda ctx: depends,
-    )  # fmt: skip
+    )
 
 
 def test_a_stage_that_was_killed_goes_on_from_its_finished_shards(ctx):

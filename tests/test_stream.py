@@ -222,10 +222,7 @@ async def test_a_dead_policy_ends_the_wait(tmp_path):
 @pytest.mark.parametrize(
     ("score", "told"),
     [
-        (
-            lambda: 1 / 0,
-            r"it could not be judged: ZeroDivisionError: .*\(trajectory t[0-9a-f]{19}, rl games",
-        ),
+        (lambda: 1 / 0, r"it could not be judged: ZeroDivisionError: .*\(trajectory t[0-9a-f]{19}, rl games"),
         (lambda: math.nan, r"the score is nan, .*\(trajectory t[0-9a-f]{19}, rl games"),
     ],
 )

@@ -28,9 +28,13 @@ counts = st.integers(0, 60)
 )
 def test_known_capacities(max_concurrent, running, max_staleness, version, accepted, expected):
     got = capacity(
-        max_concurrent=max_concurrent, running=running, max_staleness=max_staleness, version=version, batch=4,
+        max_concurrent=max_concurrent,
+        running=running,
+        max_staleness=max_staleness,
+        version=version,
+        batch=4,
         accepted=accepted,
-    )  # fmt: skip
+    )
     assert got == expected
 
 
@@ -38,9 +42,13 @@ def test_known_capacities(max_concurrent, running, max_staleness, version, accep
 def test_capacity_fills_the_smaller_bound_and_no_more(concurrent, running, staleness, version, batch, accepted):
     def free(running, accepted):
         return capacity(
-            max_concurrent=concurrent, running=running, max_staleness=staleness, version=version, batch=batch,
+            max_concurrent=concurrent,
+            running=running,
+            max_staleness=staleness,
+            version=version,
+            batch=batch,
             accepted=accepted,
-        )  # fmt: skip
+        )
 
     got = free(running, accepted)
     assert got >= 0
@@ -78,9 +86,13 @@ def test_whatever_finishes_first_nothing_is_too_old_and_nothing_is_left(seed, st
     while version < steps:
         ahead = min(staleness, steps - version - 1)
         free = capacity(
-            max_concurrent=concurrent, running=len(running), max_staleness=ahead, version=version, batch=count,
+            max_concurrent=concurrent,
+            running=len(running),
+            max_staleness=ahead,
+            version=version,
+            batch=count,
             accepted=accepted,
-        )  # fmt: skip
+        )
         for _ in range(free):
             running[begun] = version
             begun += 1

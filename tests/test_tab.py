@@ -20,7 +20,7 @@ from flywheel.agent.actions import (
     RightSingle,
     Scroll,
     Type,
-)  # fmt: skip
+)
 from flywheel.sandbox.tab import Tab
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -64,12 +64,20 @@ async def test_every_press_of_the_mouse_arrives_where_it_was_meant(stage):
     await act(tab, RightSingle(Point(0.1, 0.1)))
     await act(tab, LeftDouble(Point(0.5, 0.25)))
     assert await log(tab) == [
-        ["mousedown", 30, 40, 0, 1, True], ["mouseup", 30, 40, 0, 1, True], ["click", 30, 40, 0, 1, True],
-        ["mousedown", 20, 20, 2, 1, True], ["contextmenu", 20, 20, 2, 0, True], ["mouseup", 20, 20, 2, 1, True],
-        ["mousedown", 100, 50, 0, 1, True], ["mouseup", 100, 50, 0, 1, True], ["click", 100, 50, 0, 1, True],
-        ["mousedown", 100, 50, 0, 2, True], ["mouseup", 100, 50, 0, 2, True], ["click", 100, 50, 0, 2, True],
+        ["mousedown", 30, 40, 0, 1, True],
+        ["mouseup", 30, 40, 0, 1, True],
+        ["click", 30, 40, 0, 1, True],
+        ["mousedown", 20, 20, 2, 1, True],
+        ["contextmenu", 20, 20, 2, 0, True],
+        ["mouseup", 20, 20, 2, 1, True],
+        ["mousedown", 100, 50, 0, 1, True],
+        ["mouseup", 100, 50, 0, 1, True],
+        ["click", 100, 50, 0, 1, True],
+        ["mousedown", 100, 50, 0, 2, True],
+        ["mouseup", 100, 50, 0, 2, True],
+        ["click", 100, 50, 0, 2, True],
         ["dblclick", 100, 50, 0, 2, True],
-    ]  # fmt: skip
+    ]
 
 
 async def test_a_drag_moves_with_the_button_held(stage):
@@ -127,10 +135,13 @@ async def test_typing_is_keys_pressed_one_by_one(stage):
     tab = await stage.open(_KEYS)
     await act(tab, Type("aB!"))
     assert await log(tab) == [
-        ["keydown", "a", "KeyA", 65, False, ""], ["keyup", "a", "KeyA", 65, False, ""],
-        ["keydown", "B", "KeyB", 66, False, "S"], ["keyup", "B", "KeyB", 66, False, "S"],
-        ["keydown", "!", "Digit1", 49, False, "S"], ["keyup", "!", "Digit1", 49, False, "S"],
-    ]  # fmt: skip
+        ["keydown", "a", "KeyA", 65, False, ""],
+        ["keyup", "a", "KeyA", 65, False, ""],
+        ["keydown", "B", "KeyB", 66, False, "S"],
+        ["keyup", "B", "KeyB", 66, False, "S"],
+        ["keydown", "!", "Digit1", 49, False, "S"],
+        ["keyup", "!", "Digit1", 49, False, "S"],
+    ]
     assert await tab.evaluate("i.value") == "aB!"
 
 
@@ -161,9 +172,13 @@ async def test_hotkeys_hold_their_modifiers(stage):
     await tab.evaluate("log.length = 0")
     await act(tab, Hotkey(("ctrl", "shift", "k")))
     assert [event[:2] + event[-1:] for event in await log(tab)] == [
-        ["keydown", "Control", "C"], ["keydown", "Shift", "SC"], ["keydown", "K", "SC"],
-        ["keyup", "K", "SC"], ["keyup", "Shift", "C"], ["keyup", "Control", ""],
-    ]  # fmt: skip
+        ["keydown", "Control", "C"],
+        ["keydown", "Shift", "SC"],
+        ["keydown", "K", "SC"],
+        ["keyup", "K", "SC"],
+        ["keyup", "Shift", "C"],
+        ["keyup", "Control", ""],
+    ]
 
 
 _FIELDS = """<input id=a style="position:absolute;top:0;left:0;width:190px;height:30px" value="%s">
@@ -328,8 +343,9 @@ async def test_a_download_lies_in_the_sessions_folder(stage):
     await act(tab, at(20, 110))
     folder = tab.downloads
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name.startswith("report")} == {
-        "report.txt": b"hello", "report (1).txt": b"hello",
-    }  # fmt: skip
+        "report.txt": b"hello",
+        "report (1).txt": b"hello",
+    }
     assert len(list(folder.iterdir())) == 3
     await stage.open("<p>")
     assert not folder.exists()
@@ -350,10 +366,17 @@ async def test_a_download_without_end_is_cancelled(stage):
 
 
 # -- where it may go ---
-@pytest.mark.parametrize("how", [
-    "location = url", "open(url, '_self')", "form.action = url; form.submit()", "location.href = '/p/away'",
-    "frame.src = url", "document.body.innerHTML = `<meta http-equiv=refresh content='0;url=${url}'>`",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        "location = url",
+        "open(url, '_self')",
+        "form.action = url; form.submit()",
+        "location.href = '/p/away'",
+        "frame.src = url",
+        "document.body.innerHTML = `<meta http-equiv=refresh content='0;url=${url}'>`",
+    ],
+)
 async def test_an_address_outside_is_never_asked_for(stage, how):
     with Site({"pop": html("elsewhere")}) as other:
         stage.site.pages["away"] = Page(send=redirect(lambda path: other.url + "/p/pop"))
@@ -413,6 +436,8 @@ async def test_faults_of_a_page_are_told(stage):
 
 
 async def test_a_page_is_made_ready_by_a_script_that_may_take_its_time(stage):
-    tab = await stage.open("<script>window.ready = 0</script>",
-                           prepare="return new Promise((done) => setTimeout(() => done(ready = 1), 120))")  # fmt: skip
+    tab = await stage.open(
+        "<script>window.ready = 0</script>",
+        prepare="return new Promise((done) => setTimeout(() => done(ready = 1), 120))",
+    )
     assert await tab.evaluate("ready") == 1

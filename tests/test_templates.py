@@ -16,13 +16,15 @@ from flywheel.agent.specimens import GRAMMARS
 FORMS = [
     Grammar(form, space, actions, functions)
     for form, space in (
-        ("point", coordinates.points(1000)), ("ui_tars_1_5", coordinates.pixels(1932, 1092)),
-        ("ui_tars_1_0", coordinates.boxes()), ("tool_call", coordinates.points(1000)),
+        ("point", coordinates.points(1000)),
+        ("ui_tars_1_5", coordinates.pixels(1932, 1092)),
+        ("ui_tars_1_0", coordinates.boxes()),
+        ("tool_call", coordinates.points(1000)),
         ("tool_call", coordinates.pixels(1932, 1092)),
     )
     for actions in ("computer", "browser", "mobile", "game")
     for functions in (False, True)
-]  # fmt: skip
+]
 CALLS = [grammar for grammar in FORMS if grammar.form != "tool_call"]
 TOOLS = [grammar for grammar in FORMS if grammar.form == "tool_call"]
 
@@ -47,12 +49,27 @@ def test_each_line_that_is_told_is_read_as_its_action(grammar):
 # What the signature's actions are called with.
 _SPOT, _KEYS = ("coordinate",), ("keys",)
 NEEDS = {
-    "left_click": _SPOT, "double_click": _SPOT, "right_click": _SPOT, "click": _SPOT, "mouse_move": _SPOT,
-    "long_press": ("coordinate", "time"), "left_click_drag": ("start_coordinate", "coordinate"),
-    "swipe": ("coordinate", "coordinate2"), "key": _KEYS, "key_down": _KEYS, "key_up": _KEYS, "type": ("text",),
-    "scroll": ("coordinate", "pixels"), "hscroll": ("pixels",), "navigate": ("text",), "open": ("text",),
-    "system_button": ("button",), "wait": ("time",), "answer": ("text",), "terminate": ("status",),
-}  # fmt: skip
+    "left_click": _SPOT,
+    "double_click": _SPOT,
+    "right_click": _SPOT,
+    "click": _SPOT,
+    "mouse_move": _SPOT,
+    "long_press": ("coordinate", "time"),
+    "left_click_drag": ("start_coordinate", "coordinate"),
+    "swipe": ("coordinate", "coordinate2"),
+    "key": _KEYS,
+    "key_down": _KEYS,
+    "key_up": _KEYS,
+    "type": ("text",),
+    "scroll": ("coordinate", "pixels"),
+    "hscroll": ("pixels",),
+    "navigate": ("text",),
+    "open": ("text",),
+    "system_button": ("button",),
+    "wait": ("time",),
+    "answer": ("text",),
+    "terminate": ("status",),
+}
 
 
 @pytest.mark.parametrize("grammar", TOOLS, ids=str)
@@ -64,9 +81,16 @@ def test_each_action_of_a_signature_is_known(grammar):
     assert set(functions) == {screen, *(templates.FUNCTIONS if grammar.functions else ())}
     options = functions[screen]["properties"]
     values = {
-        "coordinate": [0, 1], "start_coordinate": [1, 0], "coordinate2": [1, 1], "keys": ["a"], "text": "x",
-        "pixels": 5, "button": "Home", "time": 1, "status": "success",
-    }  # fmt: skip
+        "coordinate": [0, 1],
+        "start_coordinate": [1, 0],
+        "coordinate2": [1, 1],
+        "keys": ["a"],
+        "text": "x",
+        "pixels": 5,
+        "button": "Home",
+        "time": 1,
+        "status": "success",
+    }
     assert set(options) <= {"action", *values}
     for action in options["action"]["enum"]:
         arguments = {"action": action} | {name: values[name] for name in NEEDS.get(action, ())}

@@ -28,13 +28,20 @@ TAGS = {
 }
 MEANT = Click(Point(0.2505, 0.7505))
 DRAFTS = (
-    "Action: wait()", "wait()", "I try\n\nAction: type(content='x')\n", "Action: finished(content='I'm done')",
-    '<tool_call>\n{"name": "computer_use", "arguments": {"action": "wait"}}\n</tool_call>', '{"action": "wait"}',
-    "<seed:tool_call><function=wait></function></seed:tool_call>", "<answer>do(action=\"Back\")</answer>",
-    "actions:\nPRESS_BACK", "explain:a\taction:WAIT\tvalue:1\tsummary:b", "```python\npyautogui.press('enter')\n```",
+    "Action: wait()",
+    "wait()",
+    "I try\n\nAction: type(content='x')\n",
+    "Action: finished(content='I'm done')",
+    '<tool_call>\n{"name": "computer_use", "arguments": {"action": "wait"}}\n</tool_call>',
+    '{"action": "wait"}',
+    "<seed:tool_call><function=wait></function></seed:tool_call>",
+    '<answer>do(action="Back")</answer>',
+    "actions:\nPRESS_BACK",
+    "explain:a\taction:WAIT\tvalue:1\tsummary:b",
+    "```python\npyautogui.press('enter')\n```",
     "Action: type(content='half of a te",
     '<tool_call>\n{"name": "computer_use", "arguments": {"action": "type", "text": "',
-)  # fmt: skip
+)
 drafts = st.lists(st.sampled_from((*DRAFTS, "I think.", "\n", 'It\'s "so". ')), min_size=1, max_size=4).map("\n".join)
 grammars = st.sampled_from((POINT, TOOL))
 

@@ -175,13 +175,20 @@ async def create_calendar(env, said):
 
 
 PLAYERS = {
-    ("miniwob", "click-test"): click_test, ("miniwob", "click-button"): click_button,
-    ("miniwob", "click-link"): click_link, ("miniwob", "enter-text"): enter_text,
-    ("miniwob", "login-user"): login_user, ("miniwob", "focus-text"): focus_text,
-    ("miniwob", "click-checkboxes"): click_checkboxes, ("reveal", "page"): next_slides,
-    ("click-docs", "page"): search, ("jquery-ui", "page"): drag_to_top,
-    ("datasette", "page"): mark_as_sent, ("jupyterlab", "page"): compute, ("radicale", "page"): create_calendar,
-}  # fmt: skip
+    ("miniwob", "click-test"): click_test,
+    ("miniwob", "click-button"): click_button,
+    ("miniwob", "click-link"): click_link,
+    ("miniwob", "enter-text"): enter_text,
+    ("miniwob", "login-user"): login_user,
+    ("miniwob", "focus-text"): focus_text,
+    ("miniwob", "click-checkboxes"): click_checkboxes,
+    ("reveal", "page"): next_slides,
+    ("click-docs", "page"): search,
+    ("jquery-ui", "page"): drag_to_top,
+    ("datasette", "page"): mark_as_sent,
+    ("jupyterlab", "page"): compute,
+    ("radicale", "page"): create_calendar,
+}
 
 
 @pytest.mark.parametrize(("name", "variant"), PLAYERS)

@@ -20,10 +20,14 @@ from flywheel.store.partitions import from_rows
 KINDS = {"steps": Step, "trajectories": Trajectory}
 BESIDE = {"steps": {"sampled_logprobs", "version"}, "trajectories": set()}  # fields that no table holds
 TYPES = {
-    pa.string(): "str", pa.int32(): "int", pa.float64(): "float", pa.bool_(): "bool",
-    pa.timestamp("us", tz="UTC"): "datetime", pa.list_(pa.int32()): "tuple[int, ...]",
+    pa.string(): "str",
+    pa.int32(): "int",
+    pa.float64(): "float",
+    pa.bool_(): "bool",
+    pa.timestamp("us", tz="UTC"): "datetime",
+    pa.list_(pa.int32()): "tuple[int, ...]",
     pa.list_(pa.float32()): "tuple[float, ...]",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("table", KINDS)
@@ -36,10 +40,12 @@ def test_fields_are_the_columns_of_the_same_name_and_type(table):
 
 def values(kind: type) -> st.SearchStrategy:
     simple = {
-        str: st.text(), int: st.integers(-(2**31), 2**31 - 1), float: st.floats(width=32, allow_nan=False),
+        str: st.text(),
+        int: st.integers(-(2**31), 2**31 - 1),
+        float: st.floats(width=32, allow_nan=False),
         bool: st.booleans(),
         datetime: st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2100, 1, 1), timezones=st.just(UTC)),
-    }  # fmt: skip
+    }
     if typing.get_origin(kind) is tuple:
         return st.lists(values(typing.get_args(kind)[0]), max_size=4).map(tuple)
     if kind in simple:

@@ -86,14 +86,18 @@ async def test_the_conformance_suite_itself_sees_it(tmp_path, tried):
     ("text", "fields", "kind", "part"),
     [
         (DUEL.replace("CHANCE", "0.5"), {}, "wrong", "there is no chance in this page"),
-        (DUEL.replace("CHANCE", "0.5") + "<script>const start = () => {}</script>", {"reset": "start(seed)"}, "wrong",
-         "the seed is ignored, as far as can be seen"),
+        (
+            DUEL.replace("CHANCE", "0.5") + "<script>const start = () => {}</script>",
+            {"reset": "start(seed)"},
+            "wrong",
+            "the seed is ignored, as far as can be seen",
+        ),
         ("<p>still</p>", {"reset": {"parameter": "seed"}}, "wrong", "the seed is ignored, as far as can be seen"),
         ("<script>const id = Math.random()</script>", {}, "doubtful", "drew 1 numbers from its seeded chance"),
         ("<script>const later = () => Math.random()</script>", {}, "doubtful", "name Math.random"),
     ],
     ids=["none", "ignored", "ignored in the address", "unseen", "later"],
-)  # fmt: skip
+)
 async def test_what_seeds_do_is_told_as_it_is(tmp_path, tried, text, fields, kind, part):
     manifest = lay(tmp_path, text, **fields)
     verdict = await tried(manifest, seeds_of(manifest))
@@ -136,10 +140,18 @@ async def test_one_of_each_control_is_tried_and_changed(tmp_path, tried, placed)
     found = await tried(lay(tmp_path, placed(SIMPLE)), try_controls)
     assert not [one for one in found if one.harm or not one.changed]
     assert {one.kind for one in found} == {
-        "input of type text", "input of type password", "input of type number", "input of type checkbox",
-        "input of type radio", "input of type range", "input of type email", "textarea", "select (list)",
-        "editable text", "details",
-    }  # fmt: skip
+        "input of type text",
+        "input of type password",
+        "input of type number",
+        "input of type checkbox",
+        "input of type radio",
+        "input of type range",
+        "input of type email",
+        "textarea",
+        "select (list)",
+        "editable text",
+        "details",
+    }
 
 
 async def test_a_control_that_breaks_the_session_or_takes_nothing_is_found(tmp_path, tried):

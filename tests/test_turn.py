@@ -20,9 +20,15 @@ from flywheel.workspace import Workspace
 _DEADLINE_S = 600
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
 _LEAST = (
-    "ct.samples=40", "sft.samples=40", "synthesis.general_samples=40", "synthesis.eval_tasks=4",
-    "rl.tasks_per_step=2", "rl.value_pretraining_tasks=2", "promotion.tasks=10", "promotion.margin=0.5",
-)  # fmt: skip
+    "ct.samples=40",
+    "sft.samples=40",
+    "synthesis.general_samples=40",
+    "synthesis.eval_tasks=4",
+    "rl.tasks_per_step=2",
+    "rl.value_pretraining_tasks=2",
+    "promotion.tasks=10",
+    "promotion.margin=0.5",
+)
 _RUN = ("run", *(word for one in _LEAST for word in ("--set", one)))
 _COMMAND = [str(Path(sys.executable).with_name("flywheel"))]
 
@@ -30,9 +36,12 @@ _COMMAND = [str(Path(sys.executable).with_name("flywheel"))]
 def start(ws: Workspace, *arguments: str) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "160"}
     return subprocess.Popen(
-        [*_COMMAND, *arguments, "-w", str(ws.root)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [*_COMMAND, *arguments, "-w", str(ws.root)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env=environment,
-    )  # fmt: skip
+    )
 
 
 def flywheel(ws: Workspace, *arguments: str) -> tuple[int, str]:

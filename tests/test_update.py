@@ -59,10 +59,14 @@ def whole(folder, batch):
 
 @pytest.mark.parametrize(
     "change",
-    [{"pack_tokens": 150}, {"pack_tokens": 0, "micro_batch": 64}, {"pack_tokens": 0, "micro_batch": 3},
-     {"minibatch_by": "turn"}],
+    [
+        {"pack_tokens": 150},
+        {"pack_tokens": 0, "micro_batch": 64},
+        {"pack_tokens": 0, "micro_batch": 3},
+        {"minibatch_by": "turn"},
+    ],
     ids=["small packs", "padded", "padded micro-batches", "any mixture"],
-)  # fmt: skip
+)
 def test_how_a_minibatch_is_cut_changes_nothing(folder, batch, whole, change):
     rl = RL.model_copy(update=change)
     made = fresh(folder, rl)

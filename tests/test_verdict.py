@@ -64,9 +64,18 @@ class Tab:
 
 def page(score: float) -> SimpleNamespace:
     session = SimpleNamespace(
-        url=Tab.url, allowed=(Tab.url,), viewport=None, step_ms=None, prepare="", state_expression="", restorable=False,
-        files=None, state=lambda seen: {"page": "x"}, score=lambda state: score, close=lambda: None,
-    )  # fmt: skip
+        url=Tab.url,
+        allowed=(Tab.url,),
+        viewport=None,
+        step_ms=None,
+        prepare="",
+        state_expression="",
+        restorable=False,
+        files=None,
+        state=lambda seen: {"page": "x"},
+        score=lambda state: score,
+        close=lambda: None,
+    )
     return SimpleNamespace(open=lambda task, seed: session)
 
 
@@ -80,9 +89,16 @@ async def test_one_table_from_score_to_route(score, threshold, v, store):
     # The table `scores`, and the route that is read from it.
     rows = from_rows("scores", [one.row("t1") for one in judged.verdicts]).to_pylist()
     assert rows == [
-        {"trajectory_id": "t1", "scorer": "verifier:state:score", "score": score, "threshold": threshold, "v": v,
-         "detail": "", "version": "1"}
-    ]  # fmt: skip
+        {
+            "trajectory_id": "t1",
+            "scorer": "verifier:state:score",
+            "score": score,
+            "threshold": threshold,
+            "v": v,
+            "detail": "",
+            "version": "1",
+        }
+    ]
     (decision,) = route([to_row("trajectories", trajectory)], rows)
     assert (decision["destination"], decision["v"], decision["score"]) == (store, v, score)
     # The end of an episode.

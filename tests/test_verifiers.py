@@ -13,9 +13,15 @@ from flywheel.sandbox.env import Task
 from flywheel.scoring.verifiers import score
 
 OWN = (  # verifiers that are functions of one world: the name begins with the world's
-    "tiles_cleared", "shapes_placed", "merge_reached", "settings_changed", "shop_opened", "shop_searched", "shop_cart",
+    "tiles_cleared",
+    "shapes_placed",
+    "merge_reached",
+    "settings_changed",
+    "shop_opened",
+    "shop_searched",
+    "shop_cart",
     "shop_ordered",
-)  # fmt: skip
+)
 WORLDS = {"state:score": "tiles", "page:reward": "a page"}
 
 

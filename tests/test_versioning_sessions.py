@@ -51,12 +51,18 @@ def taken_in(ws: Workspace, iteration: int, invalid: set[str]) -> None:
     """The iteration's ingest as it is recorded: a trajectory a session, `invalid` where it was set aside."""
     rows = [
         {
-            "trajectory_id": trajectory_id(iteration, "k1", 0, f"human-{session.id}"), "task_id": "k1",
-            "domain": "games", "source": "recording", "author": "human", "sample": 0, "policy_version": "human",
-            "status": "invalid" if session.id in invalid else "completed", "steps": 1,
+            "trajectory_id": trajectory_id(iteration, "k1", 0, f"human-{session.id}"),
+            "task_id": "k1",
+            "domain": "games",
+            "source": "recording",
+            "author": "human",
+            "sample": 0,
+            "policy_version": "human",
+            "status": "invalid" if session.id in invalid else "completed",
+            "steps": 1,
         }
         for session in sessions.listed(ws, iteration)
-    ]  # fmt: skip
+    ]
     partitions.write(ws, "trajectories", iteration, "ingest", rows)
     manifest.write(ws, iteration, window=1, sessions=[session.id for session in sessions.listed(ws, iteration)])
 

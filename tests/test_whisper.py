@@ -17,9 +17,17 @@ from flywheel.recording.utterances import transcribe
 
 # The smallest model that OpenAI has published, and what follows from its shape.
 TINY = {
-    "n_mels": 80, "n_vocab": 51_865, "n_audio_ctx": 1_500, "n_audio_state": 384, "n_audio_head": 6, "n_audio_layer": 4,
-    "n_text_ctx": 448, "n_text_state": 384, "n_text_head": 6, "n_text_layer": 4,
-}  # fmt: skip
+    "n_mels": 80,
+    "n_vocab": 51_865,
+    "n_audio_ctx": 1_500,
+    "n_audio_state": 384,
+    "n_audio_head": 6,
+    "n_audio_layer": 4,
+    "n_text_ctx": 448,
+    "n_text_state": 384,
+    "n_text_head": 6,
+    "n_text_layer": 4,
+}
 TINY_WEIGHTS = 37_184_640
 
 

@@ -92,7 +92,8 @@ def test_the_others_end_with_the_leader(tmp_path, end):
         "import os, sys, pathlib; from functools import partial; from worker_members import Member\n"
         "from flywheel.training.parallel.workers import WorkerGroup\n"
         "if __name__ == '__main__':\n"
-        f"    workers = WorkerGroup(partial(Member, 1, 'hang'), 2); workers.call('here', pathlib.Path(sys.argv[1])); {end}"
+        "    workers = WorkerGroup(partial(Member, 1, 'hang'), 2)\n"
+        f"    workers.call('here', pathlib.Path(sys.argv[1])); {end}"
     )
     script = tmp_path / "lead.py"
     script.write_text(lead)
@@ -107,9 +108,18 @@ def test_the_others_end_with_the_leader(tmp_path, end):
 # A step trains on one minibatch: which turns lie in which hangs on the names of episodes, and these on the last bits of
 # the weights that played them.
 RL = {
-    "steps": 2, "tasks_per_step": 3, "samples": 2, "minibatch": 64, "actor_lr": 1e-3, "value_pretraining_steps": 4,
-    "value_pretraining_tasks": 2, "deterministic": True, "max_staleness": 0, "length_buffer": 2, "pack_tokens": 300,
-}  # fmt: skip
+    "steps": 2,
+    "tasks_per_step": 3,
+    "samples": 2,
+    "minibatch": 64,
+    "actor_lr": 1e-3,
+    "value_pretraining_steps": 4,
+    "value_pretraining_tasks": 2,
+    "deterministic": True,
+    "max_staleness": 0,
+    "length_buffer": 2,
+    "pack_tokens": 300,
+}
 
 
 @pytest.mark.parametrize("engine", ["torch", pytest.param("deepspeed", marks=needs_deepspeed)])
@@ -123,10 +133,16 @@ def test_two_processes_come_to_what_one_comes_to(tmp_path, project, monkeypatch,
 
     def train(name: str, processes: int, parts: dict, **more) -> list[dict]:
         return train_rl(
-            model, tmp_path / name / "out", "games", [task(number, max_steps=2) for number in range(5)],
+            model,
+            tmp_path / name / "out",
+            "games",
+            [task(number, max_steps=2) for number in range(5)],
             settings=settings(rl=RL | parts | {"processes": processes}, policy={"max_new_tokens": 9, "timeout_s": 60}),
-            iteration=1, state_folder=tmp_path / name / "state", open_sandbox=Lamps.open, **more,
-        ).curve  # fmt: skip
+            iteration=1,
+            state_folder=tmp_path / name / "state",
+            open_sandbox=Lamps.open,
+            **more,
+        ).curve
 
     alone = train("alone", 1, {})
     train("together", begun, parts, stop=lambda: True)

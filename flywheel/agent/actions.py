@@ -213,20 +213,59 @@ def _not_json(name: str) -> None:
 
 
 Action = (
-    Click | LeftDouble | RightSingle | Hover | Drag | Hotkey | Type | Scroll | Wait | Finished | CallUser
-    | Navigate | NavigateBack | Press | Release
-    | LongPress | OpenApp | PressHome | PressBack
-    | Terminal | ReadFile | WriteFile | ListFiles | ToolCall
-)  # fmt: skip
+    Click
+    | LeftDouble
+    | RightSingle
+    | Hover
+    | Drag
+    | Hotkey
+    | Type
+    | Scroll
+    | Wait
+    | Finished
+    | CallUser
+    | Navigate
+    | NavigateBack
+    | Press
+    | Release
+    | LongPress
+    | OpenApp
+    | PressHome
+    | PressBack
+    | Terminal
+    | ReadFile
+    | WriteFile
+    | ListFiles
+    | ToolCall
+)
 
 # Each action's name in the grammar: what the column `action_type` holds, whichever form the text has.
 NAMES: dict[type, str] = {
-    Click: "click", LeftDouble: "left_double", RightSingle: "right_single", Hover: "hover", Drag: "drag",
-    Hotkey: "hotkey", Type: "type", Scroll: "scroll", Wait: "wait", Finished: "finished", CallUser: "call_user",
-    Navigate: "navigate", NavigateBack: "navigate_back", Press: "press", Release: "release", LongPress: "long_press",
-    OpenApp: "open_app", PressHome: "press_home", PressBack: "press_back", Terminal: "terminal", ReadFile: "read_file",
-    WriteFile: "write_file", ListFiles: "list_files", ToolCall: "call_tool",
-}  # fmt: skip
+    Click: "click",
+    LeftDouble: "left_double",
+    RightSingle: "right_single",
+    Hover: "hover",
+    Drag: "drag",
+    Hotkey: "hotkey",
+    Type: "type",
+    Scroll: "scroll",
+    Wait: "wait",
+    Finished: "finished",
+    CallUser: "call_user",
+    Navigate: "navigate",
+    NavigateBack: "navigate_back",
+    Press: "press",
+    Release: "release",
+    LongPress: "long_press",
+    OpenApp: "open_app",
+    PressHome: "press_home",
+    PressBack: "press_back",
+    Terminal: "terminal",
+    ReadFile: "read_file",
+    WriteFile: "write_file",
+    ListFiles: "list_files",
+    ToolCall: "call_tool",
+}
 ALONE = frozenset({"finished", "call_user"})  # these stand alone in a step
 
 

@@ -45,9 +45,9 @@ _OPEN_END = re.compile(r"(?:\s|`|</[\w:]{1,20}>|<\|\w{1,20}\|>)*\Z")
 _PLAIN_LIST = re.compile(r"[^='\"]{2,}")
 # Within a text: what looks like a further parameter.
 _SWALLOWED = re.compile(r"(?:(?<!\\)['\"]\s*,?|,)\s*\b([A-Za-z_]+)\s*(?:[=＝]\s*['\"]?|['\"])")
-_WITHOUT_QUOTES = frozenset({
-    "point", "start_point", "end_point", "start_box", "end_box", "box", "bbox", "direction", "time",
-})  # fmt: skip
+_WITHOUT_QUOTES = frozenset(
+    {"point", "start_point", "end_point", "start_box", "end_box", "box", "bbox", "direction", "time"}
+)
 _SEVERAL = frozenset({"hotkey", "press", "typewrite", "key"})
 _MOST_PARAMETERS = 8  # of a call; no action has more than three
 _MOST_ACTIONS = 8  # that are looked at behind the first

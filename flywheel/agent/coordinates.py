@@ -88,8 +88,9 @@ def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixe
     if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
         raise BadInput(
             f"no image processor takes a screen of {width} x {height}",
-            where="sandbox.width, sandbox.height", fix=f"keep their ratio within {MAX_RATIO}",
-        )  # fmt: skip
+            where="sandbox.width, sandbox.height",
+            fix=f"keep their ratio within {MAX_RATIO}",
+        )
 
     sides = tuple(round(side / factor) * factor for side in (width, height))
     area = sides[0] * sides[1]

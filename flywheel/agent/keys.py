@@ -11,15 +11,29 @@ MODIFIERS = frozenset({"ctrl", "control", "alt", "option", "shift", "cmd", "comm
 _SIGNS = {"plus": "+", "comma": ",", "minus": "-", "hyphen": "-", "dash": "-"}
 # Names of xdotool, pyautogui and Windows's virtual keys that no browser's keyboard has.
 _FOREIGN = {
-    **{f"{name}{side}": key for key, names in {
-        "ctrl": ("control_", "ctrl_"), "alt": ("alt_",), "shift": ("shift_",), "win": ("super_", "win_"),
-        "meta": ("meta_",),
-    }.items() for name in names for side in "lr"},
-    **{f"{side}{name}": key for name, key in {"control": "ctrl", "menu": "alt", "shift": "shift", "win": "win"}.items()
-       for side in "lr"},
+    **{
+        f"{name}{side}": key
+        for key, names in {
+            "ctrl": ("control_", "ctrl_"),
+            "alt": ("alt_",),
+            "shift": ("shift_",),
+            "win": ("super_", "win_"),
+            "meta": ("meta_",),
+        }.items()
+        for name in names
+        for side in "lr"
+    },
+    **{
+        f"{side}{name}": key
+        for name, key in {"control": "ctrl", "menu": "alt", "shift": "shift", "win": "win"}.items()
+        for side in "lr"
+    },
     **{f"{name}{side}": name for name in ("ctrl", "alt", "shift", "win") for side in ("left", "right")},
-    "kp_enter": "enter", "prior": "pageup", "next": "pagedown", "spacebar": "space",
-}  # fmt: skip
+    "kp_enter": "enter",
+    "prior": "pageup",
+    "next": "pagedown",
+    "spacebar": "space",
+}
 _LONGEST = 200  # characters
 _COMMAS = re.compile(r"(?<=[^\s,])\s*,\s*(?=[^\s,])")
 _LIST = re.compile(r"[\[(](?:\S.*|.*['\"][^'\"\s]+['\"].*)[\])]", re.DOTALL)

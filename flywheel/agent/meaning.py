@@ -139,8 +139,11 @@ def _refuse_extra(name: str, values: Mapping[str, Any], takes: frozenset[str], a
 
 def _join_axes(values: dict[str, Any], at: int) -> None:
     """`x=`, `y=` and their kin to points."""
-    pairs = (("x", "y", "end_point" if "x2" not in values and "end_point" in values else "point"),
-             ("x1", "y1", "start_point"), ("x2", "y2", "end_point"))  # fmt: skip
+    pairs = (
+        ("x", "y", "end_point" if "x2" not in values and "end_point" in values else "point"),
+        ("x1", "y1", "start_point"),
+        ("x2", "y2", "end_point"),
+    )
     for across, down, name in pairs:
         if across in values or down in values:
             place = [values.pop(across, None), values.pop(down, None)]
@@ -161,9 +164,18 @@ def _by_position(name: str, call: Said) -> dict[str, Any]:
         return _scrolled(given, call)
     if known in TAKES and known != "type":
         return _placed(known, name, given, call)
-    names = {"open_app": ("app_name",), "terminal": ("command",), "read_file": ("path",), "list_files": ("path",),
-             "write_file": ("path", "content"), "call_tool": ("tool", "arguments"), "wait": (), "call_user": (),
-             "system_button": ("button",), "terminate": ("status",)}.get(known, ("content",))  # fmt: skip
+    names = {
+        "open_app": ("app_name",),
+        "terminal": ("command",),
+        "read_file": ("path",),
+        "list_files": ("path",),
+        "write_file": ("path", "content"),
+        "call_tool": ("tool", "arguments"),
+        "wait": (),
+        "call_user": (),
+        "system_button": ("button",),
+        "terminate": ("status",),
+    }.get(known, ("content",))
     if known == "type" and call.tool == CODE and len(given) == 2 and _is_number(given[1]):
         given = given[:1]  # pyautogui's interval
     if len(given) > len(names) and names:
@@ -261,7 +273,11 @@ def _system_button(values: dict[str, Any], call: Said) -> str:
     values.clear()
     if button not in BUTTON_NAMES:
         known = button in ("menu", "recent", "recents", "app_switch", "power", "volume_up", "volume_down")
-        raise no_such_action(f"the button {button}", call.at) if known else ParseFailure(f"unknown button {button!r}", call.at)
+        raise (
+            no_such_action(f"the button {button}", call.at)
+            if known
+            else ParseFailure(f"unknown button {button!r}", call.at)
+        )
     if button == "enter":
         values["key"] = "enter"
     return BUTTON_NAMES[button]
@@ -309,10 +325,15 @@ def _scroll_to_side(values: dict[str, Any], call: Said) -> str:
 
 
 _TURNS: dict[str, Callable[[dict[str, Any], Said], str]] = {
-    "swipe": _swipe, "hscroll": _hscroll, "system_button": _system_button, "terminate": _terminate,
-    "launch": _launch, "gesture": _gesture, "back": _back,
+    "swipe": _swipe,
+    "hscroll": _hscroll,
+    "system_button": _system_button,
+    "terminate": _terminate,
+    "launch": _launch,
+    "gesture": _gesture,
+    "back": _back,
     **{f"scroll_{direction}": _scroll_to_side for direction in DIRECTIONS},
-}  # fmt: skip
+}
 
 _EVERY = frozenset({*NAMES, *KEYS, *_TURNS, *ABSENT, *TOOLS})
 
@@ -358,8 +379,9 @@ def _ends(path: list[Any], at: int) -> list[Any]:
         raise ParseFailure(f"not a path: {said(path)[:40]}", at)
     (x, y), (to_x, to_y) = points[0], points[-1]
     length = max(abs(to_x - x), abs(to_y - y), 1)
-    if length > 1e9 or any(abs((to_x - x) * (b - y) - (to_y - y) * (a - x)) > 0.05 * length * length
-                           for a, b in points):  # fmt: skip
+    if length > 1e9 or any(
+        abs((to_x - x) * (b - y) - (to_y - y) * (a - x)) > 0.05 * length * length for a, b in points
+    ):
         raise no_such_action("a drag along a path that is not straight", at)
     return [points[0], points[-1]]
 
@@ -430,8 +452,16 @@ def _finish_open(name: str, values: dict[str, Any], call: Said) -> str:
 
 
 _FINISH: dict[str, Callable[[str, dict[str, Any], Said], str]] = {
-    "click": _finish_click, "left_double": _finish_click, "right_single": _finish_click, "long_press": _finish_click,
-    "drag": _finish_drag, "scroll": _finish_scroll, "hotkey": _finish_key, "press": _finish_key,
-    "release": _finish_key, "type": _finish_type, "open_app": _finish_open,
+    "click": _finish_click,
+    "left_double": _finish_click,
+    "right_single": _finish_click,
+    "long_press": _finish_click,
+    "drag": _finish_drag,
+    "scroll": _finish_scroll,
+    "hotkey": _finish_key,
+    "press": _finish_key,
+    "release": _finish_key,
+    "type": _finish_type,
+    "open_app": _finish_open,
     "finished": _finish_end,
-}  # fmt: skip
+}

@@ -59,8 +59,9 @@ def build_context(
     if tokens > policy.max_context_tokens:
         raise BadInput(
             f"the instruction and one screen take {tokens} tokens",
-            where="policy.max_context_tokens", fix=f"raise it above {policy.max_context_tokens}",
-        )  # fmt: skip
+            where="policy.max_context_tokens",
+            fix=f"raise it above {policy.max_context_tokens}",
+        )
     # Halving what is left to try: the first of them that fits, in a handful of counts.
     first, last = 0, len(smaller) - 1
     while first < last:

@@ -81,31 +81,51 @@ MEANS = {
     "point": "point start_box box bbox coordinate coordinates position element location xy",
     "start_point": "start_point start_coordinate start_position start from_coord from point1 start_coordinates",
     "end_point": "end_point end_box end_coordinate coordinate2 end_position end to_coord to point2 end_coordinates",
-    "x": "x", "y": "y", "x1": "x1 start_x from_x", "y1": "y1 start_y from_y",
-    "x2": "x2 end_x to_x destination_x", "y2": "y2 end_y to_y destination_y",
+    "x": "x",
+    "y": "y",
+    "x1": "x1 start_x from_x",
+    "y1": "y1 start_y from_y",
+    "x2": "x2 end_x to_x destination_x",
+    "y2": "y2 end_y to_y destination_y",
     "key": "key keys hotkey combination key_combination",
     "content": "content text url message input_text value return answer result query fact question",
-    "direction": "direction scroll_direction", "app_name": "app_name app application",
-    "command": "command", "path": "path", "tool": "tool", "arguments": "arguments", "status": "status",
-    "button": "button click_type mouse_button", "clicks": "clicks num_clicks click_count presses",
-    "amount": "pixels scroll_amount amount magnitude step_count", "scroll_x": "scroll_x", "scroll_y": "scroll_y",
-    "submit": "press_enter enter submit", "clear": "delete_existing_text clear clear_text clear_before_typing",
-    "held": "modifiers modifier hold_keys", "actions": "actions",
+    "direction": "direction scroll_direction",
+    "app_name": "app_name app application",
+    "command": "command",
+    "path": "path",
+    "tool": "tool",
+    "arguments": "arguments",
+    "status": "status",
+    "button": "button click_type mouse_button",
+    "clicks": "clicks num_clicks click_count presses",
+    "amount": "pixels scroll_amount amount magnitude step_count",
+    "scroll_x": "scroll_x",
+    "scroll_y": "scroll_y",
+    "submit": "press_enter enter submit",
+    "clear": "delete_existing_text clear clear_text clear_before_typing",
+    "held": "modifiers modifier hold_keys",
+    "actions": "actions",
     # Let pass: how long, how smoothly, and what the model says about it.
     "": "time duration seconds interval tween delay action name type id call_id index pending_safety_checks "
-        "element_info element_type element_description description explain explanation summary reason reasoning "
-        "thought thoughts note memory observation label element_id target_element logscreenshot",
-}  # fmt: skip
+    "element_info element_type element_description description explain explanation summary reason reasoning "
+    "thought thoughts note memory observation label element_id target_element logscreenshot",
+}
 PARAMETERS = {word: name for name, words in MEANS.items() for word in words.split()}
 # What an action takes beyond its point; what is given and not taken would change what is done.
 POINTED = frozenset({"point", "start_point", "button", "clicks"})
 TAKES: dict[str, frozenset[str]] = {
-    "click": POINTED, "left_double": POINTED, "right_single": POINTED, "long_press": POINTED, "hover": POINTED,
+    "click": POINTED,
+    "left_double": POINTED,
+    "right_single": POINTED,
+    "long_press": POINTED,
+    "hover": POINTED,
     "drag": frozenset({"point", "start_point", "end_point", "button"}),
     "scroll": frozenset({"point", "start_point", "end_point", "direction", "amount"}),
-    "hotkey": frozenset({"key"}), "press": frozenset({"key"}), "release": frozenset({"key"}),
+    "hotkey": frozenset({"key"}),
+    "press": frozenset({"key"}),
+    "release": frozenset({"key"}),
     "type": frozenset({"content"}),
-}  # fmt: skip
+}
 LEFT, RIGHT = ("left", "primary"), ("right", "secondary")
 BUTTON_NAMES = {"home": "press_home", "back": "press_back", "enter": "hotkey"}
 DONE = frozenset({"", "success", "succeed", "succeeded", "complete", "completed", "done"})

@@ -44,11 +44,20 @@ _ENDS = ("wait", "finished", "call_user")
 SPACES: dict[str, tuple[str, ...]] = {
     "computer": (*_POINTER, "hover", "hotkey", "type", "scroll", *_ENDS),
     "browser": (
-        *_POINTER, "hover", "hotkey", "press", "release", "type", "scroll", "navigate", "navigate_back", *_ENDS,
+        *_POINTER,
+        "hover",
+        "hotkey",
+        "press",
+        "release",
+        "type",
+        "scroll",
+        "navigate",
+        "navigate_back",
+        *_ENDS,
     ),
     "mobile": ("click", "long_press", "type", "scroll", "drag", "open_app", "press_home", "press_back", *_ENDS),
     "game": (*_POINTER, "hotkey", "press", "release", "type", "scroll", *_ENDS),
-}  # fmt: skip
+}
 FUNCTIONS = ("terminal", "read_file", "write_file", "list_files", "call_tool")
 
 _CALLS = """You are a GUI agent. You are given a task and your action history, with screenshots. Perform the next \
@@ -169,12 +178,21 @@ _CLOSE = ("wait", "answer", "terminate")
 _TOOL_ACTIONS: dict[str, tuple[str, ...]] = {
     "computer": (*_MOUSE, "mouse_move", "key", "type", "scroll", "hscroll", *_CLOSE),
     "browser": (
-        *_MOUSE, "mouse_move", "key", "key_down", "key_up", "type", "scroll", "hscroll", "navigate", "navigate_back",
+        *_MOUSE,
+        "mouse_move",
+        "key",
+        "key_down",
+        "key_up",
+        "type",
+        "scroll",
+        "hscroll",
+        "navigate",
+        "navigate_back",
         *_CLOSE,
     ),
     "mobile": ("click", "long_press", "swipe", "type", "system_button", "open", *_CLOSE),
     "game": (*_MOUSE, "key", "key_down", "key_up", "type", "scroll", "hscroll", *_CLOSE),
-}  # fmt: skip
+}
 _PLACE = {"type": "array", "items": {"type": "number"}, "description": "[x, y] from the upper left corner"}
 _TEXT = {"type": "string"}
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -189,9 +207,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "status": {"type": "string", "enum": ["success", "failure"]},
 }
 _NEEDED_BY = {
-    "start_coordinate": {"left_click_drag"}, "coordinate2": {"swipe"}, "keys": {"key"}, "pixels": {"scroll"},
+    "start_coordinate": {"left_click_drag"},
+    "coordinate2": {"swipe"},
+    "keys": {"key"},
+    "pixels": {"scroll"},
     "button": {"system_button"},
-}  # fmt: skip
+}
 _FUNCTION_TOOLS = (
     ("terminal", "Run a shell command.", {"command": _TEXT}, ["command"]),
     ("read_file", "Read a file.", {"path": _TEXT}, ["path"]),

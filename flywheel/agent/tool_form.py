@@ -34,10 +34,30 @@ _FUNCTIONS = frozenset({"terminal", "read_file", "write_file", "list_files", "ca
 _NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
 # Names that no tool of an MCP server has where functions are told: those of the actions.
 _RESERVED = {
-    *KNOWN, *TOOLS, "left_single", "select", "left_click", "tap", "double_click", "double_tap", "right_click",
-    "left_click_drag", "key", "key_down", "key_up", "open", "goto", "back", "answer", "interact", "ask_user",
-    "hscroll", "swipe", "system_button", "terminate",
-}  # fmt: skip
+    *KNOWN,
+    *TOOLS,
+    "left_single",
+    "select",
+    "left_click",
+    "tap",
+    "double_click",
+    "double_tap",
+    "right_click",
+    "left_click_drag",
+    "key",
+    "key_down",
+    "key_up",
+    "open",
+    "goto",
+    "back",
+    "answer",
+    "interact",
+    "ask_user",
+    "hscroll",
+    "swipe",
+    "system_button",
+    "terminate",
+}
 # Kinds of an envelope (OpenAI, Anthropic), not of an action.
 _ENVELOPES = frozenset({"function", "function_call", "computer_call", "tool_use", "tool_call", "computer"})
 _GIVEN = ("arguments", "parameters", "input", "action_input", "args", "params")

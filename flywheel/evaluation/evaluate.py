@@ -51,10 +51,17 @@ async def evaluate(
     """
     panel = Panel(settings)
     episodes = await rollout(
-        tasks, settings.evaluation.samples, policy, sandbox, iteration=iteration, settings=settings,
-        temperature=settings.evaluation.temperature, on_episode=on_episode, run_id=run_id,
+        tasks,
+        settings.evaluation.samples,
+        policy,
+        sandbox,
+        iteration=iteration,
+        settings=settings,
+        temperature=settings.evaluation.temperature,
+        on_episode=on_episode,
+        run_id=run_id,
         stats=stats,
-    )  # fmt: skip
+    )
     by_id = {task.task_id: task for task in tasks}
     return [judge(by_id[episode.trajectory.task_id], episode, panel) for episode in episodes]
 
@@ -69,7 +76,8 @@ def judge(task: Task, episode: Episode, panel: Panel) -> Judged:
     decided = decide(verdicts)
     if decided.v is None:
         raise DataError(
-            f"no verdict by {decided.scorer}: {decided.detail}", where=f"trajectory {episode.id}",
+            f"no verdict by {decided.scorer}: {decided.detail}",
+            where=f"trajectory {episode.id}",
             fix="mend what the scorer needs, or take it out of routing.scorers",
-        )  # fmt: skip
+        )
     return Judged(task, episode, verdicts)

@@ -85,8 +85,9 @@ def paired(old: Sequence[EvalResult], new: Sequence[EvalResult]) -> list[float]:
         apart = len(before.keys() ^ after.keys())
         raise DataError(
             f"the models were evaluated on different tasks ({apart} of {len(before | after)} differ)",
-            where="promotion gate", fix="evaluate both on the same held-out tasks",
-        )  # fmt: skip
+            where="promotion gate",
+            fix="evaluate both on the same held-out tasks",
+        )
     return [round(_mean(after[task]) - _mean(before[task]), _DIGITS) for task in sorted(before)]
 
 

@@ -36,9 +36,15 @@ def judgements(rows: Iterable[Mapping[str, Any]], rule: Promotion) -> dict[str, 
                 told[f"gate_{name}{end}"]["value"] for name in ("passing", "failing", "discordance")
             )
             found[rival] = Judgement(
-                decide(passing, failing, rule), row["value"], row["low"], row["high"], row["n"], passing, failing,
+                decide(passing, failing, rule),
+                row["value"],
+                row["low"],
+                row["high"],
+                row["n"],
+                passing,
+                failing,
                 discordance,
-            )  # fmt: skip
+            )
     return found
 
 

@@ -40,8 +40,9 @@ def resolve(base: Path | str, root: Path | None = None) -> Path:
     except Exception as error:  # no network, no such repository, no permission: the hub has a class for each
         raise ModelError(
             f"no such model folder, and as a Hugging Face name {str(base)!r} cannot be fetched: {reason(error)}",
-            where="policy.base", fix="give the folder of a checkpoint, or a name that the hub knows",
-        ) from None  # fmt: skip
+            where="policy.base",
+            fix="give the folder of a checkpoint, or a name that the hub knows",
+        ) from None
 
 
 def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
@@ -60,9 +61,10 @@ def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
     kind = config.get("model_type")
     if kind not in FAMILY:
         raise ModelError(
-            f"a model of the architecture {str(kind)[:40]!r} cannot see screens here", where=folder,
+            f"a model of the architecture {str(kind)[:40]!r} cannot see screens here",
+            where=folder,
             fix=f"give policy.base one of the family {', '.join(FAMILY)}",
-        )  # fmt: skip
+        )
     for file in weight_files(folder) if weights else ():
         _check_header(file)
     if not tokenizer_files(folder):

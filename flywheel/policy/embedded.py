@@ -139,9 +139,13 @@ class EmbeddedPolicy:
         """A snapshot, for those who watch."""
         engine = self._engine
         return Activity(
-            waiting=max(0, self._asked - len(engine.rows)), running=len(engine.rows), swaps=len(self._swaps),
-            counts=replace(engine.counts), screens_encoded=engine.vision.encoded, screens_shared=engine.vision.shared,
-        )  # fmt: skip
+            waiting=max(0, self._asked - len(engine.rows)),
+            running=len(engine.rows),
+            swaps=len(self._swaps),
+            counts=replace(engine.counts),
+            screens_encoded=engine.vision.encoded,
+            screens_shared=engine.vision.shared,
+        )
 
     async def complete(self, context: Context, sampling: Sampling) -> Completion:
         """Answer one context.
@@ -161,9 +165,10 @@ class EmbeddedPolicy:
             self._refuse_if_closed()
             if self._asked >= self._policy.batch + self._policy.queue:
                 raise PolicyBusy(
-                    f"{self._policy.queue} requests wait already", where=_WHERE,
+                    f"{self._policy.queue} requests wait already",
+                    where=_WHERE,
                     fix="ask again later, or raise policy.queue",
-                )  # fmt: skip
+                )
             self._asked += 1
             self._encoding += 1
         try:
@@ -234,8 +239,9 @@ class EmbeddedPolicy:
             raise PolicyError(
                 f"a prompt of {len(prompt)} tokens and {request.sampling.max_new_tokens} new ones do not fit into "
                 f"the model's {self._limit}",
-                where=_WHERE, fix="lower policy.working_steps or policy.max_context_tokens",
-            )  # fmt: skip
+                where=_WHERE,
+                fix="lower policy.working_steps or policy.max_context_tokens",
+            )
         return prompt
 
     def _new_prompt(self, request: _Request) -> Prompt:

@@ -161,8 +161,9 @@ class Encoder:
         if ids.count(self.image_id) != len(patches):
             raise PolicyError(
                 f"{len(patches)} screens make {ids.count(self.image_id)} image tokens (id {self.image_id})",
-                where="policy context", fix="tokeniser, chat template and config.json must be of one checkpoint",
-            )  # fmt: skip
+                where="policy context",
+                fix="tokeniser, chat template and config.json must be of one checkpoint",
+            )
         blocks = (max(1, number // self.images.merge_size**2) for number in patches)
         return [piece for token in ids for piece in [token] * (next(blocks) if token == self.image_id else 1)]
 
@@ -200,9 +201,10 @@ def _template(folder: Path) -> str:
     template = checkpoint.read_json(path).get("chat_template") if path.is_file() else None
     if not isinstance(template, str) or not template:
         raise ModelError(
-            "the tokeniser has no chat template", where=folder,
+            "the tokeniser has no chat template",
+            where=folder,
             fix="copy tokenizer_config.json with it, or chat_template.jinja or chat_template.json",
-        )  # fmt: skip
+        )
     return template
 
 
@@ -213,9 +215,10 @@ def _check_match(
     rows, last = config.get_text_config().vocab_size, max(tokenizer.get_vocab().values(), default=-1)
     if last >= rows:
         raise ModelError(
-            f"the tokeniser's ids reach {last}, the model has {rows} embeddings", where=folder,
+            f"the tokeniser's ids reach {last}, the model has {rows} embeddings",
+            where=folder,
             fix="take the tokeniser that belongs to the model",
-        )  # fmt: skip
+        )
     if "<|im_end|>" not in tokenizer.get_vocab() and tokenizer.eos_token_id is None:
         raise ModelError("the tokeniser has no token that ends a response", where=folder, fix="give it an eos_token")
     vision = config.vision_config
@@ -226,9 +229,10 @@ def _check_match(
     ):
         if mine != theirs:
             raise ModelError(
-                f"preprocessor_config.json has {name} {mine}, the model {theirs}", where=folder,
+                f"preprocessor_config.json has {name} {mine}, the model {theirs}",
+                where=folder,
                 fix="take the file that belongs to the model",
-            )  # fmt: skip
+            )
     if images.do_resize is False or not all(images.size.get(edge) for edge in ("shortest_edge", "longest_edge")):
         raise ModelError(
             "preprocessor_config.json says no sizes", where=folder, fix="it needs min_pixels and max_pixels, or size"

@@ -63,9 +63,10 @@ class Endpoint:
             raise BadInput(f"not an address: {error}", where="policy.endpoint") from None
         if address.scheme not in ("http", "https") or not address.host:
             raise BadInput(
-                f"not an address: {policy.endpoint!r}", where="policy.endpoint",
+                f"not an address: {policy.endpoint!r}",
+                where="policy.endpoint",
                 fix="for example http://127.0.0.1:8000/v1",
-            )  # fmt: skip
+            )
         self.url = policy.endpoint.rstrip("/")
         self.root = self.url.removesuffix("/v1")  # where vLLM has its own routes
         self._policy = policy
@@ -86,10 +87,13 @@ class Endpoint:
         try:
             return [
                 Served(
-                    str(row["id"]), str(row.get("owned_by", "")), str(row.get("root") or ""),
+                    str(row["id"]),
+                    str(row.get("owned_by", "")),
+                    str(row.get("root") or ""),
                     str(row.get("weight_version") or ""),
-                ) for row in body["data"]
-            ]  # fmt: skip
+                )
+                for row in body["data"]
+            ]
         except (KeyError, TypeError, AttributeError):
             raise PolicyError(
                 "not a list of models", where=url, fix="the endpoint ends in /v1 for most servers"
@@ -103,9 +107,10 @@ class Endpoint:
             return found[0]
         known = ", ".join(model.name for model in models) or "none"
         raise PolicyError(
-            f"the server has no model {self._policy.model!r}; it has: {known}", where=self.url,
+            f"the server has no model {self._policy.model!r}; it has: {known}",
+            where=self.url,
             fix="set policy.model to one of these",
-        )  # fmt: skip
+        )
 
     async def call(
         self, client: httpx.AsyncClient, method: str, url: str, body: Any = None, *, timeout_s: float
@@ -161,9 +166,10 @@ class Endpoint:
             return json.loads(content) if content else None
         except (ValueError, RecursionError):
             raise PolicyError(
-                f"the answer is not JSON: {_line(content[:300].decode(errors='replace'))!r}", where=url,
+                f"the answer is not JSON: {_line(content[:300].decode(errors='replace'))!r}",
+                where=url,
                 fix="does policy.endpoint name an OpenAI-compatible server, and end in /v1?",
-            ) from None  # fmt: skip
+            ) from None
 
     def _refusal(self, response: httpx.Response, content: bytes, url: str) -> Exception:
         """What is raised for a status that is not a success."""

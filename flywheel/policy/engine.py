@@ -106,13 +106,7 @@ class Engine:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        end_id: int,
-        *,
-        prefix_bytes: int = 0,
-        vision_bytes: int = 0,
-        share: bool = True,
+        self, model: PreTrainedModel, end_id: int, *, prefix_bytes: int = 0, vision_bytes: int = 0, share: bool = True
     ) -> None:
         self._model, self._end_id, self._share = model, end_id, share
         self._device = next(model.parameters()).device

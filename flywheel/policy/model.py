@@ -37,11 +37,7 @@ PATCH_STD = (
 
 # What vision heads look at at first: neighbours, wider apart in each layer, as a convolution would. The rest of the
 # heads begin at random. A vision tower this small takes long to find out by itself that shapes are local.
-OFFSETS = (
-    ((0, 1), (0, -1), (1, 0), (-1, 0)),
-    ((0, 2), (0, -2), (1, 0), (-1, 0)),
-    ((0, 3), (0, -3), (2, 0), (-2, 0)),
-)
+OFFSETS = (((0, 1), (0, -1), (1, 0), (-1, 0)), ((0, 2), (0, -2), (1, 0), (-1, 0)), ((0, 3), (0, -3), (2, 0), (-2, 0)))
 ASIDE = 7.0  # size of the constant parts of query and key: nine tenths of the attention fall on the neighbour
 
 
@@ -51,24 +47,45 @@ def tiny_config() -> Qwen3VLConfig:
     hidden = 192
     return Qwen3VLConfig(
         text_config={
-            "vocab_size": VOCABULARY, "hidden_size": hidden, "intermediate_size": 512, "num_hidden_layers": 4,
-            "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 32, "max_position_embeddings": 4096,
-            "initializer_range": INITIALIZER_RANGE, "tie_word_embeddings": True,
-            "pad_token_id": token["<|endoftext|>"], "eos_token_id": token["<|im_end|>"], "bos_token_id": None,
+            "vocab_size": VOCABULARY,
+            "hidden_size": hidden,
+            "intermediate_size": 512,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 6,
+            "head_dim": 32,
+            "max_position_embeddings": 4096,
+            "initializer_range": INITIALIZER_RANGE,
+            "tie_word_embeddings": True,
+            "pad_token_id": token["<|endoftext|>"],
+            "eos_token_id": token["<|im_end|>"],
+            "bos_token_id": None,
             "rope_parameters": {
-                "rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [6, 5, 5], "mrope_interleaved": True,
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "mrope_section": [6, 5, 5],
+                "mrope_interleaved": True,
             },
         },
         vision_config={
-            "depth": 3, "hidden_size": 192, "intermediate_size": 512, "num_heads": 6, "patch_size": 16,
-            "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": hidden,
-            "num_position_embeddings": (SCREEN // 16) ** 2, "deepstack_visual_indexes": [0],
+            "depth": 3,
+            "hidden_size": 192,
+            "intermediate_size": 512,
+            "num_heads": 6,
+            "patch_size": 16,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "out_hidden_size": hidden,
+            "num_position_embeddings": (SCREEN // 16) ** 2,
+            "deepstack_visual_indexes": [0],
             "initializer_range": INITIALIZER_RANGE,
         },
-        image_token_id=token["<|image_pad|>"], video_token_id=token["<|video_pad|>"],
-        vision_start_token_id=token["<|vision_start|>"], vision_end_token_id=token["<|vision_end|>"],
+        image_token_id=token["<|image_pad|>"],
+        video_token_id=token["<|video_pad|>"],
+        vision_start_token_id=token["<|vision_start|>"],
+        vision_end_token_id=token["<|vision_end|>"],
         tie_word_embeddings=True,
-    )  # fmt: skip
+    )
 
 
 def new_model(seed: int) -> Qwen3VLForConditionalGeneration:

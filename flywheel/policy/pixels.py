@@ -46,9 +46,12 @@ class Pixels:
         """(width, height) after the resize."""
         images = self._images
         height, width = smart_resize(
-            picture.height, picture.width, factor=images.patch_size * images.merge_size,
-            min_pixels=images.size["shortest_edge"], max_pixels=images.size["longest_edge"],
-        )  # fmt: skip
+            picture.height,
+            picture.width,
+            factor=images.patch_size * images.merge_size,
+            min_pixels=images.size["shortest_edge"],
+            max_pixels=images.size["longest_edge"],
+        )
         return width, height
 
     def _resized(self, picture: Picture.Image) -> np.ndarray:

@@ -67,9 +67,7 @@ def prompt_of(model: PreTrainedModel, encoded: Encoded, end_id: int, keys: Seque
     grid = torch.from_numpy(encoded.image_grid_thw) if len(encoded.image_grid_thw) else None
     positions, _ = model.base_model.get_rope_index(ids[None], kinds[None], image_grid_thw=grid)
     screens = _screens(encoded, keys)
-    return Prompt(
-        ids, positions[:, 0], int(positions.max()) + 1, screens, cuts_of(encoded.input_ids, screens, end_id)
-    )  # fmt: skip
+    return Prompt(ids, positions[:, 0], int(positions.max()) + 1, screens, cuts_of(encoded.input_ids, screens, end_id))
 
 
 def _screens(encoded: Encoded, keys: Sequence[bytes]) -> tuple[Screen, ...]:

@@ -76,9 +76,10 @@ class ServePublisher:
                 answer = await self._endpoint.call(client, "POST", url, body, timeout_s=self._timeout_s)
             except BadInput as error:  # the folder is a checkpoint as seen from here
                 raise PolicyError(
-                    f"the server cannot take the weights: {error.what}", where=url,
+                    f"the server cannot take the weights: {error.what}",
+                    where=url,
                     fix=f"it must be able to read {path} under the same path",
-                ) from None  # fmt: skip
+                ) from None
         if not isinstance(answer, dict) or answer.get("weight_version") != version:
             raise PolicyError(f"the server does not answer with the weights {version}", where=url)
         return version

@@ -153,16 +153,19 @@ class RemotePolicy:
         if completion.weight_version not in self._versions:
             raise PolicyError(
                 f"the server answered with the weights {completion.weight_version}, not {self._version}: someone else "
-                "published to it", where=self._url, fix="give each run a server of its own",
-            )  # fmt: skip
+                "published to it",
+                where=self._url,
+                fix="give each run a server of its own",
+            )
         return completion
 
     async def _take_turn(self) -> None:
         if not self._turns.free and self._turns.waiting >= self._policy.queue:
             raise PolicyBusy(
-                f"{self._policy.batch} requests are under way and {self._turns.waiting} wait", where=self._url,
+                f"{self._policy.batch} requests are under way and {self._turns.waiting} wait",
+                where=self._url,
                 fix="ask less at once, or raise policy.batch or policy.queue",
-            )  # fmt: skip
+            )
         try:
             async with asyncio.timeout(self._policy.timeout_s):
                 await self._turns.take()
@@ -190,9 +193,10 @@ class RemotePolicy:
             place = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(ours))
             raise PolicyError(
                 f"the server's prompt has {answer.completion.prompt_tokens} tokens and the trainer's {len(ours)}; they "
-                f"part at token {place}", where=self._url,
+                f"part at token {place}",
+                where=self._url,
                 fix="serve the same checkpoint, with its own chat template and image settings",
-            )  # fmt: skip
+            )
         self._prompt_checked = True
 
     async def _drain(self) -> None:

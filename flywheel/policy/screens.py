@@ -54,9 +54,10 @@ def _opened(data: bytes, max_side: int) -> Picture.Image:
         raise BadInput(f"the screen is too large: {width} x {height} pixels", where=_WHERE, fix=_smaller(max_side))
     if max(width, height) > MAX_RATIO * min(width, height):
         raise BadInput(
-            f"the screen is too narrow: {width} x {height} pixels", where=_WHERE,
+            f"the screen is too narrow: {width} x {height} pixels",
+            where=_WHERE,
             fix=f"its longer side may have {MAX_RATIO} times the pixels of the shorter one",
-        )  # fmt: skip
+        )
     return picture
 
 

@@ -14,16 +14,38 @@ from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = 2048
 SPECIAL = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
     "<|video_pad|>",
-)  # fmt: skip
+)
 GRAMMAR = (
-    "Thought: ", "\nAction: ", "click(point='<point>", "left_double(point='<point>", "right_single(point='<point>",
-    "drag(start_point='<point>", "</point>', end_point='<point>", "scroll(point='<point>",
-    "</point>', direction='", "</point>')", "hotkey(key='", "press(key='", "release(key='", "type(content='",
-    "finished(content='", "finished()", "call_user()", "wait()", "navigate(content='", "navigate_back()", "')",
+    "Thought: ",
+    "\nAction: ",
+    "click(point='<point>",
+    "left_double(point='<point>",
+    "right_single(point='<point>",
+    "drag(start_point='<point>",
+    "</point>', end_point='<point>",
+    "scroll(point='<point>",
+    "</point>', direction='",
+    "</point>')",
+    "hotkey(key='",
+    "press(key='",
+    "release(key='",
+    "type(content='",
+    "finished(content='",
+    "finished()",
+    "call_user()",
+    "wait()",
+    "navigate(content='",
+    "navigate_back()",
+    "')",
     "\\n')",
-)  # fmt: skip
+)
 
 # Qwen's chat form without its default system message; images stand where the message has them.
 CHAT_TEMPLATE = (

@@ -25,15 +25,31 @@ MAX_SAMPLES = 128  # of one request
 _SEEDS = 2**63
 # Fields of the API that change what is sampled, and that only have an effect here by their neutral values.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "presence_penalty": (0,), "frequency_penalty": (0,),
-    "repetition_penalty": (1,), "top_logprobs": (0,), "stop": ([],), "logit_bias": ({},), "tools": ([],),
-    "tool_choice": ("none",), "response_format": ({"type": "text"},), "reasoning_effort": ("none",),
-}  # fmt: skip
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "top_logprobs": (0,),
+    "stop": ([],),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "response_format": ({"type": "text"},),
+    "reasoning_effort": ("none",),
+}
 # Fields that say something of the caller alone.
 _PASSED_OVER = (
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
     "request_id",
-)  # fmt: skip
+)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -119,11 +135,21 @@ def write_request(context: Context, sampling: Sampling, model: str) -> dict[str,
         for message in context
     ]
     return {
-        "model": model, "messages": messages, "temperature": sampling.temperature,
-        "max_tokens": sampling.max_new_tokens, "seed": sampling.seed, "ignore_eos": sampling.ignore_end,
-        "logprobs": True, "return_token_ids": True, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "presence_penalty": 0.0,
-        "frequency_penalty": 0.0, "repetition_penalty": 1.0,
-    }  # fmt: skip
+        "model": model,
+        "messages": messages,
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_new_tokens,
+        "seed": sampling.seed,
+        "ignore_eos": sampling.ignore_end,
+        "logprobs": True,
+        "return_token_ids": True,
+        "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
 
 
 def read_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], int]) -> Asked:
@@ -154,9 +180,14 @@ def read_request(raw: bytes, *, max_new_tokens: int, seed: Callable[[], int]) ->
         Sampling(request.temperature, limit, _wrap(first + number), request.ignore_eos) for number in range(request.n)
     )
     return Asked(
-        request.model, context, samples, request.logprobs, request.return_token_ids, request.stream,
+        request.model,
+        context,
+        samples,
+        request.logprobs,
+        request.return_token_ids,
+        request.stream,
         request.stream_options.include_usage,
-    )  # fmt: skip
+    )
 
 
 def _wrap(seed: int) -> int:
@@ -173,9 +204,10 @@ def _understood(body: dict[str, Any]) -> dict[str, Any]:
         if name in _NEUTRAL:
             if value not in _NEUTRAL[name]:
                 raise BadInput(
-                    f"{name} is not honoured by this server", where=name,
+                    f"{name} is not honoured by this server",
+                    where=name,
                     fix=f"leave it out, or give {json.dumps(_NEUTRAL[name][0])}",
-                )  # fmt: skip
+                )
             continue
         if name not in _Request.model_fields:
             raise BadInput(f"Unrecognized request argument supplied: {name[:80]}", where=name[:80], fix="leave it out")
@@ -214,8 +246,9 @@ def _picture(url: str, where: str) -> bytes:
     if scheme.lower() != "data":
         raise BadInput(
             f"a picture's address is not fetched ({scheme[:20]}: ...): this server makes no outgoing requests",
-            where=where, fix="send the picture itself, as data:image/png;base64,...",
-        )  # fmt: skip
+            where=where,
+            fix="send the picture itself, as data:image/png;base64,...",
+        )
     head, comma, payload = rest.partition(",")
     if not comma or not head.lower().startswith("image/") or not head.lower().endswith(";base64"):
         raise BadInput("not a picture in base64", where=where, fix="send data:image/png;base64,...")
@@ -305,9 +338,10 @@ def read_answer(body: Any, *, where: str) -> Answer:
         ) from None
     if ids is None:
         raise PolicyError(
-            "the server gives no token ids, and training must not guess them from the text", where=where,
+            "the server gives no token ids, and training must not guess them from the text",
+            where=where,
             fix="use a server that honours return_token_ids: flywheel serve, or vllm 0.10.2 and newer",
-        )  # fmt: skip
+        )
     if entries is None:
         raise PolicyError(
             "the server gives no log-probabilities", where=where, fix="use a server that honours logprobs"

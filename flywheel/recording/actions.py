@@ -11,9 +11,21 @@ from flywheel.errors import BadInput
 
 # What the recorder writes as `kind`. `drop` ends a `drag`; `stop` is the annotator's end of the recording.
 KINDS = (
-    "click", "double", "right", "hover", "drag", "drop", "key", "down", "up", "type", "scroll", "navigate", "back",
+    "click",
+    "double",
+    "right",
+    "hover",
+    "drag",
+    "drop",
+    "key",
+    "down",
+    "up",
+    "type",
+    "scroll",
+    "navigate",
+    "back",
     "stop",
-)  # fmt: skip
+)
 _POINTED = {"click": act.Click, "double": act.LeftDouble, "right": act.RightSingle, "hover": act.Hover}
 _DIRECTIONS = ("up", "down", "left", "right")
 

@@ -66,9 +66,10 @@ def ingest_sessions(
         ingested = [futures[i].result() for i in range(len(folders))]
     except BrokenProcessPool:
         raise WorkerDied(
-            "a process that ingests recordings was killed, or passed its deadline", where="recording.timeout_s",
+            "a process that ingests recordings was killed, or passed its deadline",
+            where="recording.timeout_s",
             fix="run again; where it was the deadline, raise it; where memory was short, lower recording.processes",
-        ) from None  # fmt: skip
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return mark_duplicates(ingested, seen or {})
@@ -180,9 +181,27 @@ def vocabulary(session: Session) -> frozenset[str]:
 
 # Words of any graphical interface, which the screen shows as pictures.
 _INTERFACE = (
-    "cart", "checkout", "click", "drag", "press", "tile", "tiles", "switch", "page", "field", "button", "outline",
-    "left", "right", "up", "down", "save", "search", "box", "type",
-)  # fmt: skip
+    "cart",
+    "checkout",
+    "click",
+    "drag",
+    "press",
+    "tile",
+    "tiles",
+    "switch",
+    "page",
+    "field",
+    "button",
+    "outline",
+    "left",
+    "right",
+    "up",
+    "down",
+    "save",
+    "search",
+    "box",
+    "type",
+)
 
 
 def mark_duplicates(ingested: Iterable[IngestedSession], seen: Mapping[str, str]) -> list[IngestedSession]:

@@ -63,11 +63,14 @@ def session_rows(
     steps = _steps(session, identity, _thoughts_of(session, trusted, alignment), grammar)
     outcome = session.meta.outcome
     trajectory = replace(
-        _trajectory(session.task, session.meta.session, iteration), steps=len(steps), reward=outcome.reward,
+        _trajectory(session.task, session.meta.session, iteration),
+        steps=len(steps),
+        reward=outcome.reward,
         status="completed" if outcome.terminated else "truncated",
         final_state=json.dumps(outcome.state, sort_keys=True, ensure_ascii=False),
-        started_at=session.meta.started_at, ended_at=_at(session, session.meta.seconds),
-    )  # fmt: skip
+        started_at=session.meta.started_at,
+        ended_at=_at(session, session.meta.seconds),
+    )
     images = {s.sha256: s for s in session.screens.values()}
     found = curate(trajectory, steps, list(images), grammar, session.task.max_steps)
     if any(doubtful):
@@ -101,9 +104,15 @@ def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
     known = {"world": task.world, "level": task.level, "instruction": task.instruction} if task else {}
     name = task.task_id if task else UNKNOWN
     return Trajectory(
-        _identity(name, session, iteration), name, task.domain if task else UNKNOWN, source="recording",
-        author="human", sample=0, policy_version="human", **known,
-    )  # fmt: skip
+        _identity(name, session, iteration),
+        name,
+        task.domain if task else UNKNOWN,
+        source="recording",
+        author="human",
+        sample=0,
+        policy_version="human",
+        **known,
+    )
 
 
 def corrupt_rows(folder: Path, error: DataError, iteration: int) -> IngestedSession:
@@ -144,13 +153,22 @@ def _steps(session: Session, identity: str, thoughts: Sequence[str], grammar: Gr
         ended = session.actions[number + 1].time_s if number < last else session.meta.seconds
         steps.append(
             Step(
-                identity, number, "human", thought, raw_text=response_text(thought, done["action"]),
-                weight_version="human", image_sha256=screen.sha256, url=screen.url,
-                reward=outcome.reward if number == last else 0.0, terminated=number == last and outcome.terminated,
-                truncated=number == last and not outcome.terminated, started_at=_at(session, recorded.time_s),
-                ended_at=_at(session, ended), **done,
+                identity,
+                number,
+                "human",
+                thought,
+                raw_text=response_text(thought, done["action"]),
+                weight_version="human",
+                image_sha256=screen.sha256,
+                url=screen.url,
+                reward=outcome.reward if number == last else 0.0,
+                terminated=number == last and outcome.terminated,
+                truncated=number == last and not outcome.terminated,
+                started_at=_at(session, recorded.time_s),
+                ended_at=_at(session, ended),
+                **done,
             )
-        )  # fmt: skip
+        )
     return steps
 
 
@@ -168,29 +186,47 @@ def _thoughts(
     for number, (utterance, text) in enumerate(zip(utterances, texts, strict=True)):
         words = [replace(w, start_s=w.start_s + offset, end_s=w.end_s + offset) for w in utterance.words]
         yield {
-            "trajectory_id": identity, "utterance": number, "start_s": utterance.start_s + offset,
-            "end_s": utterance.end_s + offset, "asr_text": utterance.text, "text": text,
-            "words": [asdict(word) for word in words], "step": alignment.steps[number],
-            "alignment_score": alignment.scores[number], "recognizer": recognizer, "refined_by": refined_by,
-            "confidence": utterance.confidence, "doubtful": doubtful[number],
-        }  # fmt: skip
+            "trajectory_id": identity,
+            "utterance": number,
+            "start_s": utterance.start_s + offset,
+            "end_s": utterance.end_s + offset,
+            "asr_text": utterance.text,
+            "text": text,
+            "words": [asdict(word) for word in words],
+            "step": alignment.steps[number],
+            "alignment_score": alignment.scores[number],
+            "recognizer": recognizer,
+            "refined_by": refined_by,
+            "confidence": utterance.confidence,
+            "doubtful": doubtful[number],
+        }
 
 
 def _events(session: Session, identity: str) -> Iterable[dict[str, Any]]:
     step_of = {index: step for step, one in enumerate(session.actions) for index in one.events}
     for number, event in enumerate(session.events):
         yield {
-            "trajectory_id": identity, "event": number, "time_s": event.time_s, "kind": event.kind, "x": event.x,
-            "y": event.y, "key": event.key or None, "text": event.text or None, "step": step_of[number],
-        }  # fmt: skip
+            "trajectory_id": identity,
+            "event": number,
+            "time_s": event.time_s,
+            "kind": event.kind,
+            "x": event.x,
+            "y": event.y,
+            "key": event.key or None,
+            "text": event.text or None,
+            "step": step_of[number],
+        }
 
 
 def review_row(identity: str, found: Curation) -> dict[str, Any]:
     return {
-        "subject": identity, "kind": "curation", "reviewer": "rules",
-        "decision": "accept" if found.accepted else "reject", "comment": "; ".join((*found.faults, *found.remarks)),
+        "subject": identity,
+        "kind": "curation",
+        "reviewer": "rules",
+        "decision": "accept" if found.accepted else "reject",
+        "comment": "; ".join((*found.faults, *found.remarks)),
         "at": datetime.now(UTC),
-    }  # fmt: skip
+    }
 
 
 def _at(session: Session, seconds: float) -> datetime:

@@ -30,10 +30,16 @@ from flywheel.synthesis.tasks import from_row
 
 SCREENS = pa.schema(
     [
-        ("screen", pa.int32()), ("time_s", pa.float64()), ("sha256", pa.string()), ("url", pa.string()),
-        ("width", pa.int32()), ("height", pa.int32()), ("format", pa.string()), ("bytes", pa.binary()),
+        ("screen", pa.int32()),
+        ("time_s", pa.float64()),
+        ("sha256", pa.string()),
+        ("url", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("format", pa.string()),
+        ("bytes", pa.binary()),
     ]
-)  # fmt: skip
+)
 _COPY = "copy the recording again from the annotator's machine"
 
 
@@ -110,8 +116,9 @@ def load_session(folder: Path) -> Session:
         if recorded.screen not in screens:
             raise DataError(
                 f"the screen before event {recorded.events[0]} is missing (screen {recorded.screen})",
-                where=folder / "screens.parquet", fix=_COPY,
-            )  # fmt: skip
+                where=folder / "screens.parquet",
+                fix=_COPY,
+            )
     samples = _samples(folder / meta.audio, meta, events)
     return Session(folder, meta, task, tuple(events), tuple(actions), screens, samples)
 
@@ -124,8 +131,9 @@ def _samples(path: Path, meta: Meta, events: list[Event]) -> np.ndarray:
     if events[-1].time_s > meta.seconds:
         raise DataError(
             f"session.json does not hold: seconds is {meta.seconds}, the last event is at {events[-1].time_s}",
-            where=path.parent / "session.json", fix="mend that field",
-        )  # fmt: skip
+            where=path.parent / "session.json",
+            fix="mend that field",
+        )
     soundness.check_clock(len(samples) / audio.RATE, meta.seconds, meta.sync_s, path)
     soundness.check_sound(samples, path)
     return samples

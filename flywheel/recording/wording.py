@@ -9,12 +9,29 @@ FILLERS = sorted(
     (
         tuple(phrase.split())
         for phrase in (
-            "um", "uh", "er", "erm", "hmm", "mm", "ah", "eh", "huh", "let me see", "let's see", "let us see",
-            "you know", "kind of", "sort of", "let me think", "where is it", "oh",
+            "um",
+            "uh",
+            "er",
+            "erm",
+            "hmm",
+            "mm",
+            "ah",
+            "eh",
+            "huh",
+            "let me see",
+            "let's see",
+            "let us see",
+            "you know",
+            "kind of",
+            "sort of",
+            "let me think",
+            "where is it",
+            "oh",
         )
     ),
-    key=len, reverse=True,
-)  # fmt: skip
+    key=len,
+    reverse=True,
+)
 # What stands only at the beginning of a thought, or is left over at its end.
 OPENERS = {"okay", "ok", "well", "so", "and", "right", "alright", "yes", "yeah", "but"}
 LEFT_OVER = {"the", "a", "an", "and", "to", "of", "so", "but", "or", "then", "okay"}
@@ -28,31 +45,109 @@ REPAIRS = sorted(
     (
         tuple(phrase.split())
         for phrase in (
-            "no wait", "no no", "no sorry", "wait no", "sorry", "i mean", "no i mean", "scratch that", "or rather",
-            "oh no", "actually no", "no actually",
+            "no wait",
+            "no no",
+            "no sorry",
+            "wait no",
+            "sorry",
+            "i mean",
+            "no i mean",
+            "scratch that",
+            "or rather",
+            "oh no",
+            "actually no",
+            "no actually",
         )
     ),
-    key=len, reverse=True,
-)  # fmt: skip
+    key=len,
+    reverse=True,
+)
 WEAK_REPAIRS = {"no", "wait", "actually", "rather"}
 REACH = 8  # words back to which a speaker goes when beginning again
 
 VERBS = {
-    "click", "press", "pick", "take", "open", "close", "drag", "drop", "move", "type", "enter", "write", "scroll",
-    "turn", "switch", "select", "choose", "search", "add", "remove", "put", "buy", "go", "merge", "slide", "hit",
-    "set", "save", "push", "tap", "look", "find", "need", "want", "see",
-}  # fmt: skip
+    "click",
+    "press",
+    "pick",
+    "take",
+    "open",
+    "close",
+    "drag",
+    "drop",
+    "move",
+    "type",
+    "enter",
+    "write",
+    "scroll",
+    "turn",
+    "switch",
+    "select",
+    "choose",
+    "search",
+    "add",
+    "remove",
+    "put",
+    "buy",
+    "go",
+    "merge",
+    "slide",
+    "hit",
+    "set",
+    "save",
+    "push",
+    "tap",
+    "look",
+    "find",
+    "need",
+    "want",
+    "see",
+}
 LEADS = {"now", "then", "first", "next", "finally", "again", "here"}
 
 # Words that are left alone however doubtful: what interfaces are made of, and what the rules below read.
 KEPT = {
-    *COLOURS, *SHAPES, *SYMBOLS, *THINGS, *SETTINGS, *BUTTONS, *PEOPLE, *KEYS, *OPENERS, *VERBS, *LEADS,
+    *COLOURS,
+    *SHAPES,
+    *SYMBOLS,
+    *THINGS,
+    *SETTINGS,
+    *BUTTONS,
+    *PEOPLE,
+    *KEYS,
+    *OPENERS,
+    *VERBS,
+    *LEADS,
     *(word for phrase in (*FILLERS, *REPAIRS) for word in phrase),
-    "the", "and", "this", "that", "with", "for", "its", "it's", "not", "one", "too", "two",
-}  # fmt: skip
+    "the",
+    "and",
+    "this",
+    "that",
+    "with",
+    "for",
+    "its",
+    "it's",
+    "not",
+    "one",
+    "too",
+    "two",
+}
 
 # Words that want another: a thought that ends in one was broken off by a pause.
 UNFINISHED = {
-    *COLOURS, *VERBS, "the", "a", "an", "to", "of", "in", "on", "off", "i", "and", "my", "is",
-    "name", "for",
-} - {"close", "save", "search"}  # fmt: skip
+    *COLOURS,
+    *VERBS,
+    "the",
+    "a",
+    "an",
+    "to",
+    "of",
+    "in",
+    "on",
+    "off",
+    "i",
+    "and",
+    "my",
+    "is",
+    "name",
+    "for",
+} - {"close", "save", "search"}

@@ -50,9 +50,15 @@ class Chart:
 
 
 def lines(
-    series: Sequence[Series], *, title: str, x_label: str = "step", percent: bool = False, zero: bool = False,
-    width: int = WIDTH, height: int = HEIGHT,
-) -> str:  # fmt: skip
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str = "step",
+    percent: bool = False,
+    zero: bool = False,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+) -> str:
     """Curves over a common x axis. zero: the y axis begins at 0 (values are 0 or more)."""
     xs = [x for one in series for x, _ in one.points]
     ys = [y for one in series for _, y in one.points]

@@ -111,9 +111,12 @@ def funnels(connection: duckdb.DuckDBPyConnection, limit: int = 3) -> list[Row]:
     for k in sorted(by_iteration)[-limit:]:
         counts = defaultdict(int, by_iteration[k])
         steps = (
-            ("tasks made", "tasks"), ("rollouts", "rollouts"), ("recordings", "recordings"), ("scored", "scored"),
+            ("tasks made", "tasks"),
+            ("rollouts", "rollouts"),
+            ("recordings", "recordings"),
+            ("scored", "scored"),
             ("verified, V = 1", "verified"),
-        )  # fmt: skip
+        )
         after = (("tasks of RL", "rl_tasks"), ("sampled less", "rl_sampled_less"), ("episodes of RL", "rl_episodes"))
         widest = max(counts[key] for _, key in (*steps, *after)) or 1
         bars, rl = ([(name, counts[key], 100 * counts[key] / widest) for name, key in way] for way in (steps, after))

@@ -78,11 +78,15 @@ def summary(rows: list[Row]) -> list[tuple[str, bool]]:
         return [("Type ", False), ("flywheel run", True), (" in this workspace; then build the report again.", False)]
     came = sum(row["trajectories"] + row["recordings"] for row in rows)
     pieces = [
-        (f"{came} trajectories", True), (" came in: ", False), (f"{sum(row['to_sft'] for row in rows)}", True),
-        (" were verified and joined the SFT store, ", False), (f"{sum(row['to_ct'] for row in rows)}", True),
-        (" joined the CT store, ", False), (f"{sum(row['to_quarantine'] for row in rows)}", True),
+        (f"{came} trajectories", True),
+        (" came in: ", False),
+        (f"{sum(row['to_sft'] for row in rows)}", True),
+        (" were verified and joined the SFT store, ", False),
+        (f"{sum(row['to_ct'] for row in rows)}", True),
+        (" joined the CT store, ", False),
+        (f"{sum(row['to_quarantine'] for row in rows)}", True),
         (" were set aside with a reason. ", False),
-    ]  # fmt: skip
+    ]
     known = [row for row in rows if row["p_v1"] is not None]
     if len(known) > 1:
         first, last = known[0], known[-1]
@@ -150,6 +154,9 @@ def _percent(value: float | None) -> str:
 @cache
 def _templates() -> Environment:
     return Environment(
-        loader=PackageLoader("flywheel.report"), autoescape=lambda name: name != "style.css", undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("flywheel.report"),
+        autoescape=lambda name: name != "style.css",
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -5,17 +5,28 @@ from __future__ import annotations
 import zlib
 
 _TONES = {  # name -> its colour on light pages, on dark ones
-    "all": ("#343c4a", "#d5dae2"), "sft": ("#1f7a5f", "#56c39f"), "ct": ("#3569c9", "#7fa8f5"),
-    "quarantine": ("#b07a10", "#e0b04e"), "other": ("#77808e", "#98a1af"),
-    "games": ("#6a51c4", "#a893f5"), "sites": ("#c8601d", "#f0985a"), "control": ("#2a7ab8", "#6cb4ea"),
+    "all": ("#343c4a", "#d5dae2"),
+    "sft": ("#1f7a5f", "#56c39f"),
+    "ct": ("#3569c9", "#7fa8f5"),
+    "quarantine": ("#b07a10", "#e0b04e"),
+    "other": ("#77808e", "#98a1af"),
+    "games": ("#6a51c4", "#a893f5"),
+    "sites": ("#c8601d", "#f0985a"),
+    "control": ("#2a7ab8", "#6cb4ea"),
     # Domains of any other name.
-    "domain-0": ("#b03a7a", "#f08cc0"), "domain-1": ("#4f7a1f", "#a3d06a"), "domain-2": ("#1f7f86", "#5fc9d0"),
+    "domain-0": ("#b03a7a", "#f08cc0"),
+    "domain-1": ("#4f7a1f", "#a3d06a"),
+    "domain-2": ("#1f7f86", "#5fc9d0"),
     "domain-3": ("#8a5a2b", "#d6a873"),
     # Curves that are told apart by order.
-    "one": ("#343c4a", "#d5dae2"), "two": ("#c8601d", "#f0985a"), "three": ("#6a51c4", "#a893f5"),
-    "four": ("#1f7a5f", "#56c39f"), "five": ("#b3362c", "#ef8a80"), "six": ("#3569c9", "#7fa8f5"),
+    "one": ("#343c4a", "#d5dae2"),
+    "two": ("#c8601d", "#f0985a"),
+    "three": ("#6a51c4", "#a893f5"),
+    "four": ("#1f7a5f", "#56c39f"),
+    "five": ("#b3362c", "#ef8a80"),
+    "six": ("#3569c9", "#7fa8f5"),
     "seven": ("#b07a10", "#e0b04e"),
-}  # fmt: skip
+}
 _SPARE = 4  # colours for domains that have none of their own
 
 

@@ -45,24 +45,58 @@ PANELS = (
     Panel("Entropy", "Nats a token. Falling to 0: the policy has stopped exploring.", ("entropy",)),
     Panel("KL", "Nats a token, of the policy that sampled from the one after the step.", ("kl",), zero=True),
     Panel("Mismatch", "Mean |log-probability recomputed - sampled|: both must agree.", ("mismatch",), zero=True),
-    Panel("Clip fraction", "Tokens whose gradient the clipping removed; and of older weights, whose weight was held.",
-          ("clip_fraction", "truncated_fraction"), ("clipped", "held"), zero=True),
-    Panel("Explained variance", "Of the returns, by the value model; it begins with what pretraining reached.",
-          ("explained_variance",), begins="value_pretraining_explained_variance"),
-    Panel("Think length", "Tokens a step: of the thought, and of all that is said.",
-          ("think_length", "response_length"), ("thought", "whole step"), zero=True),
+    Panel(
+        "Clip fraction",
+        "Tokens whose gradient the clipping removed; and of older weights, whose weight was held.",
+        ("clip_fraction", "truncated_fraction"),
+        ("clipped", "held"),
+        zero=True,
+    ),
+    Panel(
+        "Explained variance",
+        "Of the returns, by the value model; it begins with what pretraining reached.",
+        ("explained_variance",),
+        begins="value_pretraining_explained_variance",
+    ),
+    Panel(
+        "Think length",
+        "Tokens a step: of the thought, and of all that is said.",
+        ("think_length", "response_length"),
+        ("thought", "whole step"),
+        zero=True,
+    ),
     Panel("Rounds a task", "Mean steps of an episode.", ("rounds",), zero=True),
-    Panel("Lengths: consumed and in flight", "Steps an episode. Those that finish first are short; where dashed lies "
-          "far above, long ones wait.", ("length_consumed", "length_in_flight"), ("consumed", "in flight"), zero=True),
-    Panel("Staleness", "Versions between the weights that sampled a token and those trained.",
-          ("staleness_mean", "staleness_max"), ("mean", "most"), zero=True, smooth=False),
+    Panel(
+        "Lengths: consumed and in flight",
+        "Steps an episode. Those that finish first are short; where dashed lies far above, long ones wait.",
+        ("length_consumed", "length_in_flight"),
+        ("consumed", "in flight"),
+        zero=True,
+    ),
+    Panel(
+        "Staleness",
+        "Versions between the weights that sampled a token and those trained.",
+        ("staleness_mean", "staleness_max"),
+        ("mean", "most"),
+        zero=True,
+        smooth=False,
+    ),
     Panel("Environments at work", "Share of their time.", ("utilisation",), percent=True),
-    Panel("Groups that teach", "Share of the groups whose episodes do not all end alike.",
-          ("curriculum_informative",), percent=True),
-    Panel("Always or never solved", "Share of the tasks: always, and never.",
-          ("curriculum_always", "curriculum_never"), ("always", "never"), percent=True),
+    Panel(
+        "Groups that teach",
+        "Share of the groups whose episodes do not all end alike.",
+        ("curriculum_informative",),
+        percent=True,
+    ),
+    Panel(
+        "Always or never solved",
+        "Share of the tasks: always, and never.",
+        ("curriculum_always", "curriculum_never"),
+        ("always", "never"),
+        percent=True,
+    ),
     Panel("Level", "The level that is open, mean over worlds.", ("curriculum_level",), smooth=False),
-)  # fmt: skip
+)
 
 
 def curves(connection: duckdb.DuckDBPyConnection) -> tuple[list[Chart], list[Chart]]:
@@ -125,12 +159,14 @@ def sampled_less(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     rows = catalog.rows(connection, f"FROM sampled_less WHERE {newest}")
     return [
         {
-            "stage": stage, "tasks": sum(counts.values()), "less": sum(n for why, n in counts.items() if why),
+            "stage": stage,
+            "tasks": sum(counts.values()),
+            "less": sum(n for why, n in counts.items() if why),
             "why": sorted((why, n) for why, n in counts.items() if why),
             "rows": [row for row in rows if row["stage"] == stage][:_SHOWN],
         }
         for stage, counts in sorted(reasons.items())
-    ]  # fmt: skip
+    ]
 
 
 def sheet(rows: Sequence[Row], title: str) -> str:

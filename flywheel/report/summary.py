@@ -22,13 +22,18 @@ def summary_table(ws: Workspace) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            label(row["iteration"]), str(row["tasks"]), str(row["trajectories"]), str(row["recordings"]),
+            label(row["iteration"]),
+            str(row["tasks"]),
+            str(row["trajectories"]),
+            str(row["recordings"]),
             "-" if row["p_v1"] is None else f"{row['p_v1']:.2f}",
-            str(row["to_sft"]), str(row["to_ct"]), str(row["to_quarantine"]),
+            str(row["to_sft"]),
+            str(row["to_ct"]),
+            str(row["to_quarantine"]),
             *(_change(row["success"].get(domain)) for domain in domains),
             {None: "-", True: "[green]yes[/]", False: "no"}[row["promoted"]],
             "-" if row["minutes"] is None else f"{row['minutes']:.1f}",
-        )  # fmt: skip
+        )
     return table
 
 

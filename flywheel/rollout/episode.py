@@ -94,9 +94,12 @@ class _Recorder:
         self.images: dict[str, bytes] = {}
         encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
         self.history = History(
-            task.instruction, self.images, settings.policy, count=encoder.count if encoder else None,
+            task.instruction,
+            self.images,
+            settings.policy,
+            count=encoder.count if encoder else None,
             summarizer=open_summarizer(settings),
-        )  # fmt: skip
+        )
 
     @property
     def count(self) -> int:
@@ -117,15 +120,27 @@ class _Recorder:
         broken = isinstance(action, ParseError)
         done = {"parse_error": action.reason} if broken else of_action(action, self.grammar)
         step = Step(
-            self.identity, self.count, "model", thought, raw_text=completion.text,
-            prompt_tokens=completion.prompt_tokens, token_ids=tuple(completion.token_ids),
-            logprobs=tuple(completion.logprobs), sampled_logprobs=tuple(completion.sampled_logprobs),
-            weight_version=completion.weight_version, image_sha256=sha256, url=before.observation.url,
+            self.identity,
+            self.count,
+            "model",
+            thought,
+            raw_text=completion.text,
+            prompt_tokens=completion.prompt_tokens,
+            token_ids=tuple(completion.token_ids),
+            logprobs=tuple(completion.logprobs),
+            sampled_logprobs=tuple(completion.sampled_logprobs),
+            weight_version=completion.weight_version,
+            image_sha256=sha256,
+            url=before.observation.url,
             tool_result=(after.info.get("note") or after.observation.text or None) if after else None,
-            reward=after.reward if after else 0.0, terminated=bool(after and after.terminated),
-            truncated=bool(after and after.truncated), started_at=started, ended_at=_now(),
-            memory=self.history.stored, **done,
-        )  # fmt: skip
+            reward=after.reward if after else 0.0,
+            terminated=bool(after and after.terminated),
+            truncated=bool(after and after.truncated),
+            started_at=started,
+            ended_at=_now(),
+            memory=self.history.stored,
+            **done,
+        )
         self.steps.append(step)
         self.history.add(step)
 
@@ -139,10 +154,13 @@ class _Recorder:
         if self.steps and not terminated:
             self.steps[-1] = replace(self.steps[-1], truncated=True)
         trajectory = replace(
-            _trajectory(self.task, self.identity, sample, version, started, run_id), status=status, error=error,
-            steps=self.count, reward=sum(step.reward for step in self.steps),
+            _trajectory(self.task, self.identity, sample, version, started, run_id),
+            status=status,
+            error=error,
+            steps=self.count,
+            reward=sum(step.reward for step in self.steps),
             final_state=json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
-        )  # fmt: skip
+        )
         return Episode(trajectory, tuple(self.steps), self.images, last.observation.screenshot)
 
 
@@ -157,10 +175,20 @@ def crashed(
 
 def _trajectory(task: Task, identity: str, sample: int, version: str, started: datetime, run_id: str) -> Trajectory:
     return Trajectory(
-        identity, task.task_id, task.domain, task.world, task.level, task.instruction, source="rollout",
-        author="model", sample=sample, policy_version=version, started_at=started, ended_at=_now(),
+        identity,
+        task.task_id,
+        task.domain,
+        task.world,
+        task.level,
+        task.instruction,
+        source="rollout",
+        author="model",
+        sample=sample,
+        policy_version=version,
+        started_at=started,
+        ended_at=_now(),
         run_id=run_id or None,
-    )  # fmt: skip
+    )
 
 
 def _now() -> datetime:

@@ -73,9 +73,16 @@ async def rollout(
     async def one(task: Task, sample: int) -> Episode:
         async with slots:
             episode = await attempt(
-                task, sample, policy, sandbox, iteration=iteration, settings=settings, temperature=temperature,
-                run_id=run_id, stats=stats,
-            )  # fmt: skip
+                task,
+                sample,
+                policy,
+                sandbox,
+                iteration=iteration,
+                settings=settings,
+                temperature=temperature,
+                run_id=run_id,
+                stats=stats,
+            )
         on_episode(episode)
         return episode
 
@@ -114,9 +121,17 @@ async def attempt(
         try:
             async with asyncio.timeout(_deadline(task, settings)), sandbox.env() as env:
                 return await run_episode(
-                    env, policy, task, sample, iteration=iteration, settings=settings, temperature=temperature,
-                    run_id=run_id, seed=seed, on_step=on_step,
-                )  # fmt: skip
+                    env,
+                    policy,
+                    task,
+                    sample,
+                    iteration=iteration,
+                    settings=settings,
+                    temperature=temperature,
+                    run_id=run_id,
+                    seed=seed,
+                    on_step=on_step,
+                )
         except (EnvError, TimeoutError) as caught:
             error = caught if isinstance(caught, EnvError) else _late(task, settings)
             log.warning("episode of %s, sample %d, try %d: %s", task.task_id, sample, number + 1, error)

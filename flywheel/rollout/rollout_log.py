@@ -79,7 +79,13 @@ class RolloutLog:
     """
 
     def __init__(
-        self, folder: Path, key: str, source: TaskSampler, tasks: Mapping[str, Task], plan: RolloutPlan, version: int = 0
+        self,
+        folder: Path,
+        key: str,
+        source: TaskSampler,
+        tasks: Mapping[str, Task],
+        plan: RolloutPlan,
+        version: int = 0,
     ) -> None:
         self.folder, self.source, self.tasks, self.plan, self.version = folder, source, tasks, plan, version
         self.taken: list[int] | None = None  # the batch that is being trained on
@@ -104,12 +110,15 @@ class RolloutLog:
         ordinal = len(self._groups) * self.plan.samples if opened is None else opened
         begun = self._begun()
         free = capacity(
-            max_concurrent=max_concurrent, running=len(self.running), version=self.version, batch=self.plan.batch,
+            max_concurrent=max_concurrent,
+            running=len(self.running),
+            version=self.version,
+            batch=self.plan.batch,
             # What begins later than the last training step could use would be in vain.
             max_staleness=min(self.plan.max_staleness, self.plan.batches - self.version - 1),
             # Places that are taken: of a group that is used whole, those that have not begun too.
             accepted=(len(self._used_units) + len(begun)) * self._unit - len(self.running),
-        )  # fmt: skip
+        )
         # The place of an episode whose group is used whole was taken with the group.
         has_place = ordinal // self._unit in begun and len(self.running) < max_concurrent
         if not (free or has_place):
@@ -187,8 +196,10 @@ class RolloutLog:
         chosen = choose(
             {unit: start for unit, start in begun.items() if unit not in waiting},
             [begun[unit] for unit in waiting],
-            version=self.version, count=self.plan.batch // self._unit, max_staleness=self.plan.max_staleness,
-        )  # fmt: skip
+            version=self.version,
+            count=self.plan.batch // self._unit,
+            max_staleness=self.plan.max_staleness,
+        )
         if chosen is None:
             return None
         return sorted(n for unit in chosen for n in self._in(unit) if n in self.finished)

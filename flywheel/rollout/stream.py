@@ -105,10 +105,11 @@ class Pool:
                 tickets = await self._complete()
         except TimeoutError:
             raise TrainingError(
-                f"no batch in {limit:g} s: {len(self.rollout_log.finished)} of {self.rollout_log.plan.batch} episodes have "
-                f"finished, {len(self.rollout_log.running)} are under way{self._oldest()}", where=self._here,
+                f"no batch in {limit:g} s: {len(self.rollout_log.finished)} of {self.rollout_log.plan.batch} episodes "
+                f"have finished, {len(self.rollout_log.running)} are under way{self._oldest()}",
+                where=self._here,
                 fix="raise rl.batch_timeout_s, or look at what this environment waits for",
-            ) from None  # fmt: skip
+            ) from None
         figures, outcomes = self._figures(), tuple(self.rollout_log.finished[request.ordinal] for request in tickets)
         read = await asyncio.to_thread(lambda: [self.rollout_log.read(request) for request in tickets])
         episodes = tuple(zip(tickets, read, strict=True))
@@ -145,10 +146,17 @@ class Pool:
     async def _one(self, request: EpisodeRequest) -> None:
         try:
             episode = await attempt(
-                request.task, request.sample, self._policy, self._sandbox, iteration=self._iteration,
-                settings=self._settings, temperature=self._temperature, stats=self._stats, seed=request.seed,
+                request.task,
+                request.sample,
+                self._policy,
+                self._sandbox,
+                iteration=self._iteration,
+                settings=self._settings,
+                temperature=self._temperature,
+                stats=self._stats,
+                seed=request.seed,
                 on_step=lambda step: self._rounds.__setitem__(request.ordinal, step),
-            )  # fmt: skip
+            )
             await self._end(request, episode)
             self._fill()
         except FlywheelError as error:
@@ -190,15 +198,15 @@ class Pool:
             score, success = self._grade(request.task, episode)
         except Exception as error:
             raise TrainingError(
-                f"it could not be judged: {type(error).__name__}: {error}",
-                where=f"trajectory {episode.id}",
+                f"it could not be judged: {type(error).__name__}: {error}", where=f"trajectory {episode.id}"
             ) from error
         if not (math.isfinite(score) and math.isfinite(episode.trajectory.reward)):
             reward = episode.trajectory.reward
             raise TrainingError(
-                f"the score is {score}, the environment's rewards sum to {reward}", where=f"trajectory {episode.id}",
+                f"the score is {score}, the environment's rewards sum to {reward}",
+                where=f"trajectory {episode.id}",
                 fix=f"the scorers and the world {request.task.world} must give finite numbers",
-            )  # fmt: skip
+            )
         return float(score), bool(success)
 
     def _marked(self, episode: Episode) -> Episode:
@@ -218,10 +226,12 @@ class Pool:
     def _figures(self) -> dict[str, float]:
         in_flight = [self._rounds.get(ordinal, 0) for ordinal in self.rollout_log.running]
         found = {
-            "running": float(len(in_flight)), "accepted": float(len(self.rollout_log.finished)),
-            "utilisation": self._sandbox.share(), "retries": float(self._stats.retries - self._retried),
+            "running": float(len(in_flight)),
+            "accepted": float(len(self.rollout_log.finished)),
+            "utilisation": self._sandbox.share(),
+            "retries": float(self._stats.retries - self._retried),
             "crashed": float(self._crashed),
-        }  # fmt: skip
+        }
         self._retried, self._crashed = self._stats.retries, 0
         return found | ({"length_in_flight": float(np.mean(in_flight))} if in_flight else {})
 

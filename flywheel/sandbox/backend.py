@@ -82,8 +82,9 @@ class Backend:
         except TimeoutError:
             raise EnvTimeout(
                 f"the page's server did not answer {self._said.ready} within {self._said.start_s:g} s: {self._words}",
-                where=self._where, fix="see server.ready, or raise server.start_s",
-            ) from None  # fmt: skip
+                where=self._where,
+                fix="see server.ready, or raise server.start_s",
+            ) from None
         except OSError as error:
             raise EnvError(f"the page's server could not be started: {error}", where=self._where) from None
         self.seconds = time.monotonic() - began
@@ -229,8 +230,9 @@ class Backend:
                     await self._child.done()
                     raise EnvError(
                         f"the page's server ended with status {self._child.code} before it answered: {self._words}",
-                        where=self._where, fix="try server.command by hand",
-                    )  # fmt: skip
+                        where=self._where,
+                        fix="try server.command by hand",
+                    )
                 with contextlib.suppress(httpx.HTTPError):
                     answer = await client.get(self.origin + self.fill(self._said.ready))
                     if answer.status_code < 500:

@@ -55,10 +55,15 @@ class BrowserEnv:
                 await self._backend.start()
         async with self._deadline("reset", task):
             seen = await self.tab.open(
-                session.url, seed=seed, allowed=session.allowed, prepare=session.prepare,
-                read=session.state_expression, viewport=session.viewport, files=session.files,
+                session.url,
+                seed=seed,
+                allowed=session.allowed,
+                prepare=session.prepare,
+                read=session.state_expression,
+                viewport=session.viewport,
+                files=session.files,
                 entry=getattr(session, "entry", None),
-            )  # fmt: skip
+            )
             await self._read(seen)
             return await self._result()
 

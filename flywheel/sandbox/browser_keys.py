@@ -17,13 +17,29 @@ from flywheel.sandbox.page import Page
 ZOOMS = (0.25, 0.33, 0.5, 0.67, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)  # Chromium's steps
 
 RELOAD, BACK, FORWARD, ZOOM_IN, ZOOM_OUT, ZOOM_RESET, CLOSE, FIND, FIND_NEXT, FIND_LAST = (
-    "reload", "back", "forward", "zoom in", "zoom out", "zoom reset", "close", "find", "find next", "find previous",
-)  # fmt: skip
+    "reload",
+    "back",
+    "forward",
+    "zoom in",
+    "zoom out",
+    "zoom reset",
+    "close",
+    "find",
+    "find next",
+    "find previous",
+)
 _DONE = {
-    RELOAD: "f5, ctrl+r, ctrl+f5, shift+f5, ctrl+shift+r", BACK: "alt+left", FORWARD: "alt+right",
-    ZOOM_IN: "ctrl+=, ctrl+shift+=", ZOOM_OUT: "ctrl+-, ctrl+shift+-", ZOOM_RESET: "ctrl+0", CLOSE: "ctrl+w, ctrl+f4",
-    FIND: "ctrl+f", FIND_NEXT: "f3, ctrl+g", FIND_LAST: "shift+f3, ctrl+shift+g",
-}  # fmt: skip
+    RELOAD: "f5, ctrl+r, ctrl+f5, shift+f5, ctrl+shift+r",
+    BACK: "alt+left",
+    FORWARD: "alt+right",
+    ZOOM_IN: "ctrl+=, ctrl+shift+=",
+    ZOOM_OUT: "ctrl+-, ctrl+shift+-",
+    ZOOM_RESET: "ctrl+0",
+    CLOSE: "ctrl+w, ctrl+f4",
+    FIND: "ctrl+f",
+    FIND_NEXT: "f3, ctrl+g",
+    FIND_LAST: "shift+f3, ctrl+shift+g",
+}
 _MISSING = {
     "there is no address bar: use navigate": "ctrl+l, alt+d, f6, ctrl+k, ctrl+e, alt+home",
     "there is one tab, and no other can be opened": "ctrl+t, ctrl+n, ctrl+shift+n, ctrl+shift+t",

@@ -25,9 +25,14 @@ class Child:
         reads, writes = os.pipe()
         try:
             self.process = subprocess.Popen(
-                limited(command, megabytes, _FILE), cwd=working, env=dict(environment), stdin=subprocess.DEVNULL,
-                stdout=writes, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                limited(command, megabytes, _FILE),
+                cwd=working,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=writes,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         except BaseException:
             os.close(reads)
             raise

@@ -24,9 +24,10 @@ def find(settings: Sandbox) -> Path:
         found = shutil.which(settings.executable)
         if found is None:
             raise BadInput(
-                "not an executable file", where=f"sandbox.executable: {settings.executable}",
+                "not an executable file",
+                where=f"sandbox.executable: {settings.executable}",
                 fix="name another, or leave it empty to use the first one found",
-            )  # fmt: skip
+            )
         return _unwrapped(Path(found))
     for name in _NAMES:
         found = shutil.which(name)

@@ -18,8 +18,8 @@ FAILED = "Chromium does not start with it here: no user namespaces, and no setui
 _FIXES = {
     ROOT: "run flywheel as another user",
     FAILED: "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 "
-            "kernel.apparmor_restrict_unprivileged_userns=0), or apt-get install chromium-sandbox",
-}  # fmt: skip
+    "kernel.apparmor_restrict_unprivileged_userns=0), or apt-get install chromium-sandbox",
+}
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 _failed: set[Path] = set()  # executables that did not start with it
 

@@ -54,9 +54,9 @@ class Control:
         told = await page.send("DOM.describeNode", {"nodeId": node})
         made = await page.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": _WORLD})
         number = told["node"]["backendNodeId"]
-        own = await page.send("DOM.resolveNode", {
-            "backendNodeId": number, "executionContextId": made["executionContextId"],
-        })  # fmt: skip
+        own = await page.send(
+            "DOM.resolveNode", {"backendNodeId": number, "executionContextId": made["executionContextId"]}
+        )
         main = await page.send("DOM.resolveNode", {"backendNodeId": number})
         return cls(page, number, own["object"]["objectId"], main["object"]["objectId"], description)
 
@@ -102,15 +102,21 @@ class Control:
 
     async def _key(self, kind: str, name: str) -> None:
         key = KEYS[name]
-        await self._page.send("Input.dispatchKeyEvent", {
-            "type": kind, "key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number,
-        })  # fmt: skip
+        await self._page.send(
+            "Input.dispatchKeyEvent",
+            {"type": kind, "key": key.key, "code": key.code, "windowsVirtualKeyCode": key.number},
+        )
 
     async def _call(self, on: str, function: str, *args: Any) -> Any:
-        answer = await self._page.send("Runtime.callFunctionOn", {
-            "objectId": on, "functionDeclaration": function, "returnByValue": True,
-            "arguments": [{"value": value} for value in args],
-        })  # fmt: skip
+        answer = await self._page.send(
+            "Runtime.callFunctionOn",
+            {
+                "objectId": on,
+                "functionDeclaration": function,
+                "returnByValue": True,
+                "arguments": [{"value": value} for value in args],
+            },
+        )
         if "exceptionDetails" in answer:
             told = answer["exceptionDetails"].get("exception", {}).get("description", "a script error")
             raise EnvError(f"a form control could not be read: {told}", where=self._page.url)

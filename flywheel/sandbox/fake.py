@@ -29,10 +29,20 @@ SQUARE = 48  # pixels
 def fake_task(seed: int = 0, max_steps: int = 4, split: str = "train") -> Task:
     """A task that `FakeEnv` understands: click the red square."""
     return Task(
-        task_id=f"kfake{seed:04d}", domain="sites", world="shop", template="open", level=1, seed=seed,
-        instruction="Open the red mug.", params={"item": "red mug"}, max_steps=max_steps, split=split,
-        verifier="shop_opened", threshold=1.0, checksum="fake",
-    )  # fmt: skip
+        task_id=f"kfake{seed:04d}",
+        domain="sites",
+        world="shop",
+        template="open",
+        level=1,
+        seed=seed,
+        instruction="Open the red mug.",
+        params={"item": "red mug"},
+        max_steps=max_steps,
+        split=split,
+        verifier="shop_opened",
+        threshold=1.0,
+        checksum="fake",
+    )
 
 
 @dataclass(frozen=True)
@@ -118,8 +128,10 @@ class FakeEnv:
         left, top = (value / SIZE for value in self._corner)
         square = {"name": f"open {task.params['item']}", "x": left, "y": top, "focused": False}
         state: dict[str, Any] = {
-            "page": self._page, "terminated": False, "elements": [{**square, "w": SQUARE / SIZE, "h": SQUARE / SIZE}],
-        }  # fmt: skip
+            "page": self._page,
+            "terminated": False,
+            "elements": [{**square, "w": SQUARE / SIZE, "h": SQUARE / SIZE}],
+        }
         score = float(bool(self._page))
         terminated = bool(said_done or Verdict(score, task.threshold).v)
         truncated = not terminated and len(self._actions) >= task.max_steps

@@ -34,8 +34,14 @@ def limited(command: Sequence[str], megabytes: int, more: str = "", redirect: st
     # The shell sets the limits and is replaced.
     shell = f'ulimit -c 0; ulimit -d "$0"; {more} exec "$@" {redirect}'
     setpriv = shutil.which("setpriv")
-    return ["/bin/sh", "-c", shell, str(megabytes * 1024), *([setpriv, "--pdeathsig", "KILL"] if setpriv else []),
-            *command]  # fmt: skip
+    return [
+        "/bin/sh",
+        "-c",
+        shell,
+        str(megabytes * 1024),
+        *([setpriv, "--pdeathsig", "KILL"] if setpriv else []),
+        *command,
+    ]
 
 
 class Guard:
@@ -45,9 +51,12 @@ class Guard:
         reads, self._life = os.pipe()
         try:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARD, str(leader), str(folder), mark], stdin=reads, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                ["/bin/sh", "-c", _GUARD, str(leader), str(folder), mark],
+                stdin=reads,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except BaseException:
             os.close(self._life)
             raise

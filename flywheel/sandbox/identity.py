@@ -20,8 +20,11 @@ class Identity:
 
     def __init__(self, manifest: Manifest, address: str, variant: str, seed: int) -> None:
         template = manifest.url or manifest.first
-        asked = [(name, text.replace("{variant}", variant)) for name, text in parse_qsl(urlsplit(template).query)
-                 if "{variant}" in text]  # fmt: skip
+        asked = [
+            (name, text.replace("{variant}", variant))
+            for name, text in parse_qsl(urlsplit(template).query)
+            if "{variant}" in text
+        ]
         if isinstance(manifest.reset, Parameter):
             asked = [pair for pair in asked if pair[0] != manifest.reset.parameter]
             asked.append((manifest.reset.parameter, str(seed)))

@@ -44,9 +44,14 @@ class InputDriver:
         return self._modifiers()
 
     async def do(
-        self, action: Action, page: Page, allowed: tuple[str, ...], base: str, ms: float = 0,
+        self,
+        action: Action,
+        page: Page,
+        allowed: tuple[str, ...],
+        base: str,
+        ms: float = 0,
         rest: drags.Rest | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Carry out one action; "" or why it did nothing. base: what a relative address is relative to.
 
         ms: page time that it may take, which `rest` passes (or else the page alone).
@@ -91,10 +96,18 @@ class InputDriver:
 
     def _mouse(self, page: Page, kind: str, at: tuple[float, float], button: str, clicks: int) -> asyncio.Future:
         held = _BUTTONS[button] if kind != "mouseReleased" else 0
-        return page.send("Input.dispatchMouseEvent", {
-            "type": kind, "x": at[0], "y": at[1], "button": button, "buttons": held, "clickCount": clicks,
-            "modifiers": self._modifiers(),
-        })  # fmt: skip
+        return page.send(
+            "Input.dispatchMouseEvent",
+            {
+                "type": kind,
+                "x": at[0],
+                "y": at[1],
+                "button": button,
+                "buttons": held,
+                "clickCount": clicks,
+                "modifiers": self._modifiers(),
+            },
+        )
 
     async def _click(self, page: Page, at: tuple[float, float], button: str = "left", clicks: int = 1) -> None:
         if clicks == 1:
@@ -130,10 +143,17 @@ class InputDriver:
 
     async def _scroll(self, page: Page, at: tuple[float, float], way: tuple[int, int]) -> None:
         self.move(page, at)
-        turned = page.send("Input.dispatchMouseEvent", {
-            "type": "mouseWheel", "x": at[0], "y": at[1], "modifiers": self._modifiers(),
-            "deltaX": way[0] * self._width * _SCROLL_SHARE, "deltaY": way[1] * self._height * _SCROLL_SHARE,
-        })  # fmt: skip
+        turned = page.send(
+            "Input.dispatchMouseEvent",
+            {
+                "type": "mouseWheel",
+                "x": at[0],
+                "y": at[1],
+                "modifiers": self._modifiers(),
+                "deltaX": way[0] * self._width * _SCROLL_SHARE,
+                "deltaY": way[1] * self._height * _SCROLL_SHARE,
+            },
+        )
         await page.deliver(turned)
         # The browser scrolls by events of its own, which it sends after the answer. A move goes the same way behind
         # them: once the page has it, it has those too.
@@ -153,16 +173,22 @@ class InputDriver:
         self._held.setdefault(key.code, key)
         modifiers = self._modifiers() | extra
         text = "" if modifiers & ~SHIFT else key.text
-        return page.send("Input.dispatchKeyEvent", {
-            "type": "keyDown" if text else "rawKeyDown", **_facts(key), "modifiers": modifiers, "autoRepeat": repeat,
-            **({"text": text, "unmodifiedText": text} if text else {}),
-        })  # fmt: skip
+        return page.send(
+            "Input.dispatchKeyEvent",
+            {
+                "type": "keyDown" if text else "rawKeyDown",
+                **_facts(key),
+                "modifiers": modifiers,
+                "autoRepeat": repeat,
+                **({"text": text, "unmodifiedText": text} if text else {}),
+            },
+        )
 
     def _up(self, page: Page, key: Key, extra: int = 0) -> asyncio.Future:
         self._held.pop(key.code, None)
-        return page.send("Input.dispatchKeyEvent", {
-            "type": "keyUp", **_facts(key), "modifiers": self._modifiers() | extra,
-        })  # fmt: skip
+        return page.send(
+            "Input.dispatchKeyEvent", {"type": "keyUp", **_facts(key), "modifiers": self._modifiers() | extra}
+        )
 
     async def _hotkey(self, page: Page, names: tuple[str, ...]) -> str:
         keys = [keyboard.find(name) for name in names]

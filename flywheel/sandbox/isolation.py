@@ -18,9 +18,20 @@ _PROBE_S = 10.0
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 # Of /etc nothing that is secret: where libraries, certificates, time zone and names of types are.
 _ETC = (
-    "alternatives", "ca-certificates", "fonts", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
-    "localtime", "mime.types", "nsswitch.conf", "passwd", "ssl",
-)  # fmt: skip
+    "alternatives",
+    "ca-certificates",
+    "fonts",
+    "group",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "passwd",
+    "ssl",
+)
 _ALONE = ("--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
 
 

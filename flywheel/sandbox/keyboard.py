@@ -20,17 +20,41 @@ class Key:
 
 
 _NAMED = {
-    "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27, "Tab": 9, "Backspace": 8,
-    "Delete": 46, "Home": 36, "End": 35, "PageUp": 33, "PageDown": 34, "Insert": 45, "CapsLock": 20, "NumLock": 144,
-    "ScrollLock": 145, "Pause": 19, "PrintScreen": 44, "ContextMenu": 93,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    "Escape": 27,
+    "Tab": 9,
+    "Backspace": 8,
+    "Delete": 46,
+    "Home": 36,
+    "End": 35,
+    "PageUp": 33,
+    "PageDown": 34,
+    "Insert": 45,
+    "CapsLock": 20,
+    "NumLock": 144,
+    "ScrollLock": 145,
+    "Pause": 19,
+    "PrintScreen": 44,
+    "ContextMenu": 93,
     **{f"F{n}": 111 + n for n in range(1, 13)},
-}  # fmt: skip
+}
 _MODIFIERS = {"Alt": (18, ALT), "Control": (17, CONTROL), "Meta": (91, META), "Shift": (16, SHIFT)}
 _SYMBOLS = {
-    ";": (":", "Semicolon", 186), "=": ("+", "Equal", 187), ",": ("<", "Comma", 188), "-": ("_", "Minus", 189),
-    ".": (">", "Period", 190), "/": ("?", "Slash", 191), "`": ("~", "Backquote", 192), "[": ("{", "BracketLeft", 219),
-    "\\": ("|", "Backslash", 220), "]": ("}", "BracketRight", 221), "'": ('"', "Quote", 222),
-}  # fmt: skip
+    ";": (":", "Semicolon", 186),
+    "=": ("+", "Equal", 187),
+    ",": ("<", "Comma", 188),
+    "-": ("_", "Minus", 189),
+    ".": (">", "Period", 190),
+    "/": ("?", "Slash", 191),
+    "`": ("~", "Backquote", 192),
+    "[": ("{", "BracketLeft", 219),
+    "\\": ("|", "Backslash", 220),
+    "]": ("}", "BracketRight", 221),
+    "'": ('"', "Quote", 222),
+}
 _DIGITS = ")!@#$%^&*("  # what the digits type with Shift
 
 
@@ -55,12 +79,28 @@ def _layout() -> dict[str, Key]:
 
 KEYS = _layout()
 _ALIASES = {
-    "left": "ArrowLeft", "right": "ArrowRight", "up": "ArrowUp", "down": "ArrowDown", "return": "Enter",
-    "esc": "Escape", "del": "Delete", "ctrl": "Control", "cmd": "Meta", "command": "Meta", "win": "Meta",
-    "super": "Meta", "option": "Alt", "pgup": "PageUp", "pgdn": "PageDown", "page_up": "PageUp",
-    "page_down": "PageDown", "ins": "Insert", "plus": "+", "minus": "-",
+    "left": "ArrowLeft",
+    "right": "ArrowRight",
+    "up": "ArrowUp",
+    "down": "ArrowDown",
+    "return": "Enter",
+    "esc": "Escape",
+    "del": "Delete",
+    "ctrl": "Control",
+    "cmd": "Meta",
+    "command": "Meta",
+    "win": "Meta",
+    "super": "Meta",
+    "option": "Alt",
+    "pgup": "PageUp",
+    "pgdn": "PageDown",
+    "page_up": "PageUp",
+    "page_down": "PageDown",
+    "ins": "Insert",
+    "plus": "+",
+    "minus": "-",
     **{name.lower(): name for name in KEYS if len(name) > 1},
-}  # fmt: skip
+}
 
 
 def find(name: str) -> Key | None:

@@ -170,7 +170,12 @@ class Lease:
 
     def _tell(self, result: StepResult, began: float) -> None:
         event = Stepped(
-            browser=self.page.host.pid, page=self.page.number, session=self.session, task=self.task.task_id,
-            step=self.step_number, seconds=self._clock() - began, ended=result.terminated or result.truncated,
-        )  # fmt: skip
+            browser=self.page.host.pid,
+            page=self.page.number,
+            session=self.session,
+            task=self.task.task_id,
+            step=self.step_number,
+            seconds=self._clock() - began,
+            ended=result.terminated or result.truncated,
+        )
         self._owner.stepped(event)

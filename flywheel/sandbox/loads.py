@@ -50,9 +50,14 @@ def pass_on(page: Page, params: Mapping[str, Any]) -> None:
             page.post("Fetch.continueRequest", on)
             return
         text, encoded = body.result()["body"], body.result()["base64Encoded"]
-        page.post("Fetch.fulfillRequest", on | {
-            "responseCode": status, "responseHeaders": [{"name": name, "value": value} for name, value in told],
-            "body": text if encoded else base64.b64encode(text.encode()).decode(),
-        })  # fmt: skip
+        page.post(
+            "Fetch.fulfillRequest",
+            on
+            | {
+                "responseCode": status,
+                "responseHeaders": [{"name": name, "value": value} for name, value in told],
+                "body": text if encoded else base64.b64encode(text.encode()).decode(),
+            },
+        )
 
     page.send("Fetch.getResponseBody", on).add_done_callback(give)

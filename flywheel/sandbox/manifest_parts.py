@@ -60,13 +60,20 @@ def _form(value: Any) -> str | None:
 
 Outside = Output | Row | Answer  # read by us, out of the reach of the page's scripts
 Reading = Annotated[
-    Annotated[Expression, Tag("text")] | Annotated[Output, Tag("command")] | Annotated[Row, Tag("sqlite")]
-    | Annotated[Answer, Tag("address")], Discriminator(_form),
-]  # fmt: skip
+    Annotated[Expression, Tag("text")]
+    | Annotated[Output, Tag("command")]
+    | Annotated[Row, Tag("sqlite")]
+    | Annotated[Answer, Tag("address")],
+    Discriminator(_form),
+]
 Instruction = Annotated[
-    Annotated[str, Tag("text")] | Annotated[Read, Tag("expression")] | Annotated[Output, Tag("command")]
-    | Annotated[Row, Tag("sqlite")] | Annotated[Answer, Tag("address")], Discriminator(_form),
-]  # fmt: skip
+    Annotated[str, Tag("text")]
+    | Annotated[Read, Tag("expression")]
+    | Annotated[Output, Tag("command")]
+    | Annotated[Row, Tag("sqlite")]
+    | Annotated[Answer, Tag("address")],
+    Discriminator(_form),
+]
 
 
 class Server(Part):

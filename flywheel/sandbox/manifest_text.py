@@ -14,15 +14,24 @@ from flywheel.errors import BadInput
 
 NAMES = "lower-case letters, digits, '.', '_' and '-'"
 _PATTERNS = {
-    "sha256": "64 hexadecimal digits", "server.packages": "NAME==VERSION", "server.ready": "/PATH",
-    "login.address": "/PATH", "reward": "/PATH", "end": "/PATH", "instruction": "/PATH",
+    "sha256": "64 hexadecimal digits",
+    "server.packages": "NAME==VERSION",
+    "server.ready": "/PATH",
+    "login.address": "/PATH",
+    "reward": "/PATH",
+    "end": "/PATH",
+    "instruction": "/PATH",
     "server.environment": "a name of letters, digits and '_'",
-}  # fmt: skip
+}
 # What to write where a field is missing.
 _EXAMPLES = {
-    "name": "name: my-page", "title": "title: My page", "instruction": "instruction: Clear the board.",
-    "reward": "reward: game.score", "success": "success: 1", "max_steps": "max_steps: 20",
-}  # fmt: skip
+    "name": "name: my-page",
+    "title": "title: My page",
+    "instruction": "instruction: Clear the board.",
+    "reward": "reward: game.score",
+    "success": "success: 1",
+    "max_steps": "max_steps: 20",
+}
 READING = "JavaScript in quotes, {command: [WORD, ...]}, {sqlite: FILE, query: SQL} or {address: /PATH, value: NAME.0}"
 # What to write in a field that may be of several forms.
 FORMS = {

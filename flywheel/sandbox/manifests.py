@@ -29,7 +29,7 @@ from flywheel.sandbox.manifest_parts import (
     Reading,
     Server,
     Split,
-)  # fmt: skip
+)
 from flywheel.worlds import catalogue
 
 THIRD_PARTY = Path(__file__).parent / "third_party"  # the manifests that ship with the project

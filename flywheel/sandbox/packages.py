@@ -45,9 +45,10 @@ def served(manifest: Manifest) -> Path:
     folder = place / "tree" / manifest.folder
     if not (place / _MARK).is_file():
         raise BadInput(
-            f"its package is not fetched: {' '.join(manifest.package)}", where=manifest.path,
+            f"its package is not fetched: {' '.join(manifest.package)}",
+            where=manifest.path,
             fix=f"type `flywheel page fetch {called(manifest)}`",
-        )  # fmt: skip
+        )
     if not folder.is_dir():
         raise BadInput(f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_holds(place))
     _same(manifest, (place / _MARK).read_text(encoding="utf-8"), folder)
@@ -130,9 +131,10 @@ def _place(manifest: Manifest) -> Path:
 def _same(manifest: Manifest, found: str, folder: Path) -> None:
     if manifest.sha256 and manifest.sha256 != found:
         raise BadInput(
-            f"sha256: what is in {folder} has the checksum {found}", where=manifest.path,
+            f"sha256: what is in {folder} has the checksum {found}",
+            where=manifest.path,
             fix="it is not the package that the manifest was written for: look at it before you change the checksum",
-        )  # fmt: skip
+        )
 
 
 def _holds(place: Path) -> str:
@@ -177,9 +179,15 @@ def _only(folder: Path, pattern: str, package: str) -> Path:
 def _run(command: list[str], folder: Path, package: str) -> None:
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=FETCH_S, check=False,
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=FETCH_S,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except FileNotFoundError:
         raise EnvError(f"{command[0]} is not installed", where=package, fix=f"install {command[0]}") from None
     except subprocess.TimeoutExpired:
@@ -189,6 +197,7 @@ def _run(command: list[str], folder: Path, package: str) -> None:
         errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")] or lines[-1:]
         said = errors[0].strip() if errors else f"exit status {done.returncode}"
         raise EnvError(
-            f"{command[0]} could not fetch it: {said}", where=package,
+            f"{command[0]} could not fetch it: {said}",
+            where=package,
             fix="check name and version, and that the registry is reachable",
-        )  # fmt: skip
+        )

@@ -35,9 +35,11 @@ _ASKED_S = 0.5  # for a navigation that was asked for to begin
 _FRAME_MS = 1.0  # between two frames at one page time: one that is not later than the last is never drawn
 # Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
 _WORKERS = {
-    "autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True,
+    "autoAttach": True,
+    "waitForDebuggerOnStart": True,
+    "flatten": True,
     "filter": [{"type": "iframe", "exclude": True}, {}],
-}  # fmt: skip
+}
 _PATIENCE = 1 / 3  # of the deadline, for a document that goes on loading; spent once
 _TRAVEL_S = 2.0  # for a step in the history to begin
 
@@ -50,9 +52,14 @@ class Page:
     """target, session: ids of the protocol. time: page time in ms since the episode began."""
 
     def __init__(
-        self, connection: Connection, frames: Frames, settings: Sandbox, target: str, session: str,
+        self,
+        connection: Connection,
+        frames: Frames,
+        settings: Sandbox,
+        target: str,
+        session: str,
         hear: Callable[[Page, str, Mapping[str, Any]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.connection, self.frames, self.settings = connection, frames, settings
         self.target, self.session = target, session
         self.time = 0.0
@@ -88,9 +95,11 @@ class Page:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
         return [
-            self.send("Page.enable"), self.send("Inspector.enable"),
+            self.send("Page.enable"),
+            self.send("Inspector.enable"),
             # No animation moves by itself: a frame that is drawn before the clock knows of one shows its beginning.
-            self.send("Animation.enable"), self.send("Animation.setPlaybackRate", {"playbackRate": 0}),
+            self.send("Animation.enable"),
+            self.send("Animation.setPlaybackRate", {"playbackRate": 0}),
             self.send("Input.setInterceptDrags", {"enabled": True}),
             self.send("Page.setInterceptFileChooserDialog", {"enabled": True}),
             self.send("Target.setAutoAttach", _WORKERS),
@@ -99,7 +108,7 @@ class Page:
             self.send("Emulation.setEmulatedMedia", {"features": media}),
             # Each document is asked for at our hands: where it may go, and which time it is.
             self.send("Fetch.enable", {"patterns": PATTERNS}),
-        ]  # fmt: skip
+        ]
 
     def begin(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
         """Clock and chance of all documents to come. time: of the session, in ms."""

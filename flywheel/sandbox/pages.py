@@ -112,20 +112,26 @@ class ManifestPages:
             raise BadInput(f"no manifest is called {task.world!r}", where=task.task_id, fix="see synthesis.manifests")
         if task.template not in manifest.variants:
             raise BadInput(
-                f"the manifest has no variant {task.template!r}", where=f"{manifest.path.name}, task {task.task_id}",
+                f"the manifest has no variant {task.template!r}",
+                where=f"{manifest.path.name}, task {task.task_id}",
                 fix=f"it has {', '.join(manifest.variants)}",
-            )  # fmt: skip
+            )
         backend = self._backend(manifest, task.template, seed)
         origin = backend.origin if backend else manifest.origin or self._server.url(self._served[manifest.name])
         address = manifest.url or f"{origin}/{manifest.first}"
         address = _seeded(address.replace("{variant}", task.template), manifest, seed)
         return ManifestSession(
-            reading.Reader(manifest, Identity(manifest, address, task.template, seed)), address,
-            tuple(f"{one}/" for one in (origin, *manifest.origins)), manifest.viewport, manifest.step_ms,
-            reading.prepare(manifest, seed, task.template), reading.expression(manifest, seed, task.template), backend,
+            reading.Reader(manifest, Identity(manifest, address, task.template, seed)),
+            address,
+            tuple(f"{one}/" for one in (origin, *manifest.origins)),
+            manifest.viewport,
+            manifest.step_ms,
+            reading.prepare(manifest, seed, task.template),
+            reading.expression(manifest, seed, task.template),
+            backend,
             entry_of(manifest, origin, {"seed": str(seed), "variant": task.template}),
             files=manifest.file_folder,
-        )  # fmt: skip
+        )
 
     def _backend(self, manifest: Manifest, variant: str, seed: int) -> Backend | None:
         if manifest.server is None:

@@ -29,44 +29,83 @@ from flywheel.settings import Sandbox
 log = logging.getLogger(__name__)
 _START_S = 60.0  # deadline of a start, which a busy machine makes slow
 _FLAGS = (
-    "--headless", "--remote-debugging-pipe", "--disable-gpu", "--mute-audio", "--no-first-run",
-    "--no-default-browser-check", "--no-startup-window", "--use-mock-keychain", "--password-store=basic",
-    "--enable-automation", "--deny-permission-prompts", "--noerrdialogs", "--disable-breakpad",
+    "--headless",
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--mute-audio",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--no-startup-window",
+    "--use-mock-keychain",
+    "--password-store=basic",
+    "--enable-automation",
+    "--deny-permission-prompts",
+    "--noerrdialogs",
+    "--disable-breakpad",
     # no traffic and no work of the browser's own
-    "--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync",
-    "--disable-extensions", "--disable-client-side-phishing-detection", "--disable-domain-reliability",
-    "--metrics-recording-only", "--disable-search-engine-choice-screen", 
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-client-side-phishing-detection",
+    "--disable-domain-reliability",
+    "--metrics-recording-only",
+    "--disable-search-engine-choice-screen",
     # a page is never put to sleep, or it would answer late
-    "--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows",
-    "--disable-renderer-backgrounding", "--disable-hang-monitor", "--disable-ipc-flooding-protection",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+    "--disable-hang-monitor",
+    "--disable-ipc-flooding-protection",
     # input counts from the first moment, and a scroll is done when it is asked for
-    "--allow-pre-commit-input", "--disable-smooth-scrolling",
+    "--allow-pre-commit-input",
+    "--disable-smooth-scrolling",
     # pixels: the same on every machine
-    "--hide-scrollbars", "--disable-lcd-text", "--font-render-hinting=none", "--force-color-profile=srgb",
+    "--hide-scrollbars",
+    "--disable-lcd-text",
+    "--font-render-hinting=none",
+    "--force-color-profile=srgb",
     "--disable-partial-raster",  # else edges depend by a shade on what was drawn there before
     "--lang=en-US",
-)  # fmt: skip
+)
 # Each browser context has a proxy of its own (`proxy.py`). What is asked for outside of one, by whatever part of the
 # browser, is led to a proxy that there is not. No name but the proxies' is looked up; what would go past a proxy, by
 # UDP, is off.
 _NETWORK = (
-    "--proxy-server=http://nowhere.invalid:9", "--proxy-bypass-list=<-loopback>",
+    "--proxy-server=http://nowhere.invalid:9",
+    "--proxy-bypass-list=<-loopback>",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    "--disable-quic", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-)  # fmt: skip
+    "--disable-quic",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+)
 _FEATURES_OFF = (
-    "Translate", "MediaRouter", "OptimizationHints", "PaintHolding", "BackForwardCache", "AcceptCHFrame",
-    "AutofillServerCommunication", "InterestFeedContentSuggestions", "CertificateTransparencyComponentUpdater",
+    "Translate",
+    "MediaRouter",
+    "OptimizationHints",
+    "PaintHolding",
+    "BackForwardCache",
+    "AcceptCHFrame",
+    "AutofillServerCommunication",
+    "InterestFeedContentSuggestions",
+    "CertificateTransparencyComponentUpdater",
     "DeferRendererTasksAfterInput",  # else a page's tasks wait after an input until the next frame, or 50 ms
     "ScriptStreaming",  # else a module that has come is compiled by another thread, in its own time
     "LocalNetworkAccessChecks",  # documents that we hand on (`loads.py`) have no address to tell
-    "DestroyProfileOnBrowserClose", "GlobalMediaControls", "DialMediaRouteProvider", "HttpsUpgrades",
-)  # fmt: skip
+    "DestroyProfileOnBrowserClose",
+    "GlobalMediaControls",
+    "DialMediaRouteProvider",
+    "HttpsUpgrades",
+)
 _BEGIN_FRAME = (
-    "--enable-begin-frame-control", "--run-all-compositor-stages-before-draw",
-    "--disable-new-content-rendering-timeout", "--disable-threaded-animation", "--disable-threaded-scrolling",
-    "--disable-checker-imaging", "--disable-image-animation-resync",
-)  # fmt: skip
+    "--enable-begin-frame-control",
+    "--run-all-compositor-stages-before-draw",
+    "--disable-new-content-rendering-timeout",
+    "--disable-threaded-animation",
+    "--disable-threaded-scrolling",
+    "--disable-checker-imaging",
+    "--disable-image-animation-resync",
+)
 _PIPES = "3<&0 4>&1 </dev/null >/dev/null"  # the browser reads its commands from descriptor 3 and writes to 4
 _PROBE_S = 20.0
 _takes_begin_frames: dict[Path, bool] = {}  # what each build answered
@@ -80,9 +119,14 @@ class Chromium:
     """A running browser. `died` is set as soon as it is gone, by whatever cause."""
 
     def __init__(
-        self, process: subprocess.Popen, guard: Guard, profile: Profile, connection: Connection, settings: Sandbox,
+        self,
+        process: subprocess.Popen,
+        guard: Guard,
+        profile: Profile,
+        connection: Connection,
+        settings: Sandbox,
         begin_frames: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._process, self._guard, self.profile = process, guard, profile
         self._connection, self._settings = connection, settings
         self.frames: Frames = BeginFrames(connection, settings, self.kill) if begin_frames else Screenshots(connection)
@@ -104,9 +148,10 @@ class Chromium:
                     await browser.close()
                     if settings.frames == "begin_frame":
                         raise EnvError(
-                            "this build has no HeadlessExperimental.beginFrame", where=executable,
+                            "this build has no HeadlessExperimental.beginFrame",
+                            where=executable,
                             fix="set sandbox.frames to auto, or install chromium-headless-shell",
-                        )  # fmt: skip
+                        )
                     browser = await cls._launch(executable, settings, False)
         except BaseException:
             await browser.close()
@@ -139,10 +184,13 @@ class Chromium:
         try:
             # A session of its own: no Ctrl-C of the terminal reaches it, and one signal ends all its children.
             process = subprocess.Popen(  # noqa: ASYNC220 (a few ms, and the event loop must be its parent)
-                limited(command, 2 * settings.page_mb, redirect=_PIPES), stdin=browser_reads, stdout=browser_writes,
-                stderr=subprocess.DEVNULL, start_new_session=True,
+                limited(command, 2 * settings.page_mb, redirect=_PIPES),
+                stdin=browser_reads,
+                stdout=browser_writes,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
                 env=confinement.environment() | {"TZ": "UTC", "LANG": "C.UTF-8"},
-            )  # fmt: skip
+            )
             guard = Guard(process.pid, profile.path)
             while theirs:  # held here, they would hide that the browser is gone
                 os.close(theirs.pop())
@@ -257,7 +305,11 @@ class Chromium:
 
 def _flags(settings: Sandbox, profile: Path, begin_frames: bool, confined: bool) -> list[str]:
     return [
-        *_FLAGS, *_NETWORK, *(_BEGIN_FRAME if begin_frames else ()), *(() if confined else ("--no-sandbox",)),
+        *_FLAGS,
+        *_NETWORK,
+        *(_BEGIN_FRAME if begin_frames else ()),
+        *(() if confined else ("--no-sandbox",)),
         f"--disable-features={','.join(_FEATURES_OFF)}",
-        f"--js-flags=--max-old-space-size={settings.heap_mb}", f"--user-data-dir={profile}",
-    ]  # fmt: skip
+        f"--js-flags=--max-old-space-size={settings.heap_mb}",
+        f"--user-data-dir={profile}",
+    ]

@@ -28,9 +28,10 @@ class Programs:
         own = place(manifest)
         if own is not None and not _made(own):
             raise BadInput(
-                f"what its server needs is not installed: {' '.join(manifest.server.packages)}", where=manifest.path,
+                f"what its server needs is not installed: {' '.join(manifest.server.packages)}",
+                where=manifest.path,
                 fix=f"type `flywheel page fetch {called(manifest)}`",
-            )  # fmt: skip
+            )
         folders = [own / "bin"] if own is not None else []
         self.path = os.pathsep.join(map(str, (*folders, os.environ.get("PATH", os.defpath))))
         for command in (manifest.server.command, *manifest.server.setup):
@@ -45,9 +46,10 @@ class Programs:
         found = shutil.which(name, path=self.path)
         if found is None:
             raise BadInput(
-                f"server: there is no program {name}", where=self._manifest.path,
+                f"server: there is no program {name}",
+                where=self._manifest.path,
                 fix="install it so that it is on PATH, or name its PyPI packages in server.packages",
-            )  # fmt: skip
+            )
         return Path(found).absolute()
 
     def needs(self, program: Path) -> list[Path]:
@@ -96,9 +98,14 @@ def _made(own: Path) -> bool:
 def _run(command: list[str], manifest: Manifest) -> None:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_INSTALL_S, check=False,
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_INSTALL_S,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         what = f"{command[2]} did not end within {_INSTALL_S:g} s"
         raise EnvError(what, where=manifest.path, fix="try again") from None

@@ -106,8 +106,9 @@ class Reader:
         if success <= manifest.floor:
             raise EnvError(
                 f"{manifest.path.name}: success: it gives {success:g}, which is not above floor: {manifest.floor:g}",
-                where=page, fix="let it give the reward at which the task is solved",
-            )  # fmt: skip
+                where=page,
+                fix="let it give the reward at which the task is solved",
+            )
         result = self._told({"success": success} | values, page)
         result |= {"unread": faults} if faults else {}
         if strange and "reward" in manifest.expressions:
@@ -117,9 +118,13 @@ class Reader:
     def _told(self, values: Mapping[str, Any], page: str) -> dict[str, Any]:
         kept = {field.partition(".")[2]: value for field, value in values.items() if field.startswith("state.")}
         result = {
-            "page": page, "reward": values["reward"], "success": values["success"], "floor": self._manifest.floor,
-            "terminated": values.get("end", False), "values": kept,
-        }  # fmt: skip
+            "page": page,
+            "reward": values["reward"],
+            "success": values["success"],
+            "floor": self._manifest.floor,
+            "terminated": values.get("end", False),
+            "values": kept,
+        }
         return result | ({"instruction": values["instruction"]} if "instruction" in values else {})
 
 

@@ -59,9 +59,16 @@ class Camera:
         self._episode += 1
         self._screens: list[bytes] = []
         self._about = {
-            "task": task.task_id, "instruction": task.instruction, "seed": seed, "session": self._session,
-            "actions": [], "left_out": 0, "reward": 0.0, "terminated": False, "truncated": False,
-        }  # fmt: skip
+            "task": task.task_id,
+            "instruction": task.instruction,
+            "seed": seed,
+            "session": self._session,
+            "actions": [],
+            "left_out": 0,
+            "reward": 0.0,
+            "terminated": False,
+            "truncated": False,
+        }
         self._see(first)
 
     def add(self, action: Action | None, result: StepResult) -> None:

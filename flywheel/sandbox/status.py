@@ -95,9 +95,14 @@ async def look(pool: BrowserPool) -> PoolStatus:
 def _browser(pool: BrowserPool, host: Host, family: list[memory.Process]) -> BrowserStatus:
     state = f"retiring ({host.retiring})" if host.retiring else "serving" if host.pid else "starting"
     return BrowserStatus(
-        host.pid, state, pool.clock() - host.opened, host.episodes, sum(process.mb for process in family),
-        tuple(process.pid for process in family), tuple(_page(pool, page) for page in host.pages),
-    )  # fmt: skip
+        host.pid,
+        state,
+        pool.clock() - host.opened,
+        host.episodes,
+        sum(process.mb for process in family),
+        tuple(process.pid for process in family),
+        tuple(_page(pool, page) for page in host.pages),
+    )
 
 
 def _page(pool: BrowserPool, page: Page) -> PageStatus:
@@ -105,7 +110,14 @@ def _page(pool: BrowserPool, page: Page) -> PageStatus:
     if lease is None:
         return PageStatus(page.number, page.state, now - page.opened, now - page.used)
     return PageStatus(
-        page.number, "leased", now - page.opened, now - lease.used, lease.session,
-        lease.task.task_id if lease.task else "", lease.episodes, lease.step_number, lease.busy,
+        page.number,
+        "leased",
+        now - page.opened,
+        now - lease.used,
+        lease.session,
+        lease.task.task_id if lease.task else "",
+        lease.episodes,
+        lease.step_number,
+        lease.busy,
         lease.began + pool.settings.lease_s - now,
-    )  # fmt: skip
+    )

@@ -93,9 +93,17 @@ class Tab:
 
     # -- the session ----------------------------------------------------------------------------------------------
     async def open(
-        self, url: str, *, seed: int, allowed: tuple[str, ...], prepare: str = "", read: str = "",
-        viewport: tuple[int, int] | None = None, files: Path | None = None, entry: Entry | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        url: str,
+        *,
+        seed: int,
+        allowed: tuple[str, ...],
+        prepare: str = "",
+        read: str = "",
+        viewport: tuple[int, int] | None = None,
+        files: Path | None = None,
+        entry: Entry | None = None,
+    ) -> dict[str, Any]:
         """A fresh session at `url`: storage, clock and chance are new, and time stands still. Gives what is seen.
 
         prepare: JavaScript run after the load; a promise that it returns is waited for, and page time passes meanwhile.
@@ -420,15 +428,17 @@ class Tab:
         self._context = context = made["browserContextId"]
         self._host.adopt(context, self)
         self._downloads = Downloads(
-            self.downloads, self._settings.download_mb * 2**20,
+            self.downloads,
+            self._settings.download_mb * 2**20,
             lambda guid: self._connection.post("Browser.cancelDownload", {"guid": guid, "browserContextId": context}),
             self.note,
-        )  # fmt: skip
+        )
         own = {"browserContextId": context}
         self._connection.post("Browser.grantPermissions", {"permissions": [], **own})  # all others are denied
-        self._connection.post("Browser.setDownloadBehavior", {
-            "behavior": "allowAndName", "downloadPath": str(self.downloads), "eventsEnabled": True, **own,
-        })  # fmt: skip
+        self._connection.post(
+            "Browser.setDownloadBehavior",
+            {"behavior": "allowAndName", "downloadPath": str(self.downloads), "eventsEnabled": True, **own},
+        )
         self._opened = asyncio.get_running_loop().create_future()
         target = {"url": "about:blank", "width": self.width, "height": self.height, **own}
         if self._frames.on_command:

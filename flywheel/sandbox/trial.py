@@ -60,8 +60,9 @@ async def try_page(
                     first = await env.reset(task, task.seed)
                     say("address", env.tab.url)
                     if manifest.server:
-                        say("server", f"{_apart()}; a reset, its start "
-                            f"included, takes {time.monotonic() - began:.1f} s")  # fmt: skip
+                        say(
+                            "server", f"{_apart()}; a reset, its start included, takes {time.monotonic() - began:.1f} s"
+                        )
                     _tell(manifest, first, say)
                     _see(first, picture, say, trial)
                     await _play(env, task, say, trial)

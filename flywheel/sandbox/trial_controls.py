@@ -120,7 +120,10 @@ def _actions(kind: str, place: dict[str, float]) -> Sequence[Action]:
 
 # The parts of a date are fields of their own; the last one's end is at the picker's button.
 _TYPED = {
-    "input of type date": ("01022026",), "input of type time": ("0102AM",), "input of type month": ("01", "2026"),
-    "input of type week": ("01", "2026"), "input of type datetime-local": ("01022026", "tab", "0102AM"),
-}  # fmt: skip
+    "input of type date": ("01022026",),
+    "input of type time": ("0102AM",),
+    "input of type month": ("01", "2026"),
+    "input of type week": ("01", "2026"),
+    "input of type datetime-local": ("01022026", "tab", "0102AM"),
+}
 _UNTOLD = ("input of type file", "input of type color")  # a picker, from which nothing is chosen here

@@ -50,25 +50,38 @@ def judge(manifest: Manifest, seeds: Seeds, named: bool) -> Verdict:
         return Verdict(f"holds: another seed shows {seeds}")
     tried = f"{SEEDS} other seeds gave the same screens and state, over {seeds.steps} steps of the same actions"
     if seeds.drawn:
-        return Verdict("no difference was seen", doubtful=(
-            f"seeding: {tried}, though the page drew {seeds.drawn} numbers from its seeded chance: a difference may "
-            "come later. If they decide something, record it in `state`; if they do not, write seeded: false, with "
-            "splits"
-        ))  # fmt: skip
+        return Verdict(
+            "no difference was seen",
+            doubtful=(
+                f"seeding: {tried}, though the page drew {seeds.drawn} numbers from its seeded chance: a difference "
+                "may come later. If they decide something, record it in `state`; if they do not, write seeded: false, "
+                "with splits"
+            ),
+        )
     if how := _hands_in(manifest):
-        return Verdict("does not hold", wrong=(
-            f"seeding: the seed is ignored, as far as can be seen: {tried}, and no number of chance was drawn, though "
-            f"{how} hands it in (see that the page uses it; where it shows later, record in `state` what it decides)"
-        ))  # fmt: skip
+        return Verdict(
+            "does not hold",
+            wrong=(
+                f"seeding: the seed is ignored, as far as can be seen: {tried}, and no number of chance was drawn, "
+                f"though {how} hands it in (see that the page uses it; where it shows later, record in `state` what it "
+                "decides)"
+            ),
+        )
     if named:
-        return Verdict("no difference was seen", doubtful=(
-            f"seeding: {tried}, and no number of chance was drawn, though the page's scripts name Math.random: a "
-            "difference may come later. If none does, write seeded: false, with splits"
-        ))  # fmt: skip
-    return Verdict("does not hold", wrong=(
-        "seeding: there is no chance in this page, and the manifest does not hand the seed in: every seed gives the "
-        f"same task ({tried}). Write seeded: false, with splits: [eval] or [train]"
-    ))  # fmt: skip
+        return Verdict(
+            "no difference was seen",
+            doubtful=(
+                f"seeding: {tried}, and no number of chance was drawn, though the page's scripts name Math.random: a "
+                "difference may come later. If none does, write seeded: false, with splits"
+            ),
+        )
+    return Verdict(
+        "does not hold",
+        wrong=(
+            "seeding: there is no chance in this page, and the manifest does not hand the seed in: every seed gives "
+            f"the same task ({tried}). Write seeded: false, with splits: [eval] or [train]"
+        ),
+    )
 
 
 def _hands_in(manifest: Manifest) -> str:

@@ -46,15 +46,17 @@ class Watchdog:
         for lease in self._pool.leases:
             if now - lease.began > s.lease_s:
                 error = EnvTimeout(
-                    f"the session was taken back: it was held for more than {s.lease_s:g} s", where=lease.where,
+                    f"the session was taken back: it was held for more than {s.lease_s:g} s",
+                    where=lease.where,
                     fix="lease another environment, or raise sandbox.lease_s",
-                )  # fmt: skip
+                )
                 self._pool.reclaim(lease, "overdue", error)
             elif not lease.busy and now - lease.used > s.silent_s:
                 error = EnvTimeout(
-                    f"the session was taken back: it got no call for {s.silent_s:g} s", where=lease.where,
+                    f"the session was taken back: it got no call for {s.silent_s:g} s",
+                    where=lease.where,
                     fix="lease another environment, or raise sandbox.silent_s",
-                )  # fmt: skip
+                )
                 self._pool.reclaim(lease, "idle", error)
 
     async def idle(self) -> None:
@@ -98,9 +100,10 @@ class Watchdog:
         except EnvTimeout:
             if lease.used == used and not (lease.busy or lease.over):  # else its holder has a deadline of its own
                 error = EnvTimeout(
-                    f"the page hangs: it did not answer within {self._settings.timeout_s:g} s", where=lease.where,
+                    f"the page hangs: it did not answer within {self._settings.timeout_s:g} s",
+                    where=lease.where,
                     fix="lease another environment",
-                )  # fmt: skip
+                )
                 self._pool.lost(lease, error)
         except EnvError as error:
             log.debug("%s: %s", lease.where, error)  # it navigates; or it crashed, which is told by its tab

@@ -131,8 +131,9 @@ def inputs(stage: Stage, ctx: Context) -> dict[str, Any]:
     settings = ctx.settings.model_dump(mode="json", include=set(stage.settings))
     return {
         "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in reads],
-        "settings": settings, "extra": stage.extra(ctx),
-    }  # fmt: skip
+        "settings": settings,
+        "extra": stage.extra(ctx),
+    }
 
 
 def shard_folder(stage: Stage, ctx: Context, shard: str) -> Path:

@@ -47,5 +47,6 @@ STAGE = single(
     reads=(Record("manifest"), Record("promotion", previous=True)),
     writes=(Checkpoint("ct"), "lineage"),
     settings=("seed", "policy", "language_model", "ct"),
-    work=_work, finish=_finish,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+)

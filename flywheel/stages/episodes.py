@@ -31,9 +31,15 @@ async def play(
     policy = open_policy(model, ctx.settings.policy)
     try:
         judged = await evaluate(
-            policy, tasks, sandbox, iteration=ctx.iteration, settings=ctx.settings, on_episode=count,
-            run_id=ctx.run_id, stats=stats,
-        )  # fmt: skip
+            policy,
+            tasks,
+            sandbox,
+            iteration=ctx.iteration,
+            settings=ctx.settings,
+            on_episode=count,
+            run_id=ctx.run_id,
+            stats=stats,
+        )
     finally:
         await policy.close()
     shards.write_episodes(folder, [one.episode for one in judged])

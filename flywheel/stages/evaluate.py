@@ -87,10 +87,12 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     tables = {
         table: shards.read_shards(played, table, key)
         for table, key in (
-            ("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"),
+            ("trajectories", "trajectory_id"),
+            ("steps", None),
+            ("images", "sha256"),
             ("scores", ("trajectory_id", "scorer")),
         )
-    }  # fmt: skip
+    }
     tables["tasks"] = shards.read_shards(looks, "tasks", "task_id")
     manifests = tuple(ctx.write(table, rows) for table, rows in tables.items())
     around = {name: sum(result["around"][name] for _, result in played.values()) for name in RolloutStats().as_dict()}
@@ -168,12 +170,26 @@ def by_template(
 STAGE = Stage(
     "evaluate",
     reads=(
-        Checkpoint("merged"), Record("promotion", previous=True), Record("held_out", previous=True), Record("manifest"),
+        Checkpoint("merged"),
+        Record("promotion", previous=True),
+        Record("held_out", previous=True),
+        Record("manifest"),
         Partition("tasks", "synthesize"),
     ),
     writes=("tasks", "scores", "trajectories", "steps", "images", Record("held_out")),
     settings=(
-        "seed", "policy", "language_model", "sandbox", "rollout", "synthesis", "routing", "evaluation", "promotion",
+        "seed",
+        "policy",
+        "language_model",
+        "sandbox",
+        "rollout",
+        "synthesis",
+        "routing",
+        "evaluation",
+        "promotion",
     ),
-    plan=_plan, work=_work, finish=_finish, extra=lambda ctx: Panel(ctx.settings).versions,
-)  # fmt: skip
+    plan=_plan,
+    work=_work,
+    finish=_finish,
+    extra=lambda ctx: Panel(ctx.settings).versions,
+)

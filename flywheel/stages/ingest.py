@@ -20,9 +20,7 @@ from flywheel.store.sessions import Session
 
 _PER_SHARD = 6  # sessions that a kill can lose
 # Table -> the column by which shards may share a row.
-_TABLES = {
-    "steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id",
-}  # fmt: skip
+_TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id"}
 
 
 def _sessions(ctx: Context) -> list[Session]:
@@ -73,10 +71,13 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
         figures.append(metrics.row("alignment_score", score, n=len(thoughts)))
         figures.append(metrics.share("doubtful_thoughts", doubtful, len(thoughts)))
     summary = {
-        "sessions": len(trajectories), "usable": usable, "steps": tables["steps"].num_rows,
-        "utterances": len(thoughts), "steps with a thought": spoken,
+        "sessions": len(trajectories),
+        "usable": usable,
+        "steps": tables["steps"].num_rows,
+        "utterances": len(thoughts),
+        "steps with a thought": spoken,
         "hardly understood": doubtful,
-    }  # fmt: skip
+    }
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
@@ -125,5 +126,7 @@ STAGE = Stage(
     reads=(Record("sessions"), Record("manifest", previous=True)),
     writes=("trajectories", "steps", "thoughts", "events", "images", "tasks", "reviews"),
     settings=("policy", "sandbox", "recording", "language_model"),
-    plan=_plan, work=_work, finish=_finish,
-)  # fmt: skip
+    plan=_plan,
+    work=_work,
+    finish=_finish,
+)

@@ -36,5 +36,6 @@ STAGE = single(
     reads=(Checkpoint("rl-{domain}"),),
     writes=(Checkpoint("merged"), "lineage"),
     settings=("synthesis", "merge"),
-    work=_work, finish=_finish,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+)

@@ -43,9 +43,10 @@ def _reviewed(ctx: Context, said: str) -> dict:
     decided = review.read(ctx.ws, ctx.iteration)
     if decided is None:
         raise FlywheelError(
-            "a reviewer has to decide this promotion", where="promotion.rule: review",
+            "a reviewer has to decide this promotion",
+            where="promotion.rule: review",
             fix=f"type `flywheel review --iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
-        )  # fmt: skip
+        )
     reason = f"{decided.reviewer}: {decided.comment or 'no comment'}"
     return {"promoted": decided.promote, "reason": f"{reason} ({said})" if said else reason}
 
@@ -81,9 +82,15 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
 STAGE = single(
     "promote",
     reads=(
-        Partition("metrics", "evaluate"), Record("held_out"), Checkpoint("merged"), Record("promotion", previous=True),
+        Partition("metrics", "evaluate"),
+        Record("held_out"),
+        Checkpoint("merged"),
+        Record("promotion", previous=True),
     ),
     writes=("reviews", Record("promotion")),
     settings=("promotion",),
-    work=_work, finish=_finish, extra=_decision, judges=True,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+    extra=_decision,
+    judges=True,
+)

@@ -34,10 +34,18 @@ def _work(ctx: Context, folder: Path) -> dict[str, Any]:
             ctx.report(f"step {metric['step']} of {ctx.settings.rl.steps}, success {metric['success']:.2f}")
 
     result = train_rl(
-        ctx.ws.model(ctx.iteration, "sft"), ctx.ws.model(ctx.iteration, ctx.stage), ctx.domain, list(tasks.values()),
-        settings=ctx.settings, iteration=ctx.iteration, state_folder=folder, prior=tally(ctx, tasks),
-        on_metric=on_metric, on_episode=kept.add, open_sandbox=partial(open_sandbox, root=ctx.ws.root),
-    )  # fmt: skip
+        ctx.ws.model(ctx.iteration, "sft"),
+        ctx.ws.model(ctx.iteration, ctx.stage),
+        ctx.domain,
+        list(tasks.values()),
+        settings=ctx.settings,
+        iteration=ctx.iteration,
+        state_folder=folder,
+        prior=tally(ctx, tasks),
+        on_metric=on_metric,
+        on_episode=kept.add,
+        open_sandbox=partial(open_sandbox, root=ctx.ws.root),
+    )
     kept.stage(folder)
     return vars(result)
 
@@ -45,9 +53,13 @@ def _work(ctx: Context, folder: Path) -> dict[str, Any]:
 def _finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
     out, begin = ctx.ws.model(ctx.iteration, ctx.stage), ctx.ws.model(ctx.iteration, "sft")
     rows = lineage.trained(
-        ctx.ws.relative(out), digest(out), parents=[ctx.ws.relative(begin)], trajectories=result["trajectories"],
-        earlier=dict(enumerate(result["weights"][1:], 1)), run_id=ctx.run_id,
-    )  # fmt: skip
+        ctx.ws.relative(out),
+        digest(out),
+        parents=[ctx.ws.relative(begin)],
+        trajectories=result["trajectories"],
+        earlier=dict(enumerate(result["weights"][1:], 1)),
+        run_id=ctx.run_id,
+    )
     curve, table = result["curve"], result["curriculum"]
     results = {ctx.stage: (folder, result)}
     manifests = [ctx.write(name, shards.read_shards(results, name, key)) for name, key in _TABLES]
@@ -89,10 +101,14 @@ def figure_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str
 STAGE = single(
     "rl-{domain}",
     reads=(
-        Checkpoint("sft"), Partition("tasks", "synthesize"), Partition("trajectories", "rollout"),
+        Checkpoint("sft"),
+        Partition("tasks", "synthesize"),
+        Partition("trajectories", "rollout"),
         Partition("scores", "score"),
     ),
     writes=(Checkpoint("rl-{domain}"), "trajectories", "steps", "images", "curriculum", "lineage"),
     settings=("seed", "policy", "language_model", "sandbox", "synthesis", "rollout", "routing", "rl"),
-    work=_work, finish=_finish, extra=lambda ctx: Panel(ctx.settings).versions,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+    extra=lambda ctx: Panel(ctx.settings).versions,
+)

@@ -46,10 +46,17 @@ async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dic
         async with open_sandbox(settings, ctx.ws.root) as sandbox:
             began = time.monotonic()
             episodes = await rollout(
-                tasks, settings.rollout.samples, policy, sandbox, iteration=ctx.iteration, settings=settings,
-                temperature=settings.rollout.temperature, on_episode=count, run_id=ctx.run_id,
+                tasks,
+                settings.rollout.samples,
+                policy,
+                sandbox,
+                iteration=ctx.iteration,
+                settings=settings,
+                temperature=settings.rollout.temperature,
+                on_episode=count,
+                run_id=ctx.run_id,
                 stats=stats,
-            )  # fmt: skip
+            )
             seconds = time.monotonic() - began
     finally:
         await policy.close()
@@ -74,9 +81,13 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
         *(metrics.row(name, value, n=trajectories.num_rows) for name, value in around.items()),
     )
     summary = {
-        "trajectories": trajectories.num_rows, "steps": steps.num_rows, "screens": images.num_rows,
-        "crashed": crashed, "retried": around["retries"], "steps/s": f"{steps.num_rows / max(seconds, 1e-9):.0f}",
-    }  # fmt: skip
+        "trajectories": trajectories.num_rows,
+        "steps": steps.num_rows,
+        "screens": images.num_rows,
+        "crashed": crashed,
+        "retried": around["retries"],
+        "steps/s": f"{steps.num_rows / max(seconds, 1e-9):.0f}",
+    }
     return StageResult(manifests, figures, summary)
 
 
@@ -85,5 +96,7 @@ STAGE = Stage(
     reads=(Partition("tasks", "synthesize"), Record("promotion", previous=True)),
     writes=("trajectories", "steps", "images"),
     settings=("policy", "language_model", "sandbox", "rollout", "synthesis"),
-    plan=_plan, work=_work, finish=_finish,
-)  # fmt: skip
+    plan=_plan,
+    work=_work,
+    finish=_finish,
+)

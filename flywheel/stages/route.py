@@ -27,15 +27,25 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
 STAGE = single(
     "route",
     reads=(
-        Record("sessions"), Record("manifest", previous=True),
-        Partition("trajectories", "ingest"), Partition("trajectories", "rollout"),
-        Partition("steps", "ingest"), Partition("steps", "rollout"), Partition("thoughts", "ingest"),
-        Partition("images", "ingest"), Partition("images", "rollout"), Partition("images", "synthesize"),
-        Partition("general", "synthesize"), Partition("tasks", "ingest"), Partition("tasks", "synthesize"),
+        Record("sessions"),
+        Record("manifest", previous=True),
+        Partition("trajectories", "ingest"),
+        Partition("trajectories", "rollout"),
+        Partition("steps", "ingest"),
+        Partition("steps", "rollout"),
+        Partition("thoughts", "ingest"),
+        Partition("images", "ingest"),
+        Partition("images", "rollout"),
+        Partition("images", "synthesize"),
+        Partition("general", "synthesize"),
+        Partition("tasks", "ingest"),
+        Partition("tasks", "synthesize"),
         Partition("scores", "score"),
     ),
     writes=("routes", "sft", "ct", "quarantine", "lineage", Record("manifest")),
     settings=("sft",),
-    work=_work, finish=_finish, judges=True,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+    judges=True,
+)
 INCOMING = [stage for _, stage in STAGE.partitions("trajectories")]  # whose trajectories are routed

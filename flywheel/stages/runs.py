@@ -33,5 +33,8 @@ STAGE = single(
     reads=(Record("promotion"),),
     writes=("runs",),
     settings=(),
-    work=lambda ctx, folder: {}, finish=_finish, extra=_history, closing=True,
-)  # fmt: skip
+    work=lambda ctx, folder: {},
+    finish=_finish,
+    extra=_history,
+    closing=True,
+)

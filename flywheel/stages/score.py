@@ -28,10 +28,7 @@ def _judges(ctx: Context) -> dict:
     """Who judges, and what they read beside trajectories and tasks."""
     panel = Panel(ctx.settings)
     read = [Partition(table, stage) for table in _tables(panel) for stage in _STAGES]
-    return {
-        "scorers": panel.versions,
-        "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in read],
-    }
+    return {"scorers": panel.versions, "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in read]}
 
 
 def _tables(panel: Panel) -> list[str]:
@@ -100,10 +97,14 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
 STAGE = single(
     "score",
     reads=(
-        Partition("trajectories", "ingest"), Partition("trajectories", "rollout"),
-        Partition("tasks", "ingest"), Partition("tasks", "synthesize"),
+        Partition("trajectories", "ingest"),
+        Partition("trajectories", "rollout"),
+        Partition("tasks", "ingest"),
+        Partition("tasks", "synthesize"),
     ),
     writes=("scores",),
     settings=("synthesis", "routing"),
-    work=_work, finish=_finish, extra=_judges,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+    extra=_judges,
+)

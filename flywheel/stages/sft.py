@@ -25,5 +25,6 @@ STAGE = single(
     reads=(Record("manifest"), Checkpoint("ct")),
     writes=(Checkpoint("sft"), "lineage"),
     settings=("seed", "policy", "language_model", "sft"),
-    work=_work, finish=_finish,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+)

@@ -21,7 +21,9 @@ def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> 
         pq.write_table(from_rows(table, rows), folder / f"{table}.parquet", compression="zstd")
 
 
-def read_shards(results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None) -> pa.Table:
+def read_shards(
+    results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
+) -> pa.Table:
     """The staged rows of all shards; with `key` (a column, or several), the first row of each alone: what shards share,
     such as screens."""
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]

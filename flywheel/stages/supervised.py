@@ -46,30 +46,43 @@ def train(
         ctx.report(f"step {metric['step']} of {metric['steps']}, loss {metric['loss']:.3f}")
 
     losses = train_supervised(
-        begin, ctx.ws.model(ctx.iteration, ctx.stage), samples, settings=settings, seed=ctx.seed("order", store_name),
-        state_folder=folder, on_metric=on_metric,
-    )  # fmt: skip
+        begin,
+        ctx.ws.model(ctx.iteration, ctx.stage),
+        samples,
+        settings=settings,
+        seed=ctx.seed("order", store_name),
+        state_folder=folder,
+        on_metric=on_metric,
+    )
     ids = {sample.trajectory_id for sample in samples}
     return {
-        "losses": losses, "trained": [name for name in store.ids if name in ids], "begin": ctx.ws.relative(begin),
-        "used": sum(sample.domain != "general" for sample in samples), "samples": len(samples),
-    }  # fmt: skip
+        "losses": losses,
+        "trained": [name for name in store.ids if name in ids],
+        "begin": ctx.ws.relative(begin),
+        "used": sum(sample.domain != "general" for sample in samples),
+        "samples": len(samples),
+    }
 
 
 def finish(ctx: Context, result: dict[str, Any], datasets: Sequence[str]) -> StageResult:
     """The loss curve, the mix, the lineage of the checkpoint."""
     out = ctx.ws.model(ctx.iteration, ctx.stage)
     rows = lineage.trained(
-        ctx.ws.relative(out), digest(out), parents=[result["begin"]], datasets=datasets,
-        trajectories=result["trained"], run_id=ctx.run_id,
-    )  # fmt: skip
+        ctx.ws.relative(out),
+        digest(out),
+        parents=[result["begin"]],
+        datasets=datasets,
+        trajectories=result["trained"],
+        run_id=ctx.run_id,
+    )
     losses = result["losses"]
     curve = [metrics.row("loss", loss, step=step) for step, loss in enumerate(losses, 1)]
     tail = max(1, len(losses) // 10)
     share = result["used"] / result["samples"]
     figures = (*curve, metrics.row("agent_fraction", share, n=result["samples"]))
     summary = {
-        "samples": result["samples"], "from trajectories": len(result["trained"]),
+        "samples": result["samples"],
+        "from trajectories": len(result["trained"]),
         "loss": f"{fmean(losses[:tail]):.3f} -> {fmean(losses[-tail:]):.3f}",
-    }  # fmt: skip
+    }
     return StageResult((ctx.write("lineage", rows),), figures, summary)

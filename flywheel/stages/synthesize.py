@@ -69,9 +69,11 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     for domain in ctx.settings.synthesis.domains:
         figures.append(metrics.row("tasks", sum(task["domain"] == domain for task in train), domain=domain))
     summary = {
-        "tasks": len(train), "held out": len(tasks) - len(train), "worlds": len({task["world"] for task in tasks}),
+        "tasks": len(train),
+        "held out": len(tasks) - len(train),
+        "worlds": len({task["world"] for task in tasks}),
         "general screens": tables["general"].num_rows,
-    }  # fmt: skip
+    }
     return StageResult(manifests, tuple(figures), summary)
 
 
@@ -80,5 +82,7 @@ STAGE = single(
     reads=(),
     writes=("tasks", "general", "images"),
     settings=("seed", "policy", "sandbox", "synthesis", "routing"),
-    work=_work, finish=_finish, extra=_pages,
-)  # fmt: skip
+    work=_work,
+    finish=_finish,
+    extra=_pages,
+)

@@ -66,9 +66,13 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None)
 
 # What DuckDB raises for the words of a query; anything else may come from a damaged file.
 _OF_THE_QUERY = (
-    duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException,
-    duckdb.OutOfRangeException, duckdb.ConstraintException,
-)  # fmt: skip
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+    duckdb.OutOfRangeException,
+    duckdb.ConstraintException,
+)
 
 
 def _refused(error: duckdb.Error) -> BadInput:
@@ -155,9 +159,14 @@ def _stand_in(connection: duckdb.DuckDBPyConnection, table: str, typed: pa.Table
 
 def _promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
     schema = pa.schema(
-        [("iteration", pa.int32()), ("model", pa.string()), ("digest", pa.string()), ("promoted", pa.bool_()),
-         ("reason", pa.string())]
-    )  # fmt: skip
+        [
+            ("iteration", pa.int32()),
+            ("model", pa.string()),
+            ("digest", pa.string()),
+            ("promoted", pa.bool_()),
+            ("reason", pa.string()),
+        ]
+    )
     rows = []
     try:
         for path in sorted((ws.root / "iterations").glob("*/promotion.json")):

@@ -38,77 +38,110 @@ _CTE = f"""WITH t AS (FROM trajectories WHERE {_NEW}), s AS (FROM steps WHERE {_
 
 ROWS = (
     Contract(
-        "steps_counted", "trajectories", "as many rows in steps as the trajectory says",
-        _CTE + """SELECT trajectory_id, format('{} said, {} there', coalesce(t.steps, 0), coalesce(n, 0)) AS
+        "steps_counted",
+        "trajectories",
+        "as many rows in steps as the trajectory says",
+        _CTE
+        + """SELECT trajectory_id, format('{} said, {} there', coalesce(t.steps, 0), coalesce(n, 0)) AS
         detail FROM t LEFT JOIN (SELECT trajectory_id, count(*) AS n FROM s GROUP BY ALL) USING (trajectory_id)
         WHERE coalesce(t.steps, 0) <> coalesce(n, 0)""",
     ),
     Contract(
-        "steps_numbered", "steps", "steps are numbered without a gap or a repetition",
-        _CTE + """SELECT trajectory_id, format('{} steps from {} to {}', count(*), min(step), max(step)) AS
+        "steps_numbered",
+        "steps",
+        "steps are numbered without a gap or a repetition",
+        _CTE
+        + """SELECT trajectory_id, format('{} steps from {} to {}', count(*), min(step), max(step)) AS
         detail FROM s GROUP BY trajectory_id
         HAVING max(step) - min(step) + 1 <> count(*) OR count(DISTINCT step) <> count(*)""",
     ),
     Contract(
-        "logprobs_match", "steps", "a log-probability, 0 or less, for each sampled token",
-        _CTE + """SELECT trajectory_id, format('step {}: {} tokens, {} log-probabilities, largest {:.3g}', step,
+        "logprobs_match",
+        "steps",
+        "a log-probability, 0 or less, for each sampled token",
+        _CTE
+        + """SELECT trajectory_id, format('step {}: {} tokens, {} log-probabilities, largest {:.3g}', step,
             coalesce(len(token_ids), 0), coalesce(len(logprobs), 0), list_max(logprobs)) AS detail
         FROM s WHERE author = 'model' AND (coalesce(len(token_ids), 0) <> coalesce(len(logprobs), 0)
             OR list_max(logprobs) > 0.001 OR list_bool_or(list_transform(logprobs, lambda v: isnan(v))))""",
     ),
     Contract(
-        "image_there", "steps", "the screen of each step lies in images",
-        _CTE + """SELECT trajectory_id, format('step {}: {}', step, image_sha256) AS detail
+        "image_there",
+        "steps",
+        "the screen of each step lies in images",
+        _CTE
+        + """SELECT trajectory_id, format('step {}: {}', step, image_sha256) AS detail
         FROM s WHERE image_sha256 IS NOT NULL AND image_sha256 NOT IN (SELECT sha256 FROM images)""",
     ),
     Contract(
-        "points_on_screen", "steps", "points of actions lie on the screen",
-        _CTE + """SELECT trajectory_id, format('step {}: {}', step, action) AS detail
+        "points_on_screen",
+        "steps",
+        "points of actions lie on the screen",
+        _CTE
+        + """SELECT trajectory_id, format('step {}: {}', step, action) AS detail
         FROM s WHERE NOT (coalesce(x, 0) BETWEEN 0 AND 1 AND coalesce(y, 0) BETWEEN 0 AND 1
             AND coalesce(x2, 0) BETWEEN 0 AND 1 AND coalesce(y2, 0) BETWEEN 0 AND 1)""",
     ),
     Contract(
-        "steps_in_order", "steps", "a step ends after it begins, and no step begins before the one before it",
-        _CTE + """SELECT trajectory_id, format('step {}', step) AS detail FROM (
+        "steps_in_order",
+        "steps",
+        "a step ends after it begins, and no step begins before the one before it",
+        _CTE
+        + """SELECT trajectory_id, format('step {}', step) AS detail FROM (
             SELECT *, lag(started_at) OVER (PARTITION BY trajectory_id ORDER BY step) AS previous FROM s)
         WHERE ended_at < started_at OR started_at < previous""",
     ),
     Contract(
-        "task_known", "trajectories", "the task is in tasks",
-        _CTE + """SELECT trajectory_id, task_id AS detail FROM t
+        "task_known",
+        "trajectories",
+        "the task is in tasks",
+        _CTE
+        + """SELECT trajectory_id, task_id AS detail FROM t
         WHERE task_id NOT IN (SELECT task_id FROM tasks)""",
     ),
-)  # fmt: skip
+)
 
 TABLES = (
     Contract(
-        "unique_trajectories", "trajectories", "a trajectory_id names one trajectory, over all iterations",
+        "unique_trajectories",
+        "trajectories",
+        "a trajectory_id names one trajectory, over all iterations",
         """SELECT trajectory_id, list(DISTINCT iteration) AS iterations FROM trajectories WHERE iteration <=
         $iteration GROUP BY trajectory_id HAVING count(*) > 1 AND max(iteration) = $iteration""",
     ),
     Contract(
-        "unique_images", "images", "a partition holds a screen once",
+        "unique_images",
+        "images",
+        "a partition holds a screen once",
         """SELECT stage, sha256 FROM images WHERE iteration = $iteration
         GROUP BY stage, sha256 HAVING count(*) > 1""",
     ),
     Contract(
-        "no_orphan_step", "steps", "each step belongs to a trajectory of the same stage",
+        "no_orphan_step",
+        "steps",
+        "each step belongs to a trajectory of the same stage",
         """SELECT s.stage, s.trajectory_id, s.step FROM steps s ANTI JOIN trajectories t
             ON t.trajectory_id = s.trajectory_id AND t.stage = s.stage AND t.iteration = s.iteration
         WHERE s.iteration = $iteration""",
     ),
     Contract(
-        "no_orphan_thought", "thoughts", "each thought belongs to a trajectory",
+        "no_orphan_thought",
+        "thoughts",
+        "each thought belongs to a trajectory",
         """SELECT trajectory_id, utterance FROM thoughts WHERE iteration = $iteration
         AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE iteration = $iteration)""",
     ),
     Contract(
-        "no_orphan_score", "scores", "each score belongs to a trajectory",
+        "no_orphan_score",
+        "scores",
+        "each score belongs to a trajectory",
         """SELECT trajectory_id, scorer FROM scores WHERE iteration = $iteration
         AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE iteration = $iteration)""",
     ),
     Contract(
-        "one_route", "routes", "each trajectory that came in has one destination, and no other has one",
+        "one_route",
+        "routes",
+        "each trajectory that came in has one destination, and no other has one",
         f"""SELECT coalesce(t.trajectory_id, r.trajectory_id) AS trajectory_id, coalesce(r.n, 0) AS routes
         FROM (SELECT trajectory_id FROM trajectories WHERE {_NEW}) t FULL JOIN
             (SELECT trajectory_id, count(*) AS n FROM routes WHERE iteration = $iteration GROUP BY ALL) r
@@ -116,7 +149,9 @@ TABLES = (
         WHERE t.trajectory_id IS NULL OR r.n IS DISTINCT FROM 1""",
     ),
     Contract(
-        "stores_follow_routes", "routes", "a trajectory lies in the store that it was routed to, and nowhere else",
+        "stores_follow_routes",
+        "routes",
+        "a trajectory lies in the store that it was routed to, and nowhere else",
         """SELECT trajectory_id, store, destination FROM (
             SELECT trajectory_id, 'sft' AS store FROM sft WHERE iteration = $iteration
             UNION ALL SELECT trajectory_id, 'ct' FROM ct WHERE iteration = $iteration
@@ -125,12 +160,16 @@ TABLES = (
         WHERE store IS DISTINCT FROM destination""",
     ),
     Contract(
-        "ct_sft_disjoint", "sft", "no trajectory is in both the CT and the SFT store, over all iterations",
+        "ct_sft_disjoint",
+        "sft",
+        "no trajectory is in both the CT and the SFT store, over all iterations",
         """SELECT trajectory_id FROM sft WHERE iteration <= $iteration
         INTERSECT SELECT trajectory_id FROM ct WHERE iteration <= $iteration""",
     ),
     Contract(
-        "no_evaluation_task", "sft", "no task held out for evaluation is trained on",
+        "no_evaluation_task",
+        "sft",
+        "no task held out for evaluation is trained on",
         """SELECT store, trajectory_id, task_id FROM (
             SELECT 'sft' AS store, trajectory_id, task_id FROM sft WHERE iteration <= $iteration
             UNION ALL SELECT 'ct', trajectory_id, task_id FROM ct WHERE iteration <= $iteration
@@ -139,11 +178,13 @@ TABLES = (
         WHERE task_id IN (SELECT task_id FROM tasks WHERE split = 'eval')""",
     ),
     Contract(
-        "conservation", "routes", "what came in = SFT + CT + quarantine",
+        "conservation",
+        "routes",
+        "what came in = SFT + CT + quarantine",
         """SELECT iteration, trajectories + recordings AS came_in, to_sft, to_ct, to_quarantine FROM
         iterations WHERE iteration = $iteration AND NOT conserved""",
     ),
-)  # fmt: skip
+)
 
 
 def check_rows(connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,8 @@ SUITES: dict[str, tuple[tuple[str, dict[str, Any], str], ...]] = {
         ("ExpectColumnValuesToBeUnique", {"column": "trajectory_id"}, "trajectory_id is unique"),
         ("ExpectColumnValuesToBeInSet", {"column": "status", "value_set": list(STATUSES)}, "status is known"),
         (
-            "ExpectColumnValuesToBeInSet", {"column": "source", "value_set": ["rollout", "recording", "annotation"]},
+            "ExpectColumnValuesToBeInSet",
+            {"column": "source", "value_set": ["rollout", "recording", "annotation"]},
             "source is known",
         ),
         ("ExpectColumnValuesToBeInSet", {"column": "author", "value_set": ["model", "human"]}, "author is known"),
@@ -36,8 +37,12 @@ SUITES: dict[str, tuple[tuple[str, dict[str, Any], str], ...]] = {
         ("ExpectColumnValuesToBeBetween", {"column": "reward", "min_value": -1, "max_value": 1}, "reward in [-1, 1]"),
         (
             "ExpectColumnPairValuesAToBeGreaterThanB",
-            {"column_A": "ended_at", "column_B": "started_at", "or_equal": True,
-             "ignore_row_if": "either_value_is_missing"},
+            {
+                "column_A": "ended_at",
+                "column_B": "started_at",
+                "or_equal": True,
+                "ignore_row_if": "either_value_is_missing",
+            },
             "a trajectory ends after it begins",
         ),
     ),
@@ -45,11 +50,12 @@ SUITES: dict[str, tuple[tuple[str, dict[str, Any], str], ...]] = {
         ("ExpectColumnValuesToNotBeNull", {"column": "scorer"}, "scorer is named"),
         ("ExpectColumnValuesToBeBetween", {"column": "score", "min_value": 0, "max_value": 1}, "score in [0, 1]"),
         (
-            "ExpectColumnValuesToBeBetween", {"column": "threshold", "min_value": 0, "max_value": 1},
+            "ExpectColumnValuesToBeBetween",
+            {"column": "threshold", "min_value": 0, "max_value": 1},
             "threshold in [0, 1]",
         ),
     ),
-}  # fmt: skip
+}
 
 
 def validate(ws: Workspace, iteration: int, frames: dict[str, pd.DataFrame]) -> dict[str, str]:

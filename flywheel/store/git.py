@@ -26,11 +26,7 @@ def init(root: Path) -> None:
 def tag(ws: Workspace, iteration: int) -> None:
     """Commit the iteration and tag it `iteration-NNN`; a tag that stands is moved only to a newer commit."""
     name = f"iteration-{label(iteration)}"
-    commit(
-        ws.root,
-        f"Iteration {label(iteration)}",
-        tuple(path for path in _TRACKED if (ws.root / path).exists()),
-    )
+    commit(ws.root, f"Iteration {label(iteration)}", tuple(path for path in _TRACKED if (ws.root / path).exists()))
     _git(ws.root, "tag", "--force", name)
 
 

@@ -65,5 +65,9 @@ def trained(
 
 def _row(child: str, child_kind: str, parent: str, parent_kind: str, relation: str) -> Row:
     return {
-        "child": child, "child_kind": child_kind, "parent": parent, "parent_kind": parent_kind, "relation": relation,
-    }  # fmt: skip
+        "child": child,
+        "child_kind": child_kind,
+        "parent": parent,
+        "parent_kind": parent_kind,
+        "relation": relation,
+    }

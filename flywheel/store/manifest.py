@@ -70,13 +70,7 @@ def genesis(ws: Workspace, digest: str, model: str = "models/base") -> None:
     """Iteration 0: empty stores, and the first checkpoint as the promoted model. Existing files are kept."""
     begin(ws)
     if not ws.promotion(0).exists():
-        promotion = {
-            "iteration": 0,
-            "model": model,
-            "digest": digest,
-            "promoted": True,
-            "reason": "first checkpoint",
-        }
+        promotion = {"iteration": 0, "model": model, "digest": digest, "promoted": True, "reason": "first checkpoint"}
         write_json(ws.promotion(0), promotion)
 
 
@@ -150,8 +144,9 @@ def verify(ws: Workspace, iteration: int) -> None:
         if sha256_file(before) != current.previous:
             raise DataError(
                 f"the manifest changed after iteration {label(current.iteration)} was built on it",
-                where=ws.relative(before), fix="restore it with `git checkout`",
-            )  # fmt: skip
+                where=ws.relative(before),
+                fix="restore it with `git checkout`",
+            )
         current = previous
 
 

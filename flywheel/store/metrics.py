@@ -131,9 +131,14 @@ def row(
     """
     value = float(value)
     return {
-        "domain": domain, "name": name, "step": step, "value": value if math.isfinite(value) else None,
-        "low": low, "high": high, "n": n,
-    }  # fmt: skip
+        "domain": domain,
+        "name": name,
+        "step": step,
+        "value": value if math.isfinite(value) else None,
+        "low": low,
+        "high": high,
+        "n": n,
+    }
 
 
 def share(name: str, successes: int, n: int, *, domain: str = ALL, step: int = 0) -> dict[str, Any]:

@@ -153,9 +153,10 @@ def fault(path: Path, *, wholly: bool = True) -> DataError | None:
 def _not_whole(path: Path, error: Exception) -> DataError:
     where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/part-*.parquet
     return DataError(
-        f"not a whole Parquet file: {str(error).splitlines()[0]}", where=where,
+        f"not a whole Parquet file: {str(error).splitlines()[0]}",
+        where=where,
         fix=f"type `dvc checkout --force {where.rpartition('/')[0]}` in the workspace (`flywheel run` does it too)",
-    )  # fmt: skip
+    )
 
 
 def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> Manifest:

@@ -42,9 +42,10 @@ class Damage:
         again = f"`flywheel stage {name} --iteration {int(iteration)}`"
         lost = "`dvc remote add --default NAME URL`, where a copy is, then `dvc pull`" if self.complete else again
         return {
-            "cache": f"`dvc checkout --force {self.path}`", "remote": "`dvc pull`",
+            "cache": f"`dvc checkout --force {self.path}`",
+            "remote": "`dvc pull`",
             "git": f"`git checkout HEAD -- {self.path}`",
-        }.get(self.kept, lost)  # fmt: skip
+        }.get(self.kept, lost)
 
 
 def damaged(ws: Workspace) -> list[Damage]:
@@ -80,8 +81,9 @@ def mend(ws: Workspace) -> list[Damage]:
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise DataError(
             f"{left[0].path}{others}: {left[0].change} since {left[0].stage} was recorded, and cannot be brought back",
-            where=ws.root, fix=f"type {left[0].mend}, then the same command; nothing was done again",
-        )  # fmt: skip
+            where=ws.root,
+            fix=f"type {left[0].mend}, then the same command; nothing was done again",
+        )
     for damage, _ in found[:_SHOWN]:
         tell("data", f"{damage.path} was {damage.change}: brought back as {damage.stage} recorded it")
     if len(found) > _SHOWN:
@@ -97,9 +99,10 @@ def check_index(ws: Workspace) -> None:
     if not versioning.iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
         raise DataError(
             f"there are data of iterations ({ws.relative(lost[0])}), but neither iterations.yaml nor dvc.lock names "
-            "them", where=ws.root, fix="restore both (`git checkout HEAD -- iterations.yaml dvc.lock`), or begin anew "
-            "with `flywheel clean`",
-        )  # fmt: skip
+            "them",
+            where=ws.root,
+            fix="restore both (`git checkout HEAD -- iterations.yaml dvc.lock`), or begin anew with `flywheel clean`",
+        )
 
 
 def _try(action: Callable[..., Any], **options: Any) -> None:

@@ -20,9 +20,7 @@ STATUSES = ("completed", "truncated", "crashed", "invalid")
 
 
 def route(
-    trajectories: Iterable[Row],
-    scores: Iterable[Row],
-    broken: Mapping[str, str] | None = None,
+    trajectories: Iterable[Row], scores: Iterable[Row], broken: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
     """Rows of the table `routes`, one for each row of `trajectories`, in their order.
 
@@ -53,9 +51,12 @@ def _destination(trajectory: Row, verdict: Verdict | None, broken: str | None) -
     else:
         destination, reason = "ct", f"not verified: score {score:.2f}"
     return {
-        "trajectory_id": trajectory["trajectory_id"], "destination": destination, "reason": reason, "score": score,
+        "trajectory_id": trajectory["trajectory_id"],
+        "destination": destination,
+        "reason": reason,
+        "score": score,
         "v": v,
-    }  # fmt: skip
+    }
 
 
 def _unjudged(verdict: Verdict | None) -> str:
@@ -96,9 +97,11 @@ def build_stores(trajectories: Iterable[Row], routes: Iterable[Row], iteration: 
 
 def _set_aside(trajectory: Row, reason: str) -> dict[str, Any]:
     return {
-        "trajectory_id": trajectory["trajectory_id"], "reason": reason, "detail": trajectory.get("error") or "",
+        "trajectory_id": trajectory["trajectory_id"],
+        "reason": reason,
+        "detail": trajectory.get("error") or "",
         "record": json.dumps(trajectory, default=_json, sort_keys=True, ensure_ascii=False),
-    }  # fmt: skip
+    }
 
 
 def _json(value: Any) -> str:

@@ -50,7 +50,8 @@ def load(ws: Workspace, files: Iterable[Path], wanted: set[str]) -> dict[str, by
     lost = wanted - found.keys()
     if lost:
         raise DataError(
-            f"{len(lost)} screens are missing, the first is {min(lost)[:12]}", where="table images",
+            f"{len(lost)} screens are missing, the first is {min(lost)[:12]}",
+            where="table images",
             fix="fetch them with `dvc checkout`",
-        )  # fmt: skip
+        )
     return found

@@ -56,9 +56,7 @@ def listed(ws: Workspace, iteration: int) -> list[Session]:
         return [Session(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"no list of sessions: {error}",
-            where=ws.relative(path),
-            fix="restore it from git, or begin the iteration",
+            f"no list of sessions: {error}", where=ws.relative(path), fix="restore it from git, or begin the iteration"
         ) from None
 
 
@@ -68,10 +66,11 @@ def check(ws: Workspace, sessions: Iterable[Session]) -> None:
     for session in sessions:
         if digest(ws.resolve(session.path)) != session.sha256:
             raise DataError(
-                "a recorded session is missing, or changed after it was chosen", where=session.path,
+                "a recorded session is missing, or changed after it was chosen",
+                where=session.path,
                 fix="type `flywheel run`: an iteration whose ingest is not done takes it as it is now, and one that "
                 "was set aside comes again in the next iteration",
-            )  # fmt: skip
+            )
 
 
 def _path(ws: Workspace, iteration: int) -> Path:
@@ -86,9 +85,10 @@ def _as_it_is(ws: Workspace, session: Session) -> Session:
     folder = ws.resolve(session.path)
     if not folder.is_dir():
         raise DataError(
-            "a recorded session is gone since it was chosen", where=session.path,
+            "a recorded session is gone since it was chosen",
+            where=session.path,
             fix="put it back, or choose anew with `flywheel discard`",
-        )  # fmt: skip
+        )
     now = replace(session, sha256=digest(folder))
     if now != session:
         tell("ingest", f"{session.path} changed since it was chosen: it is taken as it is now")
@@ -107,9 +107,7 @@ def digest(folder: Path) -> str:
 def _choose(ws: Workspace, iteration: int, folder: Path, limit: int) -> list[Session]:
     if not folder.is_dir():
         raise BadInput(
-            "no recordings folder",
-            where=folder,
-            fix="set recording.folder, or recording.sessions_per_iteration to 0",
+            "no recordings folder", where=folder, fix="set recording.folder, or recording.sessions_per_iteration to 0"
         )
     taken = set(manifest.read(ws, iteration - 1).sessions) - _mended(ws, iteration, folder)
     fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)[:limit]

@@ -225,8 +225,9 @@ def _one_at_a_time(ws: Workspace) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise VersioningError(
                         f"another process has been recording for {_LOCK_TIMEOUT_S:.0f} s",
-                        where=ws.state / "dvc.lock", fix="let it end, or end it",
-                    ) from None  # fmt: skip
+                        where=ws.state / "dvc.lock",
+                        fix="let it end, or end it",
+                    ) from None
                 time.sleep(0.05)
         yield
 
@@ -244,8 +245,10 @@ def _index(ws: Workspace) -> dict[str, dict[str, str]]:
     if lost := [label(k) for k in sorted(known) if label(k) not in index]:
         raise DataError(
             f"the index of iterations {'lacks' if path.exists() else 'is missing, and with it'} {', '.join(lost)}, "
-            "which dvc.lock records", where=path, fix="restore it: `git checkout HEAD -- iterations.yaml`",
-        )  # fmt: skip
+            "which dvc.lock records",
+            where=path,
+            fix="restore it: `git checkout HEAD -- iterations.yaml`",
+        )
     return index
 
 

@@ -28,18 +28,20 @@ def check(settings: Settings, iteration: int, root: Path) -> None:
         if not worlds and not pages.turns(own, "train"):
             listed = [name for name in catalogue.names() if catalogue.get(name).domain == domain]
             raise BadInput(
-                f"the domain {domain} has no world to train on", where=f"synthesis.domains.{domain}",
+                f"the domain {domain} has no world to train on",
+                where=f"synthesis.domains.{domain}",
                 fix=known("", listed or catalogue.names()),
-            )  # fmt: skip
+            )
     _levels(settings, [world for worlds, _ in places.values() for world in worlds])
     for split in SPLITS:
         with of_parameter("synthesis"):
             drawn = {task.domain for task in make_tasks(settings, iteration, split, root)}
         for domain in set(chosen.domains) - drawn if split == "train" else ():
             raise BadInput(
-                f"no task of the domain {domain} would be drawn", where=f"synthesis.{split}_tasks",
+                f"no task of the domain {domain} would be drawn",
+                where=f"synthesis.{split}_tasks",
                 fix=f"set it to {len(chosen.domains)} or more",
-            )  # fmt: skip
+            )
 
 
 def _levels(settings: Settings, worlds: Sequence[World]) -> None:
@@ -48,6 +50,7 @@ def _levels(settings: Settings, worlds: Sequence[World]) -> None:
     for level in settings.synthesis.levels:
         if worlds and level not in levels:
             raise BadInput(
-                f"no world of synthesis.domains has a level {level}", where="synthesis.levels",
+                f"no world of synthesis.domains has a level {level}",
+                where="synthesis.levels",
                 fix=f"known are {', '.join(map(str, levels))}",
-            )  # fmt: skip
+            )

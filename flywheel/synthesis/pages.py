@@ -29,11 +29,20 @@ def make_task(manifest: Manifest, variant: str, seed: int, split: str, domain: s
     params = {"variant": variant, "seed": seed}
     identity = json.dumps([manifest.name, variant, manifest.level, seed])
     return Task(
-        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=domain or manifest.domain,
-        world=manifest.name, template=variant, level=manifest.level, seed=seed, instruction=manifest.instruct(variant),
-        params=params, max_steps=manifest.max_steps, split=split, verifier=VERIFIER, threshold=1.0,
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15],
+        domain=domain or manifest.domain,
+        world=manifest.name,
+        template=variant,
+        level=manifest.level,
+        seed=seed,
+        instruction=manifest.instruct(variant),
+        params=params,
+        max_steps=manifest.max_steps,
+        split=split,
+        verifier=VERIFIER,
+        threshold=1.0,
         checksum=checksum(manifest),
-    )  # fmt: skip
+    )
 
 
 def checksum(manifest: Manifest) -> str:

@@ -63,9 +63,16 @@ def reserved(task: Task) -> bool:
 
 
 def _draw(
-    settings: Settings, split: str, stream: str, count: int, fit: Callable[[Task], bool], root: Path | None, turn: int,
-    *, passing: bool = False,
-) -> list[Task]:  # fmt: skip
+    settings: Settings,
+    split: str,
+    stream: str,
+    count: int,
+    fit: Callable[[Task], bool],
+    root: Path | None,
+    turn: int,
+    *,
+    passing: bool = False,
+) -> list[Task]:
     """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
 
     turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. passing: a slot
@@ -107,8 +114,9 @@ def _draw(
             if not passing:
                 raise BadInput(
                     f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks",
-                    where=f"synthesis.{split}_tasks", fix="ask for fewer train_tasks or eval_tasks",
-                )  # fmt: skip
+                    where=f"synthesis.{split}_tasks",
+                    fix="ask for fewer train_tasks or eval_tasks",
+                )
             empty.add((world.name, slot))
     return drawn
 
@@ -135,15 +143,17 @@ def placed(settings: Settings, manifests: Mapping[str, Manifest]) -> dict[str, t
     named = {name: domain for domain, names in domains.items() for name in names}
     for name in named.keys() - manifests.keys() - set(catalogue.names()):
         raise BadInput(
-            f"no world is called {name!r}", where=f"synthesis.domains.{named[name]}",
+            f"no world is called {name!r}",
+            where=f"synthesis.domains.{named[name]}",
             fix=known(name, (*catalogue.names(), *manifests)) + "; third-party pages stand in synthesis.manifests too",
-        )  # fmt: skip
+        )
     for name, manifest in manifests.items():
         if named.setdefault(name, manifest.domain) not in domains:
             raise BadInput(
                 f"the page {name} is of the domain {manifest.domain}, which is not one of {', '.join(domains)}",
-                where="synthesis.manifests", fix=f"name {name} in a domain of synthesis.domains",
-            )  # fmt: skip
+                where="synthesis.manifests",
+                fix=f"name {name} in a domain of synthesis.domains",
+            )
     return {
         domain: (
             [catalogue.get(name) for name in names if name not in manifests],
@@ -164,12 +174,14 @@ def _slots(settings: Settings, world: World, split: str) -> list[Slot]:
         if slots[True]:
             raise BadInput(
                 f"nothing of world {world.name} is left to train on: all its templates are held out",
-                where="synthesis.held_out", fix=f"take out one of {', '.join(sorted(apart))}",
-            )  # fmt: skip
+                where="synthesis.held_out",
+                fix=f"take out one of {', '.join(sorted(apart))}",
+            )
         raise BadInput(
-            f"world {world.name} has no level of {settings.synthesis.levels} to train on", where="synthesis.levels",
+            f"world {world.name} has no level of {settings.synthesis.levels} to train on",
+            where="synthesis.levels",
             fix=f"its levels are {world.levels}",
-        )  # fmt: skip
+        )
     seen, unseen = _alternate(slots[False]), _alternate(slots[True])
     if split == "train" or not unseen:
         return seen
@@ -210,10 +222,12 @@ def _named(name: str) -> tuple[str, str]:
     templates = catalogue.get(world).templates if world in catalogue.names() else {}
     if template not in templates:
         raise BadInput(
-            f"no template is called {name!r}", where="synthesis.held_out",
-            fix=f"of world {world}, {known(template, templates)}" if templates
+            f"no template is called {name!r}",
+            where="synthesis.held_out",
+            fix=f"of world {world}, {known(template, templates)}"
+            if templates
             else f"write world/template, such as settings/size; of worlds, {known(world, catalogue.names())}",
-        )  # fmt: skip
+        )
     return world, template
 
 
@@ -229,13 +243,7 @@ def _alternate(slots: list[Slot]) -> list[Slot]:
 
 
 def make_task(
-    world: World | Manifest,
-    template: str,
-    level: int,
-    seed: int,
-    split: str,
-    domain: str = "",
-    threshold: float = 1.0,
+    world: World | Manifest, template: str, level: int, seed: int, split: str, domain: str = "", threshold: float = 1.0
 ) -> Task:
     """One task. Its id is its content: world, template, level, seed, params.
 
@@ -249,11 +257,20 @@ def make_task(
     spec = world.templates[template]
     identity = json.dumps([world.name, template, level, seed, params], sort_keys=True)
     return Task(
-        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15], domain=domain or world.domain,
-        world=world.name, template=template, level=level, seed=seed, instruction=spec.instruction.format(**params),
-        params=params, max_steps=budget, split=split, verifier=spec.verifier,
-        threshold=threshold if spec.threshold is None else spec.threshold, checksum=world.checksum,
-    )  # fmt: skip
+        task_id="k" + hashlib.sha256(identity.encode()).hexdigest()[:15],
+        domain=domain or world.domain,
+        world=world.name,
+        template=template,
+        level=level,
+        seed=seed,
+        instruction=spec.instruction.format(**params),
+        params=params,
+        max_steps=budget,
+        split=split,
+        verifier=spec.verifier,
+        threshold=threshold if spec.threshold is None else spec.threshold,
+        checksum=world.checksum,
+    )
 
 
 def content(task: Task) -> str:

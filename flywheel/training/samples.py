@@ -84,20 +84,23 @@ def agent_samples(
                 response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
                 samples.append(
                     Sample(
-                        partial(encoder.encode, context), response, step.logprobs if step.token_ids else None,
-                        name, step.step, trajectory.domain, (weights or {}).get(name, 1.0),
-                        step.sampled_logprobs, step.version,
+                        partial(encoder.encode, context),
+                        response,
+                        step.logprobs if step.token_ids else None,
+                        name,
+                        step.step,
+                        trajectory.domain,
+                        (weights or {}).get(name, 1.0),
+                        step.sampled_logprobs,
+                        step.version,
                     )
-                )  # fmt: skip
+                )
             history.add(step)
     return samples
 
 
 def general_samples(
-    rows: Iterable[Mapping[str, Any]],
-    images: Mapping[str, bytes],
-    encoder: Encoder,
-    settings: PolicySettings,
+    rows: Iterable[Mapping[str, Any]], images: Mapping[str, bytes], encoder: Encoder, settings: PolicySettings
 ) -> list[Sample]:
     """Samples of the table `general`, sorted by sample_id: a screen, a question and the answer's text."""
     samples = []

@@ -64,14 +64,16 @@ class World(BaseModel):
         spec = self.templates.get(template)
         if spec is None:
             raise BadInput(
-                f"no template is called {template!r}", where=f"world {self.name}",
+                f"no template is called {template!r}",
+                where=f"world {self.name}",
                 fix=f"known are {', '.join(self.templates)}",
-            )  # fmt: skip
+            )
         if level not in spec.max_steps:
             raise BadInput(
-                f"there is no level {level}", where=f"world {self.name}, template {template}",
+                f"there is no level {level}",
+                where=f"world {self.name}, template {template}",
                 fix=f"its levels are {', '.join(map(str, sorted(spec.max_steps)))}",
-            )  # fmt: skip
+            )
         return spec.max_steps[level]
 
     @property

@@ -40,9 +40,13 @@ def shortest(start: Hashable, moves: Moves, done: Callable[[Any], bool], limit: 
 
 
 def best_first(
-    start: Hashable, moves: Moves, done: Callable[[Any], bool], left: Callable[[Any], float], limit: int = 100_000,
+    start: Hashable,
+    moves: Moves,
+    done: Callable[[Any], bool],
+    left: Callable[[Any], float],
+    limit: int = 100_000,
     weight: float = 1.0,
-) -> Way | None:  # fmt: skip
+) -> Way | None:
     """A way found by looking first at the states with the least (moves made + weight x left(state)) (A*).
 
     left: how many moves may be left. Where it never says too many and weight is 1, the way is a shortest one; a larger
@@ -71,9 +75,13 @@ def best_first(
 
 
 def beam(
-    start: Hashable, moves: Moves, done: Callable[[Any], bool], value: Callable[[Any], float], width: int,
+    start: Hashable,
+    moves: Moves,
+    done: Callable[[Any], bool],
+    value: Callable[[Any], float],
+    width: int,
     most: int = 1000,
-) -> Way | None:  # fmt: skip
+) -> Way | None:
     """A way found by keeping, after each move, the `width` states of highest value; None where they lead nowhere.
 
     For long games that every move brings nearer to their end, and in which no search sees all: it may miss a way.

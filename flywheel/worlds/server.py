@@ -114,9 +114,12 @@ class WorldServer:
 
     def _game(self, session: Session, base: str) -> Response:
         config = {
-            "version": session.world.version, "seed": session.seed, "level": session.task.level,
-            "params": dict(session.task.params), **catalogue.look(),
-        }  # fmt: skip
+            "version": session.world.version,
+            "seed": session.seed,
+            "level": session.task.level,
+            "params": dict(session.task.params),
+            **catalogue.look(),
+        }
         # "<" is escaped so that no value can close the script element.
         safe = Markup(json.dumps(config).replace("<", "\\u003c"))
         return self._render(session.world, "index.html", base, rules=session.task.instruction, config=safe)

@@ -208,10 +208,16 @@ class Site:
         mine = refused if refused and refused["page"] == path else None
         state |= {"page": path, "query": short, "notice": "", "refused": None}
         shown = {
-            "notice": notice, "here": path, "query": short, "at": address(path, **short), "menu": self.menu(visit),
-            "t": visit.t, "language": self.language, "errors": mine["errors"] if mine else {},
+            "notice": notice,
+            "here": path,
+            "query": short,
+            "at": address(path, **short),
+            "menu": self.menu(visit),
+            "t": visit.t,
+            "language": self.language,
+            "errors": mine["errors"] if mine else {},
             "typed": mine["values"] if mine else {},
-        }  # fmt: skip
+        }
         return page.template, shown | dict(self.common(visit)) | dict(page.values)
 
     def act(self, state: dict[str, Any], path: str, form: Mapping[str, str]) -> str | None:

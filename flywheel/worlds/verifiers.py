@@ -27,9 +27,10 @@ def find(task: Task) -> Verifier:
     found = catalogue.get(task.world).verifier(task.verifier.removeprefix("world:"))
     if found is None:
         raise BadInput(
-            f"no verifier is called {task.verifier!r}", where=task.task_id,
+            f"no verifier is called {task.verifier!r}",
+            where=task.task_id,
             fix=f"name a function of worlds/{task.world}/world.py, or state:score",
-        )  # fmt: skip
+        )
     return found
 
 

@@ -121,8 +121,9 @@ class Service:
         if len(prompt_ids) + new > self.longest:
             raise BadInput(
                 f"a prompt of {len(prompt_ids)} tokens and {new} new ones do not fit into the model's {self.longest}",
-                where="messages", fix="send less, or lower max_tokens",
-            )  # fmt: skip
+                where="messages",
+                fix="send less, or lower max_tokens",
+            )
         tasks = [asyncio.create_task(self.policy.complete(asked.context, sampling)) for sampling in asked.samples]
         try:
             return await asyncio.gather(*tasks), prompt_ids
@@ -160,10 +161,14 @@ def application(service: Service) -> Starlette:
 
     async def models(request: Request) -> Response:
         row = {
-            "id": service.name, "object": "model", "created": service.started, "owned_by": "flywheel",
-            "root": str(service.folder), "max_model_len": service.longest,
+            "id": service.name,
+            "object": "model",
+            "created": service.started,
+            "owned_by": "flywheel",
+            "root": str(service.folder),
+            "max_model_len": service.longest,
             "weight_version": service.policy.weight_version,
-        }  # fmt: skip
+        }
         return JSONResponse({"object": "list", "data": [row]})
 
     async def completions(request: Request) -> Response:

@@ -28,22 +28,31 @@ _ANY_TYPE = 0  # of a language model's file: as its name says
 
 _SIGNATURES = {
     "err_set_loglevel_str": (c_char_p, c_char_p),
-    "ps_config_init": (c_void_p, c_void_p), "ps_config_free": (c_int, c_void_p),
+    "ps_config_init": (c_void_p, c_void_p),
+    "ps_config_free": (c_int, c_void_p),
     "ps_config_set_str": (c_void_p, c_void_p, c_char_p, c_char_p),
     "ps_config_set_int": (c_void_p, c_void_p, c_char_p, c_long),
     "ps_config_set_float": (c_void_p, c_void_p, c_char_p, c_double),
-    "ps_init": (c_void_p, c_void_p), "ps_free": (c_int, c_void_p), "ps_get_logmath": (c_void_p, c_void_p),
-    "ps_add_lm": (c_int, c_void_p, c_char_p, c_void_p), "ps_activate_search": (c_int, c_void_p, c_char_p),
-    "ps_reinit_feat": (c_int, c_void_p, c_void_p), "ps_start_utt": (c_int, c_void_p), "ps_end_utt": (c_int, c_void_p),
+    "ps_init": (c_void_p, c_void_p),
+    "ps_free": (c_int, c_void_p),
+    "ps_get_logmath": (c_void_p, c_void_p),
+    "ps_add_lm": (c_int, c_void_p, c_char_p, c_void_p),
+    "ps_activate_search": (c_int, c_void_p, c_char_p),
+    "ps_reinit_feat": (c_int, c_void_p, c_void_p),
+    "ps_start_utt": (c_int, c_void_p),
+    "ps_end_utt": (c_int, c_void_p),
     "ps_process_raw": (c_int, c_void_p, c_char_p, c_size_t, c_int, c_int),
-    "ps_seg_iter": (c_void_p, c_void_p), "ps_seg_next": (c_void_p, c_void_p), "ps_seg_word": (c_char_p, c_void_p),
+    "ps_seg_iter": (c_void_p, c_void_p),
+    "ps_seg_next": (c_void_p, c_void_p),
+    "ps_seg_word": (c_char_p, c_void_p),
     "ps_seg_frames": (None, c_void_p, POINTER(c_int), POINTER(c_int)),
     "ps_seg_prob": (c_int32, c_void_p, c_void_p, c_void_p, c_void_p),
     "logmath_exp": (c_double, c_void_p, c_int),
-    "ngram_model_read": (c_void_p, c_void_p, c_char_p, c_int, c_void_p), "ngram_model_free": (c_int, c_void_p),
+    "ngram_model_read": (c_void_p, c_void_p, c_char_p, c_int, c_void_p),
+    "ngram_model_free": (c_int, c_void_p),
     "ngram_model_apply_weights": (c_int, c_void_p, c_float, c_float),
     "ngram_model_set_init": (c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_char_p), POINTER(c_float), c_int),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -137,8 +146,9 @@ def _library() -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
     except AttributeError as error:
         raise BadInput(
-            f"this build of pocketsphinx does not export its library: {error}", where=_pocketsphinx.__file__,
+            f"this build of pocketsphinx does not export its library: {error}",
+            where=_pocketsphinx.__file__,
             fix="install its wheel: pip install -c constraints.txt --force-reinstall pocketsphinx",
-        ) from None  # fmt: skip
+        ) from None
     library.err_set_loglevel_str(b"FATAL")
     return library

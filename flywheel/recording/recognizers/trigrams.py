@@ -43,27 +43,73 @@ _FIELDS = ("field", "name field", "search box", "box", "search field", "text", "
 
 # Each line is a way to speak of one action; words in braces are drawn.
 _PATTERNS = (
-    "i {pick} the {colour} {shape}", "{pick} the {colour} {shape}", "i {pick} the {colour} tile",
-    "i {pick} the {thing}", "i {pick} the {colour} {thing}", "here is the {colour} {thing}", "{pick} the {colour} one",
-    "i {move} the {colour} {shape}", "{move} the {colour} {shape} {way}", "i {move} the {shape}",
-    "i {move} the {shape} to the outline", "i {move} them {way}", "{move} the tiles {way}", "i press {way}",
-    "i press the {way} key", "press {way}", "i go {way}", "i turn {state} {setting}", "turn {state} {setting}",
-    "i turn {state} the {setting}", "i click the {setting} switch", "i click the {field}", "i click {button}",
-    "i click add to cart", "i add it to the cart", "i add the {colour} {thing} to the cart",
-    "i remove the {colour} {thing}", "i take out the {colour} {thing}", "i open the {place}", "i go to the {place}",
-    "i go back to the {place}", "back to the {place}", "i click the {place}", "i click {place}", "i type {name}",
-    "i type {colour}", "i type {thing}", "i type my name in the field", "i set the {kind} to {value}",
-    "i click {value}", "i click {colour}", "i search for the {thing}", "i scroll {way}", "i buy the {colour} {thing}",
-    "i am done", "okay done", "maybe here", "that is not it", "where is the {thing}", "i look for the {shape}",
-)  # fmt: skip
+    "i {pick} the {colour} {shape}",
+    "{pick} the {colour} {shape}",
+    "i {pick} the {colour} tile",
+    "i {pick} the {thing}",
+    "i {pick} the {colour} {thing}",
+    "here is the {colour} {thing}",
+    "{pick} the {colour} one",
+    "i {move} the {colour} {shape}",
+    "{move} the {colour} {shape} {way}",
+    "i {move} the {shape}",
+    "i {move} the {shape} to the outline",
+    "i {move} them {way}",
+    "{move} the tiles {way}",
+    "i press {way}",
+    "i press the {way} key",
+    "press {way}",
+    "i go {way}",
+    "i turn {state} {setting}",
+    "turn {state} {setting}",
+    "i turn {state} the {setting}",
+    "i click the {setting} switch",
+    "i click the {field}",
+    "i click {button}",
+    "i click add to cart",
+    "i add it to the cart",
+    "i add the {colour} {thing} to the cart",
+    "i remove the {colour} {thing}",
+    "i take out the {colour} {thing}",
+    "i open the {place}",
+    "i go to the {place}",
+    "i go back to the {place}",
+    "back to the {place}",
+    "i click the {place}",
+    "i click {place}",
+    "i type {name}",
+    "i type {colour}",
+    "i type {thing}",
+    "i type my name in the field",
+    "i set the {kind} to {value}",
+    "i click {value}",
+    "i click {colour}",
+    "i search for the {thing}",
+    "i scroll {way}",
+    "i buy the {colour} {thing}",
+    "i am done",
+    "okay done",
+    "maybe here",
+    "that is not it",
+    "where is the {thing}",
+    "i look for the {shape}",
+)
 _SLOTS: dict[str, tuple[str, ...]] = {
     "pick": ("click", "pick", "take", "open", "select", "choose", "click", "pick", "take"),
-    "move": ("drag", "move", "push", "put", "drag", "move"), "colour": tuple(COLOURS), "shape": _MORE_SHAPES,
-    "thing": (*THINGS, "lamp", "mug", "hat", "shirt", "shoe", "ball", "bag", "book"), "way": KEYS,
-    "state": ("on", "off"), "setting": _SWITCHED, "field": _FIELDS, "button": BUTTONS, "place": _PLACES,
-    "name": _NAMES, "kind": ("color", "text", "text size", "name", "size"), 
+    "move": ("drag", "move", "push", "put", "drag", "move"),
+    "colour": tuple(COLOURS),
+    "shape": _MORE_SHAPES,
+    "thing": (*THINGS, "lamp", "mug", "hat", "shirt", "shoe", "ball", "bag", "book"),
+    "way": KEYS,
+    "state": ("on", "off"),
+    "setting": _SWITCHED,
+    "field": _FIELDS,
+    "button": BUTTONS,
+    "place": _PLACES,
+    "name": _NAMES,
+    "kind": ("color", "text", "text size", "name", "size"),
     "value": ("small", "normal", "large", *COLOURS),
-}  # fmt: skip
+}
 
 
 def sentences(count: int = SENTENCES, seed: int = 0) -> list[list[str]]:
@@ -118,9 +164,7 @@ class Trigrams:
         return math.log10(DISCOUNT * kinds / total) if total else 0.0
 
     def arpa(self) -> str:
-        grams = [
-            sorted((word,) for word in (START, *self._words)), sorted(self._counts[1]), sorted(self._counts[2]),
-        ]  # fmt: skip
+        grams = [sorted((word,) for word in (START, *self._words)), sorted(self._counts[1]), sorted(self._counts[2])]
         lines = ["\\data\\", *(f"ngram {order}={len(g)}" for order, g in enumerate(grams, 1))]
         for order, listed in enumerate(grams, 1):
             lines += ["", f"\\{order}-grams:"]

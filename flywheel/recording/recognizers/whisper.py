@@ -59,9 +59,14 @@ class Whisper:
     def _window(self, samples: np.ndarray, context: str) -> dict:
         """Samples go in as an array: a path would need ffmpeg."""
         return self._model.transcribe(
-            samples, language="en", word_timestamps=True, initial_prompt=context or None,
-            condition_on_previous_text=False, temperature=0.0, fp16=self._model.device.type == "cuda",
-        )  # fmt: skip
+            samples,
+            language="en",
+            word_timestamps=True,
+            initial_prompt=context or None,
+            condition_on_previous_text=False,
+            temperature=0.0,
+            fp16=self._model.device.type == "cuda",
+        )
 
 
 def _package() -> ModuleType:
@@ -69,9 +74,10 @@ def _package() -> ModuleType:
         import whisper
     except ImportError as error:
         raise BadInput(
-            f"Whisper is not installed: {error}", where="recording.recognizer",
+            f"Whisper is not installed: {error}",
+            where="recording.recognizer",
             fix="pip install 'flywheel[whisper]', or set pocketsphinx",
-        ) from None  # fmt: skip
+        ) from None
     return whisper
 
 
@@ -84,16 +90,18 @@ def find(model: str | Path) -> Path:
     address = whisper._MODELS.get(model)
     if not address:
         raise BadInput(
-            "no such Whisper checkpoint", where=path,
+            "no such Whisper checkpoint",
+            where=path,
             fix=f"set recording.whisper_model to its file, or to one of {', '.join(whisper.available_models())}",
-        )  # fmt: skip
+        )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whisper"
     path = cache / Path(address).name
     if not path.is_file():
         raise BadInput(
-            f"the Whisper model {model} is not in the cache, and nothing is downloaded", where=path,
+            f"the Whisper model {model} is not in the cache, and nothing is downloaded",
+            where=path,
             fix=f"on a machine with a network: python -c \"import whisper; whisper.load_model('{model}')\"",
-        )  # fmt: skip
+        )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != address.split("/")[-2]:

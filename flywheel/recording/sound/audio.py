@@ -35,9 +35,10 @@ def read(path: Path) -> np.ndarray:
         with soundfile.SoundFile(path) as sound:
             if sound.samplerate < LEAST_RATE:
                 raise DataError(
-                    f"the audio has {sound.samplerate:,} samples a second", where=path,
+                    f"the audio has {sound.samplerate:,} samples a second",
+                    where=path,
                     fix=f"record with {RATE:,} or more; {LEAST_RATE:,} is the least",
-                )  # fmt: skip
+                )
             samples = _gathered(_resampled(sound, path))
     except (soundfile.SoundFileError, RuntimeError) as error:
         raise DataError(f"the audio cannot be read: {error}", where=path, fix=container.COPY) from None

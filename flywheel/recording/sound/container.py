@@ -159,9 +159,10 @@ def _check_flac(file: BinaryIO, path: Path) -> None:
     digest = head[26:42]
     if not count or not any(digest):
         raise DataError(
-            "the FLAC header does not say how long the sound is, or not its MD5", where=path,
+            "the FLAC header does not say how long the sound is, or not its MD5",
+            where=path,
             fix="encode it again into a file, not a pipe (flac does so)",
-        )  # fmt: skip
+        )
     said = _rate_of_first_frame(file, head, path)
     if said not in (0, rate):
         raise DataError(f"the audio's header says {rate} samples a second, its frames {said}", where=path, fix=COPY)
@@ -233,6 +234,7 @@ def _wav_block(format_: bytes, path: Path) -> int:
     if not channels or not rate or not bits or block != channels * -(-bits // 8):
         raise DataError(
             f"the audio's header contradicts itself: {channels} channels of {bits} bits, {block} bytes together",
-            where=path, fix=COPY,
-        )  # fmt: skip
+            where=path,
+            fix=COPY,
+        )
     return block

@@ -34,9 +34,10 @@ def check_sound(samples: np.ndarray, where: Path) -> None:
     clipped = float(np.concatenate(full)[loud].mean()) if loud.any() else 0.0
     if clipped > CLIPPED:
         raise DataError(
-            f"the audio is clipped: {clipped:.0%} of its loud parts are at full scale", where=where,
+            f"the audio is clipped: {clipped:.0%} of its loud parts are at full scale",
+            where=where,
             fix=f"lower the microphone's level and {_AGAIN}",
-        )  # fmt: skip
+        )
 
 
 def check_clock(length_s: float, seconds: float, sync_s: float | None, where: Path) -> None:
@@ -53,6 +54,7 @@ def check_clock(length_s: float, seconds: float, sync_s: float | None, where: Pa
     guess = f" ({close[0]}: its sample rate may be wrong)" if close else ""
     what = "too short" if length_s < expected else "too long"
     raise DataError(
-        f"the audio is {what}: it lasts {length_s:.1f} s, by the session's clock {expected:.1f} s{guess}", where=where,
+        f"the audio is {what}: it lasts {length_s:.1f} s, by the session's clock {expected:.1f} s{guess}",
+        where=where,
         fix="copy the recording again; where it is the same there, record the session again",
-    )  # fmt: skip
+    )

@@ -43,9 +43,13 @@ FIRST_DAY = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 
 # name, level, voice
 ANNOTATORS = (
-    ("anna", "expert", "slt"), ("ben", "novice", "awb"), ("carl", "expert", "rms"), ("dana", "novice", "slt"),
-    ("emil", "expert", "kal16"), ("finn", "novice", "rms"),
-)  # fmt: skip
+    ("anna", "expert", "slt"),
+    ("ben", "novice", "awb"),
+    ("carl", "expert", "rms"),
+    ("dana", "novice", "slt"),
+    ("emil", "expert", "kal16"),
+    ("finn", "novice", "rms"),
+)
 
 
 @dataclass
@@ -127,16 +131,26 @@ async def record(env: Env, task: Task, number: int, name: str, level: str, voice
     seconds = round(max(take.speech_end, shown) + 0.5, 3)
     offset = rng.uniform(-2.0, 1.2)  # the microphone was switched on before the screen, or after it
     sound = track(
-        [(at - offset, piece) for at, piece in take.pieces], seconds - offset, [at - offset for at in take.clicks],
+        [(at - offset, piece) for at, piece in take.pieces],
+        seconds - offset,
+        [at - offset for at in take.clicks],
         np.random.default_rng(number),
-    )  # fmt: skip
+    )
     outcome = Outcome(terminated=result.terminated, reward=result.reward, state=dict(result.info["state"]))
     meta = Meta(
-        session=folder.name, annotator=name, level=level, voice=voice, task=to_row(task),
-        width=result.observation.width, height=result.observation.height, audio="speech.opus",
-        sync_s=round(offset + rng.gauss(0, 0.3), 3), started_at=FIRST_DAY + timedelta(minutes=20 * number),
-        seconds=seconds, outcome=outcome,
-    )  # fmt: skip
+        session=folder.name,
+        annotator=name,
+        level=level,
+        voice=voice,
+        task=to_row(task),
+        width=result.observation.width,
+        height=result.observation.height,
+        audio="speech.opus",
+        sync_s=round(offset + rng.gauss(0, 0.3), 3),
+        started_at=FIRST_DAY + timedelta(minutes=20 * number),
+        seconds=seconds,
+        outcome=outcome,
+    )
     write_session(folder, meta, take.events, take.screens, sound, audio.RATE)
     return {"offset_s": round(offset, 3), "utterances": take.utterances, "thoughts": take.thoughts}
 

@@ -64,14 +64,19 @@ def measure(folder: Path, settings: Settings, recognizer: Recognizer | None = No
             if step != right:
                 wrong.append(f"{path.name}: step {step} for {right} ({score:.2f}): {utterance.text}")
     return {
-        "sessions": len(truth), "speech_s": round(speech, 1), "cpu_s": round(time.process_time() - begun, 1),
-        "word_error_rate": round(asr[0] / asr[1], 4), "words": asr[1],
-        "thought_error_rate": round(thoughts[0] / thoughts[1], 4), "thought_words": thoughts[1],
-        "aligned_right": round(aligned[0] / aligned[1], 4), "utterances": aligned[1],
+        "sessions": len(truth),
+        "speech_s": round(speech, 1),
+        "cpu_s": round(time.process_time() - begun, 1),
+        "word_error_rate": round(asr[0] / asr[1], 4),
+        "words": asr[1],
+        "thought_error_rate": round(thoughts[0] / thoughts[1], 4),
+        "thought_words": thoughts[1],
+        "aligned_right": round(aligned[0] / aligned[1], 4),
+        "utterances": aligned[1],
         "offset_error_median_s": round(sorted(offsets)[len(offsets) // 2], 3),
         "offset_error_max_s": round(max(offsets), 3),
         "wrong": wrong,
-    }  # fmt: skip
+    }
 
 
 def _count(into: list[int], reference: str, said: str) -> None:

@@ -69,7 +69,9 @@ def speak(text: str, voice: str, pace: float) -> np.ndarray:
     """`text` as float32 mono at `audio.RATE`. Raises BadInput where flite is not installed."""
     flite = shutil.which("flite")
     if flite is None:
-        raise BadInput("flite is not installed", where="flywheel.recording.synthetic.make_sessions", fix="apt install flite")
+        raise BadInput(
+            "flite is not installed", where="flywheel.recording.synthetic.make_sessions", fix="apt install flite"
+        )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "speech.wav"
         # The text goes in by a file: on the command line, text without a blank would be read as a file's name.

@@ -22,9 +22,17 @@ COUNTS = ((1, 2), (2, 4), (4, 6), (6, 10))  # things on a screen of each level
 
 # (level, count, rng, coordinates) -> what is drawn
 KINDS: dict[str, Callable[[int, int, random.Random, int], Drawn]] = {
-    "shapes": shapes, "blocks": blocks, "buttons": buttons, "rows": rows, "form": form, "outlines": outlines,
-    "numbers": numbers, "texts": texts, "mixed": mixed, "sheet": sheet,
-}  # fmt: skip
+    "shapes": shapes,
+    "blocks": blocks,
+    "buttons": buttons,
+    "rows": rows,
+    "form": form,
+    "outlines": outlines,
+    "numbers": numbers,
+    "texts": texts,
+    "mixed": mixed,
+    "sheet": sheet,
+}
 
 
 def draw(kind: str, level: int, rng: random.Random, coordinates: int, count: int | None = None) -> Scene:

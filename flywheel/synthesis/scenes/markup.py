@@ -15,11 +15,16 @@ from flywheel.synthesis.scenes.scene import SIDE, Box, Text
 FONT = 15  # size of a page's text, in pixels
 EDGE = 4  # of a scene, where nothing is scattered
 PATHS = {
-    "square": "M2 2h20v20H2z", "circle": "M12 2a10 10 0 1 0 .01 0z", "triangle": "M12 2l11 20H1z",
-    "diamond": "M12 1l10 11-10 11L2 12z", "cross": "M9 2h6v7h7v6h-7v7H9v-7H2V9h7z",
-    "ring": "M12 2a10 10 0 1 0 .01 0zM12 7a5 5 0 1 1-.01 0z", "hexagon": "M7 3h10l5 9-5 9H7l-5-9z",
-    "bar": "M1 8h22v8H1z", "arrow": "M2 9h10V3l10 9-10 9v-6H2z",
-}  # fmt: skip
+    "square": "M2 2h20v20H2z",
+    "circle": "M12 2a10 10 0 1 0 .01 0z",
+    "triangle": "M12 2l11 20H1z",
+    "diamond": "M12 1l10 11-10 11L2 12z",
+    "cross": "M9 2h6v7h7v6h-7v7H9v-7H2V9h7z",
+    "ring": "M12 2a10 10 0 1 0 .01 0zM12 7a5 5 0 1 1-.01 0z",
+    "hexagon": "M7 3h10l5 9-5 9H7l-5-9z",
+    "bar": "M1 8h22v8H1z",
+    "arrow": "M2 9h10V3l10 9-10 9v-6H2z",
+}
 
 
 @cache

@@ -28,9 +28,11 @@ class Box:
 
     def overlaps(self, other: Box, gap: float = 4) -> bool:
         return (
-            self.x < other.x + other.w + gap and other.x < self.x + self.w + gap
-            and self.y < other.y + other.h + gap and other.y < self.y + self.h + gap
-        )  # fmt: skip
+            self.x < other.x + other.w + gap
+            and other.x < self.x + self.w + gap
+            and self.y < other.y + other.h + gap
+            and other.y < self.y + self.h + gap
+        )
 
 
 @dataclass(frozen=True)

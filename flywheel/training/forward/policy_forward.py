@@ -58,7 +58,9 @@ class PolicyForward(nn.Module):
         device = next(self.policy.parameters()).device
         if settings.pack_tokens and items and items[0].sequence is not None:
             even = -(-sum(len(item.sequence) for item in items) // processes)
-            return [pack.to(device) for pack in packs([item.sequence for item in items], min(settings.pack_tokens, even))]
+            return [
+                pack.to(device) for pack in packs([item.sequence for item in items], min(settings.pack_tokens, even))
+            ]
         size = min(settings.micro_batch, -(-len(items) // processes))
         found = []
         for rows in by_length([len(item.context) + len(item.response) for item in items], size):

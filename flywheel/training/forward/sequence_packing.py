@@ -153,11 +153,13 @@ def _pack(lines: Sequence[Line], part: Sequence[tuple[int, int]]) -> Pack:
         tuple(row for row, _ in part),
         torch.from_numpy(np.concatenate(ids))[None],
         torch.from_numpy(np.concatenate(positions, axis=1))[:, None],
-        tuple(found), tuple(shown), plan(paths, [common for _, common in part], count),
+        tuple(found),
+        tuple(shown),
+        plan(paths, [common for _, common in part], count),
         torch.from_numpy(np.concatenate(predicting)),
         torch.from_numpy(np.concatenate([member.response for member in members])),
         sum(len(member) for member in members),
-    )  # fmt: skip
+    )
 
 
 def packed_hidden(trunk: torch.nn.Module, pack: Pack) -> Tensor:
@@ -170,10 +172,13 @@ def packed_hidden(trunk: torch.nn.Module, pack: Pack) -> Tensor:
     if pack.shown:
         images["mm_encoder_outputs"] = {"image": _images(trunk, pack)}
     hidden = trunk(
-        input_ids=pack.ids, position_ids=pack.positions, plan=pack.plan, use_cache=False,
+        input_ids=pack.ids,
+        position_ids=pack.positions,
+        plan=pack.plan,
+        use_cache=False,
         attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),  # made already: the plan stands for it
         **images,
-    ).last_hidden_state  # fmt: skip
+    ).last_hidden_state
     return hidden[0].index_select(0, pack.predicting)
 
 

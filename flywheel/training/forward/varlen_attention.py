@@ -102,9 +102,17 @@ def install(model: PreTrainedModel) -> bool:
 
 
 def attend(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    *, plan: Plan | None = None, screens: int = 0, scaling: float | None = None, **kwargs,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    plan: Plan | None = None,
+    screens: int = 0,
+    scaling: float | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
     """[1, heads, tokens, width] each -> [1, tokens, heads, width].
 
     plan: of a pack, for the language model's layers. screens: how many of one size lie behind one another, for the

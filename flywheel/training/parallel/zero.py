@@ -90,8 +90,9 @@ class ZeroEngine:
         if (state.get("stage"), state.get("size")) != (self.stage, self.size):
             raise TrainingError(
                 f"the saved optimiser is of ZeRO {state.get('stage')} and {state.get('size')} processes",
-                where="the saved state", fix=f"go on with the same, not with ZeRO {self.stage} and {self.size}",
-            )  # fmt: skip
+                where="the saved state",
+                fix=f"go on with the same, not with ZeRO {self.stage} and {self.size}",
+            )
         with tempfile.TemporaryDirectory() as folder:
             for name, content in state["files"].items():
                 path = Path(folder) / name
@@ -109,9 +110,10 @@ def _library() -> Any:
         import deepspeed
     except ImportError:
         raise TrainingError(
-            "deepspeed is not installed", where="engine",
+            "deepspeed is not installed",
+            where="engine",
             fix="pip install 'flywheel[deepspeed]' (DS_BUILD_OPS=0), or set engine to torch",
-        ) from None  # fmt: skip
+        ) from None
     return deepspeed
 
 
@@ -125,8 +127,12 @@ def _meet(deepspeed: Any) -> None:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         os.environ |= {
-            "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        }  # fmt: skip
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
 

@@ -59,9 +59,14 @@ def screen_lengths(patches: int) -> torch.Tensor:
 
 
 def _attend(
-    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    attention_mask: torch.Tensor | None, scaling: float, **kwargs,
-) -> tuple[torch.Tensor, None]:  # fmt: skip
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    **kwargs,
+) -> tuple[torch.Tensor, None]:
     """[batch, heads, length, width] each -> [batch, length, heads, width]. attention_mask: bool, or none."""
     assert _listener is not None
     if not hasattr(module, "layer_idx"):  # the vision tower: all screens in one row

@@ -127,9 +127,12 @@ class Packer:
             "image_grid_thw": torch.tensor([[1, self._grid, self._grid]] * batch),
         }
         return Packed(
-            inputs, torch.from_numpy(labels), torch.from_numpy(segment).clamp_min(-1), torch.from_numpy(read),
+            inputs,
+            torch.from_numpy(labels),
+            torch.from_numpy(segment).clamp_min(-1),
+            torch.from_numpy(read),
             self._looks(rows),
-        )  # fmt: skip
+        )
 
     def _looks(self, rows: Sequence[_Row]) -> Looks:
         looks = [(number, at, cells) for number, row in enumerate(rows) for at, cells in row.looks]

@@ -95,9 +95,8 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
     size = recipe.optimizer.processes
     if SEEING_BATCH % size:
         raise BadInput(
-            f"{size} processes do not share {SEEING_BATCH} screens evenly", where="pretraining",
-            fix="take 1, 2, 4 or 8",
-        )  # fmt: skip
+            f"{size} processes do not share {SEEING_BATCH} screens evenly", where="pretraining", fix="take 1, 2, 4 or 8"
+        )
     if recipe.start:
         checkpoint.check(recipe.start)
     with of_place(recipe.out):
@@ -148,9 +147,10 @@ class _Training(TrainState):
         saved = recipe.out / "state.pt"
         if self.load(saved, _KEY) is None and saved.exists():
             raise BadInput(
-                "the state is of an earlier version", where=saved,
+                "the state is of an earlier version",
+                where=saved,
                 fix="move it away to begin anew, from its last checkpoint with --start",
-            )  # fmt: skip
+            )
         self.collator = QuestionCollator(self.encoder, SCREEN)
         attention.install(self.model)
         self.model.train()
@@ -193,9 +193,11 @@ class _Training(TrainState):
         things = [scene.shown for scene in drawn]
         texts = [scene.texts for scene in drawn]
         shown = Shown(
-            name_cells(self.encoder, things, SCREEN, CELLS), place_cells(things, SCREEN, CELLS),
-            spell_patches(texts, SCREEN, 2 * CELLS, 2), read_cells(texts, SCREEN, CELLS),
-        )  # fmt: skip
+            name_cells(self.encoder, things, SCREEN, CELLS),
+            place_cells(things, SCREEN, CELLS),
+            spell_patches(texts, SCREEN, 2 * CELLS, 2),
+            read_cells(texts, SCREEN, CELLS),
+        )
         lost: Losses | None = None
 
         def loss_of(batch: QuestionBatch) -> tuple[Tensor, list[float]]:
@@ -288,12 +290,16 @@ class _Report:
         """scenes_s, questions_s: of this process."""
         now = time.monotonic()
         means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
-        self._line({
-            "step": step, **dict(zip(("answers", *WEIGHTS, "right"), means, strict=True)),
-            "scenes_s": round(self._seen / (now - self._last), 1),
-            "questions_s": round(self._asked / (now - self._last), 1), "seconds": round(now - self._began),
-            "success": {kind: round(value, 2) for kind, value in success.items()},
-        })  # fmt: skip
+        self._line(
+            {
+                "step": step,
+                **dict(zip(("answers", *WEIGHTS, "right"), means, strict=True)),
+                "scenes_s": round(self._seen / (now - self._last), 1),
+                "questions_s": round(self._asked / (now - self._last), 1),
+                "seconds": round(now - self._began),
+                "success": {kind: round(value, 2) for kind, value in success.items()},
+            }
+        )
         self._clear()
 
     def evaluation(self, step: int, result: dict[str, Any]) -> None:

@@ -126,8 +126,9 @@ class Curriculum:
             raise TrainingError(
                 f"the outcome of a group cannot be used: {len(scores)} scores {list(scores)[:8]}, "
                 f"{len(successes)} verdicts",
-                where=f"curriculum, task {task_id}", fix="a verifier gives each episode one finite score",
-            )  # fmt: skip
+                where=f"curriculum, task {task_id}",
+                fix="a verifier gives each episode one finite score",
+            )
         if not scores:
             return
         won, n = float(sum(successes)), float(len(successes))
@@ -164,10 +165,20 @@ class Curriculum:
             mark = "level not reached" if task.level > self._open[task.world] else self._mark(name)
             why = _REASONS.get(mark, "") if chance < even else ""
             rows.append(
-                {"task_id": name, "domain": task.domain, "world": task.world, "template": task.template,
-                 "level": task.level, "groups": self._drawn[name], "successes": own.successes,
-                 "episodes": own.episodes, "chance": chance, "relative": chance / even, "reason": why}
-            )  # fmt: skip
+                {
+                    "task_id": name,
+                    "domain": task.domain,
+                    "world": task.world,
+                    "template": task.template,
+                    "level": task.level,
+                    "groups": self._drawn[name],
+                    "successes": own.successes,
+                    "episodes": own.episodes,
+                    "chance": chance,
+                    "relative": chance / even,
+                    "reason": why,
+                }
+            )
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,10 +186,12 @@ class Curriculum:
         return {
             "own": {name: [count.successes, count.episodes] for name, count in self._own.items()},
             "kinds": [[*kind, count.successes, count.episodes] for kind, count in self._kinds.items()],
-            "open": dict(self._open), "drawn": dict(self._drawn), "credit": dict(self._credit),
+            "open": dict(self._open),
+            "drawn": dict(self._drawn),
+            "credit": dict(self._credit),
             "kind_credit": [[*kind, credit] for kind, credit in self._kind_credit.items()],
             "mixed": [self._mixed.successes, self._mixed.episodes],
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Back to a state. Raises TrainingError where it is one of other tasks."""

@@ -102,9 +102,14 @@ def _experience(
 ) -> Experience:
     summarizer = open_summarizer(settings)
     samples = agent_samples(
-        [episode.trajectory], episode.steps, episode.images, encoder, settings.policy, parse_errors=True,
+        [episode.trajectory],
+        episode.steps,
+        episode.images,
+        encoder,
+        settings.policy,
+        parse_errors=True,
         summarizer=summarizer,
-    )  # fmt: skip
+    )
     # Encoded now: passes over them, and processes that read them, are several.
     samples = [replace(sample, prompt=sample.context) for sample in samples]
     # A goal that was reached is an end, also where the limit came in the same step.
@@ -112,9 +117,14 @@ def _experience(
     beyond = None
     if cut_off and settings.rl.bootstrap and find(settings.rl.algorithm).needs_value:  # else there is no V to end in
         context = step_context(
-            task.instruction, episode.steps, episode.images, episode.last_screen, settings.policy,
-            count=encoder.count, summarizer=summarizer,
-        )  # fmt: skip
+            task.instruction,
+            episode.steps,
+            episode.images,
+            episode.last_screen,
+            settings.policy,
+            count=encoder.count,
+            summarizer=summarizer,
+        )
         beyond = encoder.encode(context)
     rewards = shape(
         # What follows a cut-off trajectory, its outcome with it, is in the bootstrap (`gae.estimate`).
@@ -127,7 +137,7 @@ def _experience(
     thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in episode.steps)
     return Experience(
         episode.id, tuple(samples), rewards, outcome.score, outcome.success, beyond, task.task_id, thoughts
-    )  # fmt: skip
+    )
 
 
 def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple[list[StepSample], float]:
@@ -151,12 +161,15 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
     ends = {number: float(_values(learner, hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}
     rewarded = [
         Rewarded(
-            experience.task_id, experience.rewards, tuple(len(item.response) for item in some),
+            experience.task_id,
+            experience.rewards,
+            tuple(len(item.response) for item in some),
             tuple(_values(learner, hidden) for hidden, _, _ in states_of) if valued else (),
-            bootstrap=ends.get(number, 0.0), outcome=experience.score if number in ends else 0.0,
+            bootstrap=ends.get(number, 0.0),
+            outcome=experience.score if number in ends else 0.0,
         )
         for number, (experience, some, states_of) in enumerate(zip(batch, items, mine, strict=True))
-    ]  # fmt: skip
+    ]
     estimates = learner.algorithm.advantages(rewarded, rl)
     result = []
     for experience, some, states_of, one, got in zip(batch, items, mine, rewarded, estimates, strict=True):
@@ -165,11 +178,20 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
             old, apart = _as_sampled(sample, *logs, fresh, rl)
             result.append(
                 StepSample(
-                    sample, experience.task_id, got.advantages[row], got.returns[row] if valued else None,
-                    one.values[row] if valued else None, old, old if fresh else logs[0], apart, fresh, hidden,
-                    experience.success, item,
+                    sample,
+                    experience.task_id,
+                    got.advantages[row],
+                    got.returns[row] if valued else None,
+                    one.values[row] if valued else None,
+                    old,
+                    old if fresh else logs[0],
+                    apart,
+                    fresh,
+                    hidden,
+                    experience.success,
+                    item,
                 )
-            )  # fmt: skip
+            )
     return result, float(np.mean([got.horizon for got in estimates]))
 
 

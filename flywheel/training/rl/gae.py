@@ -129,8 +129,15 @@ def estimate_turns(
     spread = np.zeros(len(whole))
     spread[ends - 1] = rewards
     got = estimate(
-        spread, whole, np.ones(len(whole), dtype=bool), gamma=gamma, lambda_critic=lambda_critic, alpha=alpha,
-        lambda_policy=lambda_policy, bootstrap=bootstrap, outcome=outcome,
-    )  # fmt: skip
+        spread,
+        whole,
+        np.ones(len(whole), dtype=bool),
+        gamma=gamma,
+        lambda_critic=lambda_critic,
+        alpha=alpha,
+        lambda_policy=lambda_policy,
+        bootstrap=bootstrap,
+        outcome=outcome,
+    )
     cut = (tuple(np.split(part, ends[:-1])) for part in (got.advantages, got.returns))
     return TurnEstimates(*cut, got.horizon)

@@ -70,9 +70,17 @@ def clipped_loss(part: TokenBatch, rl: Rl) -> tuple[Tensor, PolicyTerms]:
     """`policy_loss`, and `positive_nll` in the measure of rl.positive_nll."""
     every = torch.ones_like(part.logprobs, dtype=torch.bool)
     loss, terms = policy_loss(
-        part.logprobs, part.old_logprobs, part.advantages, every, eps_low=rl.eps_low, eps_high=rl.eps_high,
-        tokens=part.tokens, dual_clip=rl.dual_clip, proximal=part.proximal, entropy=part.entropy,
-    )  # fmt: skip
+        part.logprobs,
+        part.old_logprobs,
+        part.advantages,
+        every,
+        eps_low=rl.eps_low,
+        eps_high=rl.eps_high,
+        tokens=part.tokens,
+        dual_clip=rl.dual_clip,
+        proximal=part.proximal,
+        entropy=part.entropy,
+    )
     if rl.positive_nll:
         loss = loss + rl.positive_nll * positive_nll(
             part.logprobs, every, part.successful, tokens=part.successful_tokens

@@ -5,22 +5,22 @@ One step, in order, each line with the file to read:
  1. tasks are drawn by what is still to be learnt of them       curriculum.py
  2. their episodes stream in, until a batch is whole            rollout/stream.py, rollout/rollout_log.py
  3. an outcome becomes rewards, step by step                    reward/shaping.py, experience.py (experiences)
- 4. every process of the trainer gets the batch                 crew.py, trainer.py
- 5. the policy is read: log-probabilities, hidden states        reading.py, packs.py, varlen.py
+ 4. every process of the trainer gets the batch                 parallel/workers.py, trainer.py
+ 5. the policy is read: log-probabilities, hidden states        forward/policy_forward.py
  6. V is read from the hidden states                            value.py
  7. whole trajectories get advantages and V's targets           algorithms/ppo.py, gae.py; algorithms/grpo.py, group.py
  8. and are cut into turns, the samples, held against theirs    experience.py (turns), update.py (_agreement)
  9. minibatches of turns get the algorithm's loss               update.py, algorithms/, ppo.py
-10. gradients are added up, cut, and move the policy, then V    engine.py (gradient_step), zero.py
-11. all of it goes to disk, so that a kill costs one step       state.py, learner.py
+10. gradients are added up, cut, and move the policy, then V    parallel/engine.py (gradient_step), zero.py
+11. all of it goes to disk, so that a kill costs one step       training/state.py, learner.py
 12. the new weights are published, and the pool goes on         _Run._step below
 
 Rollouts stream (`rollout.stream`): while a batch is trained on, in a thread of its own, the event loop goes on acting,
 within rl.max_staleness. At 0 it waits, and the run is the synchronous one.
 
-Every step ends in a state on disk that holds all of the trainer, and the pool keeps its own (`rollout/rollout_log.py`), so a
-killed run goes on at the same step with the same batch. Tasks, samples and minibatches are functions of the seed and
-of what was drawn before, and episodes are put in order before anything is computed from them.
+Every step ends in a state on disk that holds all of the trainer, and the pool keeps its own (`rollout/rollout_log.py`),
+so a killed run goes on at the same step with the same batch. Tasks, samples and minibatches are functions of the seed
+and of what was drawn before, and episodes are put in order before anything is computed from them.
 """
 
 from __future__ import annotations
@@ -138,9 +138,10 @@ def _check(settings: Settings) -> None:
     if settings.policy.backend == "openai" and rl.temperature != 1 and rl.max_staleness:
         raise BadInput(
             f"a server tells log-probabilities at temperature 1 alone, and rl.temperature is {rl.temperature:g}: for "
-            "what older weights sampled there is no ratio", where="rl.max_staleness",
+            "what older weights sampled there is no ratio",
+            where="rl.max_staleness",
             fix="set rl.temperature to 1 or rl.max_staleness to 0",
-        )  # fmt: skip
+        )
 
 
 def threads(settings: Settings, every: int) -> int:
@@ -288,9 +289,13 @@ class _Run:
     def _plan(self) -> RolloutPlan:
         rl = self.rl
         return RolloutPlan(
-            rl.samples, rl.tasks_per_step * rl.samples, rl.steps, rl.max_staleness, self._seed("train"),
+            rl.samples,
+            rl.tasks_per_step * rl.samples,
+            rl.steps,
+            rl.max_staleness,
+            self._seed("train"),
             self.algorithm.whole_groups,
-        )  # fmt: skip
+        )
 
     def _rollout_log(self, name: str, source: Curriculum | Shuffled, plan: RolloutPlan, version: int) -> RolloutLog:
         return RolloutLog(self.folder / name, self.key, source, self.by_id, plan, version)
@@ -299,9 +304,17 @@ class _Run:
         # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
         slow = not self.panel.needs(self.domain) <= {"final_state"}
         return Pool(
-            rollout_log, policy, sandbox, grade=self._grade, slow=slow, iteration=self.iteration, settings=self.settings,
-            temperature=self.rl.temperature, where=f"rl {self.domain}", on_episode=self.on_episode,
-        )  # fmt: skip
+            rollout_log,
+            policy,
+            sandbox,
+            grade=self._grade,
+            slow=slow,
+            iteration=self.iteration,
+            settings=self.settings,
+            temperature=self.rl.temperature,
+            where=f"rl {self.domain}",
+            on_episode=self.on_episode,
+        )
 
     def _grade(self, task: Task, episode: Episode) -> tuple[float, bool]:
         result = judge(task, episode, self.panel).result
@@ -325,9 +338,12 @@ class _Run:
 
     def _save(self) -> None:
         about = {
-            "key": self.key, "done": self.done, "metrics": self.metrics, "trajectories": self.trajectories,
+            "key": self.key,
+            "done": self.done,
+            "metrics": self.metrics,
+            "trajectories": self.trajectories,
             "weights": self.weights,
-        }  # fmt: skip
+        }
         self.workers.call("save", self._path, about)
 
     def _load(self) -> None:

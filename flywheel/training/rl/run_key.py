@@ -17,13 +17,35 @@ _FORMAT = 4  # of the state on disk: that of another one is not taken up
 _FREE = {
     "rl": {"batch_timeout_s", "threads", "processes", "device"},
     "policy": {
-        "backend", "endpoint", "model", "key_variable", "device", "batch", "queue", "cache_mb", "timeout_s", "retries",
+        "backend",
+        "endpoint",
+        "model",
+        "key_variable",
+        "device",
+        "batch",
+        "queue",
+        "cache_mb",
+        "timeout_s",
+        "retries",
     },
     "sandbox": {
-        "browsers", "pages", "pages_min", "timeout_s", "wait_s", "lease_s", "silent_s", "idle_s", "recycle_after",
-        "browser_mb", "page_mb", "executable", "record", "record_folder", "record_mb",
+        "browsers",
+        "pages",
+        "pages_min",
+        "timeout_s",
+        "wait_s",
+        "lease_s",
+        "silent_s",
+        "idle_s",
+        "recycle_after",
+        "browser_mb",
+        "page_mb",
+        "executable",
+        "record",
+        "record_folder",
+        "record_mb",
     },
-}  # fmt: skip
+}
 
 
 def run_key(

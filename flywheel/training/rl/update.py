@@ -45,10 +45,15 @@ def ppo_update(learner: Learner, turns: Sequence[StepSample], rl: Rl, seed: int)
         total, norms = total + terms, [*norms, norm]
     means = total.means()
     figures |= {
-        "policy_loss": means["loss"], "kl": means["kl"], "entropy": means["entropy"], "clip_fraction": means["clipped"],
+        "policy_loss": means["loss"],
+        "kl": means["kl"],
+        "entropy": means["entropy"],
+        "clip_fraction": means["clipped"],
         "truncated_fraction": means["truncated"],
-        "grad_norm": float(np.mean(norms)), "learning_rate": rate, "tokens": float(len(_all(turns, "advantages"))),
-    }  # fmt: skip
+        "grad_norm": float(np.mean(norms)),
+        "learning_rate": rate,
+        "tokens": float(len(_all(turns, "advantages"))),
+    }
     if learner.value is not None:
         names = [str(number) for number in range(len(turns))]
         parts = _minibatches(names, rl.critic_epochs, rl.minibatch, "turn", rng)
@@ -62,7 +67,9 @@ def ppo_update(learner: Learner, turns: Sequence[StepSample], rl: Rl, seed: int)
 def _agreement(turns: Sequence[StepSample], rl: Rl) -> dict[str, float]:
     """How far the recomputed log-probabilities are from the sampled ones, of fresh and of stale tokens."""
     fresh, stale = ([turn for turn in turns if turn.on_policy is kind] for kind in (True, False))
-    found = {"stale_fraction": sum(len(turn.logprob_diff) for turn in stale) / sum(len(turn.logprob_diff) for turn in turns)}
+    found = {
+        "stale_fraction": sum(len(turn.logprob_diff) for turn in stale) / sum(len(turn.logprob_diff) for turn in turns)
+    }
     for name, some, limit, fix in (
         ("mismatch", fresh, rl.max_mismatch, "rollout and training must use the same prompts and weights"),
         ("drift", stale, rl.max_drift, "lower rl.max_staleness or the learning rate"),
@@ -74,8 +81,9 @@ def _agreement(turns: Sequence[StepSample], rl: Rl) -> dict[str, float]:
                 raise TrainingError(
                     f"recomputed log-probabilities differ from the sampled ones by {found[name]:.4f} on average, "
                     f"most in trajectory {worst.trajectory_id}, step {worst.step}",
-                    where=f"rl.max_{name}", fix=fix,
-                )  # fmt: skip
+                    where=f"rl.max_{name}",
+                    fix=fix,
+                )
     return found
 
 
@@ -108,9 +116,15 @@ def _policy_step(learner: Learner, turns: Sequence[StepSample], rl: Rl, rate: fl
         )
         success = np.repeat([turn.success for turn in some], [len(turn.advantages) for turn in some])
         batch = TokenBatch(
-            logprobs, old, proximal, advantages, entropy, torch.from_numpy(success).to(logprobs.device), tokens,
+            logprobs,
+            old,
+            proximal,
+            advantages,
+            entropy,
+            torch.from_numpy(success).to(logprobs.device),
+            tokens,
             successful_tokens,
-        )  # fmt: skip
+        )
         loss, terms = learner.algorithm.loss(batch, rl)
         return loss, astuple(terms)
 

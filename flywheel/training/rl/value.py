@@ -21,9 +21,7 @@ class ValueModel(nn.Module):
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
         width = policy.get_output_embeddings().in_features
-        self.head = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1)
-        )  # fmt: skip
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
         nn.init.zeros_(self.head[-1].weight)
         nn.init.zeros_(self.head[-1].bias)
 

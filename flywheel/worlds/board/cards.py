@@ -27,10 +27,16 @@ def card(visit: Visit, key: str) -> Page | None:
     records = visit.records
     said = {name: comment for name, comment in records["comments"].items() if comment["card"] == key}
     return Page.of(
-        "card.html", heading=one["title"], key=key, card=one, project=records["projects"][one["project"]],
-        sprint=records["sprints"].get(one["sprint"]), comments=said, columns=_columns(visit, one["project"]),
+        "card.html",
+        heading=one["title"],
+        key=key,
+        card=one,
+        project=records["projects"][one["project"]],
+        sprint=records["sprints"].get(one["sprint"]),
+        comments=said,
+        columns=_columns(visit, one["project"]),
         ask=visit.query.get("ask"),
-    )  # fmt: skip
+    )
 
 
 @site.page("card/<key>/edit")
@@ -51,11 +57,17 @@ def _form(visit: Visit, heading: str, card: data.Card, target: str) -> Page:
     project = card["project"]
     sprints = [(key, one["name"]) for key, one in visit.records["sprints"].items() if _may_join(visit, key, card)]
     return Page.of(
-        "edit.html", heading=heading, card=card, target=target, project=visit.records["projects"][project],
-        columns=_columns(visit, project), people=people(visit, ("", visit.t("Nobody"))),
-        priorities=[(one, visit.t(one)) for one in PRIORITIES], points=[(str(one), str(one)) for one in POINTS],
+        "edit.html",
+        heading=heading,
+        card=card,
+        target=target,
+        project=visit.records["projects"][project],
+        columns=_columns(visit, project),
+        people=people(visit, ("", visit.t("Nobody"))),
+        priorities=[(one, visit.t(one)) for one in PRIORITIES],
+        points=[(str(one), str(one)) for one in POINTS],
         sprints=[("", visit.t("None (backlog)")), *sprints],
-    )  # fmt: skip
+    )
 
 
 def _may_join(visit: Visit, key: str, card: data.Card) -> bool:
@@ -70,12 +82,15 @@ def _read(visit: Visit, card: data.Card) -> dict[str, Any]:
     records = visit.records
     sprints = [key for key in records["sprints"] if _may_join(visit, key, card)]
     values = visit.read(
-        Field("title", longest=120), Field("text", required=False, longest=2000),
+        Field("title", longest=120),
+        Field("text", required=False, longest=2000),
         Field("column", check=one_of(records["projects"][card["project"]]["columns"])),
         Field("assignee", required=False, check=one_of(records["members"])),
-        Field("priority", check=one_of(PRIORITIES)), Field("due", required=False, check=day),
-        Field("points", check=one_of(map(str, POINTS))), Field("sprint", required=False, check=one_of(sprints)),
-    )  # fmt: skip
+        Field("priority", check=one_of(PRIORITIES)),
+        Field("due", required=False, check=day),
+        Field("points", check=one_of(map(str, POINTS))),
+        Field("sprint", required=False, check=one_of(sprints)),
+    )
     labels = [label for label in LABELS if f"label_{label}" in visit.form]
     return {**values, "points": int(values["points"]), "labels": labels}
 

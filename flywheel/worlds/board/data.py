@@ -23,46 +23,147 @@ COLUMNS = (
 )
 FRESH = ("To do", "In progress", "Done")  # columns of a new project
 _PROJECTS = {
-    "Website": ("WEB", "The new public site"), "Mobile app": ("APP", "Phones and tablets"),
-    "Billing": ("BIL", "Invoices and payments"), "Online store": ("STO", "Catalog, cart and checkout"),
-    "Help center": ("HLP", "Answers for customers"), "Newsletter": ("NWS", "Letters to our readers"),
-    "Data platform": ("DAT", "Numbers for every team"), "Partner portal": ("PAR", "Where partners sign in"),
-}  # fmt: skip
+    "Website": ("WEB", "The new public site"),
+    "Mobile app": ("APP", "Phones and tablets"),
+    "Billing": ("BIL", "Invoices and payments"),
+    "Online store": ("STO", "Catalog, cart and checkout"),
+    "Help center": ("HLP", "Answers for customers"),
+    "Newsletter": ("NWS", "Letters to our readers"),
+    "Data platform": ("DAT", "Numbers for every team"),
+    "Partner portal": ("PAR", "Where partners sign in"),
+}
 NAMES = (
-    "Anna Hill", "Ben Wood", "Clara Stone", "David Lake", "Emma Field", "Frank Marsh", "Grace Ford", "Henry Park",
-    "Iris West", "Jack Moore", "Kate Brook", "Leo Reed",
-)  # fmt: skip
+    "Anna Hill",
+    "Ben Wood",
+    "Clara Stone",
+    "David Lake",
+    "Emma Field",
+    "Frank Marsh",
+    "Grace Ford",
+    "Henry Park",
+    "Iris West",
+    "Jack Moore",
+    "Kate Brook",
+    "Leo Reed",
+)
 _COLOURS = ("#b23c17", "#1f6f3f", "#1e5fd0", "#7a3fb0", "#a3266b", "#0b7285", "#8a5a00")
 _VERBS = ("Fix", "Test", "Redesign", "Simplify", "Document", "Review", "Translate", "Rebuild", "Improve", "Check")
 _THINGS = (
-    "login page", "search box", "price list", "export to PDF", "invoice template", "welcome message", "dark theme",
-    "error messages", "sign-up form", "image upload", "contact form", "start screen", "cookie banner", "payment form",
-    "order history", "password reset", "user profile", "file preview", "address book", "weekly summary", "news feed",
-    "photo gallery", "map view", "date picker", "settings page", "product page", "footer links", "side menu",
-    "print layout", "backup job", "import from CSV", "email filters", "refund rules", "tax rates", "gift cards",
-    "video player", "comment section", "rating stars", "wish list", "delivery times", "return labels", "chat window",
-    "calendar sync", "meeting notes", "access rights", "audit log", "daily report", "sales chart", "test server",
-    "color palette", "icon set", "keyboard shortcuts", "offline mode", "push messages", "home screen widget",
-    "language switch", "currency switch", "coupon codes", "stock alerts", "survey", "landing page", "privacy notice",
-    "terms of use", "job listings", "press kit", "team page", "opening hours", "store finder", "size guide",
-    "contract form", "partner list", "loading time",
-)  # fmt: skip
+    "login page",
+    "search box",
+    "price list",
+    "export to PDF",
+    "invoice template",
+    "welcome message",
+    "dark theme",
+    "error messages",
+    "sign-up form",
+    "image upload",
+    "contact form",
+    "start screen",
+    "cookie banner",
+    "payment form",
+    "order history",
+    "password reset",
+    "user profile",
+    "file preview",
+    "address book",
+    "weekly summary",
+    "news feed",
+    "photo gallery",
+    "map view",
+    "date picker",
+    "settings page",
+    "product page",
+    "footer links",
+    "side menu",
+    "print layout",
+    "backup job",
+    "import from CSV",
+    "email filters",
+    "refund rules",
+    "tax rates",
+    "gift cards",
+    "video player",
+    "comment section",
+    "rating stars",
+    "wish list",
+    "delivery times",
+    "return labels",
+    "chat window",
+    "calendar sync",
+    "meeting notes",
+    "access rights",
+    "audit log",
+    "daily report",
+    "sales chart",
+    "test server",
+    "color palette",
+    "icon set",
+    "keyboard shortcuts",
+    "offline mode",
+    "push messages",
+    "home screen widget",
+    "language switch",
+    "currency switch",
+    "coupon codes",
+    "stock alerts",
+    "survey",
+    "landing page",
+    "privacy notice",
+    "terms of use",
+    "job listings",
+    "press kit",
+    "team page",
+    "opening hours",
+    "store finder",
+    "size guide",
+    "contract form",
+    "partner list",
+    "loading time",
+)
 _TEXTS = (
-    "Several customers have asked for it.", "It is slow on older phones.", "The text does not fit on small screens.",
-    "We agreed on this in the last meeting.", "The old version stays until the new one is approved.",
-    "See the notes of the design team.", "It has to work without a mouse.", "Marketing needs it before the fair.",
-    "The numbers do not match those of last month.", "Keep it simple, we can add more later.",
-)  # fmt: skip
+    "Several customers have asked for it.",
+    "It is slow on older phones.",
+    "The text does not fit on small screens.",
+    "We agreed on this in the last meeting.",
+    "The old version stays until the new one is approved.",
+    "See the notes of the design team.",
+    "It has to work without a mouse.",
+    "Marketing needs it before the fair.",
+    "The numbers do not match those of last month.",
+    "Keep it simple, we can add more later.",
+)
 STEPS = (
-    "Talk to support", "Write tests", "Collect examples", "Draft the text", "Ask for a review", "Update the guide",
-    "Check it on a phone", "Measure the speed", "Tell the team", "Take screenshots", "Agree on a date",
-    "Remove old code", "Ask three users", "Make a sketch", "Check the numbers", "Plan the release",
-)  # fmt: skip
+    "Talk to support",
+    "Write tests",
+    "Collect examples",
+    "Draft the text",
+    "Ask for a review",
+    "Update the guide",
+    "Check it on a phone",
+    "Measure the speed",
+    "Tell the team",
+    "Take screenshots",
+    "Agree on a date",
+    "Remove old code",
+    "Ask three users",
+    "Make a sketch",
+    "Check the numbers",
+    "Plan the release",
+)
 SAID = (
-    "I will look at it tomorrow.", "This is blocked for now.", "Looks good to me.", "The customer called again.",
-    "Can we talk about this on Monday?", "It works on my machine.", "I have sent the files.",
-    "Please wait for the design.", "Half of it is done.", "Who can help me here?",
-)  # fmt: skip
+    "I will look at it tomorrow.",
+    "This is blocked for now.",
+    "Looks good to me.",
+    "The customer called again.",
+    "Can we talk about this on Monday?",
+    "It works on my machine.",
+    "I have sent the files.",
+    "Please wait for the design.",
+    "Half of it is done.",
+    "Who can help me here?",
+)
 
 
 def make_records(rng: random.Random, language: str) -> Records:
@@ -71,21 +172,35 @@ def make_records(rng: random.Random, language: str) -> Records:
     colours = rng.sample(_COLOURS, 5)
     members = {
         f"m{n + 1}": {
-            "name": name, "email": _mail(name), "role": "Owner" if n == 0 else rng.choice(ROLES[1:]),
+            "name": name,
+            "email": _mail(name),
+            "role": "Owner" if n == 0 else rng.choice(ROLES[1:]),
             "_colour": colours[n],
         }
         for n, name in enumerate(names)
-    }  # fmt: skip
+    }
     records: Records = {
-        "projects": {}, "cards": {}, "steps": {}, "comments": {}, "sprints": {}, "members": members, "_next": 1000,
-    }  # fmt: skip
+        "projects": {},
+        "cards": {},
+        "steps": {},
+        "comments": {},
+        "sprints": {},
+        "members": members,
+        "_next": 1000,
+    }
     things = rng.sample(_THINGS, len(_THINGS))
     for number, (name, (tag, about)) in enumerate(rng.sample(list(_PROJECTS.items()), 3)):
         key = f"p{number + 1}"
         records["projects"][key] = {
-            "name": name, "tag": tag, "about": about, "lead": rng.choice(list(members)), "starred": rng.random() < 0.3,
-            "archived": False, "columns": list(rng.choice(COLUMNS)), "_cards": 0,
-        }  # fmt: skip
+            "name": name,
+            "tag": tag,
+            "about": about,
+            "lead": rng.choice(list(members)),
+            "starred": rng.random() < 0.3,
+            "archived": False,
+            "columns": list(rng.choice(COLUMNS)),
+            "_cards": 0,
+        }
         sprints = _sprints(rng, records, key)
         days = rng.sample(range(-12, 60), 24)
         for n in range(rng.randint(17, 22)):
@@ -102,9 +217,12 @@ def _sprints(rng: random.Random, records: Records, project: str) -> list[str]:
         state = "Done" if n == 0 else "Active" if n == 1 and rng.random() < 0.6 else "Planned"
         keys.append(f"s{len(records['sprints']) + 1}")
         records["sprints"][keys[-1]] = {
-            "project": project, "name": f"Sprint {first + n}", "start": start.isoformat(),
-            "end": (start + timedelta(days=18)).isoformat(), "state": state,
-        }  # fmt: skip
+            "project": project,
+            "name": f"Sprint {first + n}",
+            "start": start.isoformat(),
+            "end": (start + timedelta(days=18)).isoformat(),
+            "state": state,
+        }
     return keys
 
 
@@ -116,28 +234,46 @@ def _card(
     column = rng.choice(project["columns"])
     over = column == project["columns"][-1]
     card = blank(key, column) | {
-        "title": f"{rng.choice(_VERBS)} the {thing}", "text": " ".join(rng.sample(_TEXTS, 2)),
-        "assignee": rng.choice([*members, *members, ""]), "priority": rng.choice((*PRIORITIES, "Normal")),
-        "labels": _ordered(rng.sample(list(LABELS), rng.choice((0, 1, 1, 2)))), "points": rng.choice(POINTS[1:]),
+        "title": f"{rng.choice(_VERBS)} the {thing}",
+        "text": " ".join(rng.sample(_TEXTS, 2)),
+        "assignee": rng.choice([*members, *members, ""]),
+        "priority": rng.choice((*PRIORITIES, "Normal")),
+        "labels": _ordered(rng.sample(list(LABELS), rng.choice((0, 1, 1, 2)))),
+        "points": rng.choice(POINTS[1:]),
         "due": (date.fromisoformat(TODAY) + timedelta(days=day)).isoformat() if rng.random() < 0.75 else "",
-        "sprint": sprints[0] if over else rng.choice(sprints[1:]) if rng.random() < 0.5 else "", "archived": archived,
-    }  # fmt: skip
+        "sprint": sprints[0] if over else rng.choice(sprints[1:]) if rng.random() < 0.5 else "",
+        "archived": archived,
+    }
     name = add_card(records, card)
     for text in rng.sample(STEPS, rng.choice((0, 0, 2, 3, 4))):
         records["steps"][f"t{len(records['steps']) + 1}"] = {
-            "card": name, "text": text, "done": over or rng.random() < 0.3
-        }  # fmt: skip
+            "card": name,
+            "text": text,
+            "done": over or rng.random() < 0.3,
+        }
     for text in rng.sample(SAID, rng.choice((0, 0, 1, 2))):
         records["comments"][f"n{len(records['comments']) + 1}"] = {
-            "card": name, "by": rng.choice(members), "day": f"2025-12-{rng.randint(10, 31)}", "text": text
-        }  # fmt: skip
+            "card": name,
+            "by": rng.choice(members),
+            "day": f"2025-12-{rng.randint(10, 31)}",
+            "text": text,
+        }
 
 
 def blank(project: str, column: str) -> Card:
     return {
-        "project": project, "title": "", "text": "", "column": column, "assignee": "", "labels": [],
-        "priority": "Normal", "due": "", "points": 0, "sprint": "", "archived": False,
-    }  # fmt: skip
+        "project": project,
+        "title": "",
+        "text": "",
+        "column": column,
+        "assignee": "",
+        "labels": [],
+        "priority": "Normal",
+        "due": "",
+        "points": 0,
+        "sprint": "",
+        "archived": False,
+    }
 
 
 def add_card(records: Records, card: Card) -> str:

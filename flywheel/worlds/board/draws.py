@@ -62,9 +62,23 @@ def other_column(d: Draw, key: str) -> str:
 
 def title(d: Draw) -> str:
     """The title of a card that is not there yet."""
-    verb, thing = d.rng.choice(("Order", "Prepare", "Buy", "Plan", "Book")), d.rng.choice(
-        ("new chairs", "the summer party", "a bigger screen", "the next fair", "the photo day", "train tickets",
-         "the spring workshop", "name badges", "a second printer", "the visit from Oslo"))  # fmt: skip
+    verb, thing = (
+        d.rng.choice(("Order", "Prepare", "Buy", "Plan", "Book")),
+        d.rng.choice(
+            (
+                "new chairs",
+                "the summer party",
+                "a bigger screen",
+                "the next fair",
+                "the photo day",
+                "train tickets",
+                "the spring workshop",
+                "name badges",
+                "a second printer",
+                "the visit from Oslo",
+            )
+        ),
+    )
     return f"{verb} {thing}"
 
 

@@ -16,17 +16,28 @@ SHOWN = ("open", "backlog", "done", "archived")
 
 
 def _menu(visit: Visit) -> list[tuple[str, str, str]]:
-    return [("", visit.t("Projects"), ""), ("mine", visit.t("My work"), str(len(mine(visit)) or "")),
-            ("members", visit.t("Members"), "")]  # fmt: skip
+    return [
+        ("", visit.t("Projects"), ""),
+        ("mine", visit.t("My work"), str(len(mine(visit)) or "")),
+        ("members", visit.t("Members"), ""),
+    ]
 
 
 def _common(visit: Visit) -> dict[str, Any]:
     records = visit.records
     return {
-        "accent": "#4338a8", "accent_soft": "#e8e6fa", "records": records, "members": records["members"], "me": ME,
-        "labels": LABELS, "named": lambda card: tag(records, card), "late": lambda card: is_late(records, card),
-        "done": lambda card: is_done(records, card), "short": short, "steps_of": lambda key: steps_of(records, key),
-    }  # fmt: skip
+        "accent": "#4338a8",
+        "accent_soft": "#e8e6fa",
+        "records": records,
+        "members": records["members"],
+        "me": ME,
+        "labels": LABELS,
+        "named": lambda card: tag(records, card),
+        "late": lambda card: is_late(records, card),
+        "done": lambda card: is_done(records, card),
+        "short": short,
+        "steps_of": lambda key: steps_of(records, key),
+    }
 
 
 site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
@@ -112,8 +123,15 @@ def search(visit: Visit) -> Page:
     count = max(1, -(-len(rows) // A_PAGE))
     number = visit.number("page", 1, 1, count)
     shown = rows[(number - 1) * A_PAGE : number * A_PAGE]
-    return Page.of("search.html", heading=visit.t("Search"), rows=shown, total=len(rows), number=number, count=count,
-                   asked=visit.query.get("q", ""))  # fmt: skip
+    return Page.of(
+        "search.html",
+        heading=visit.t("Search"),
+        rows=shown,
+        total=len(rows),
+        number=number,
+        count=count,
+        asked=visit.query.get("q", ""),
+    )
 
 
 def _text(records: data.Records, card: data.Card) -> str:
@@ -124,9 +142,11 @@ def _text(records: data.Records, card: data.Card) -> str:
 def _asked(visit: Visit) -> dict[str, str]:
     """The filters of a board or a list."""
     return {
-        "q": visit.query.get("q", ""), "who": visit.option("who", ("", "nobody", *visit.records["members"])),
-        "label": visit.option("label", ("", *LABELS)), "priority": visit.option("priority", ("", *PRIORITIES)),
-    }  # fmt: skip
+        "q": visit.query.get("q", ""),
+        "who": visit.option("who", ("", "nobody", *visit.records["members"])),
+        "label": visit.option("label", ("", *LABELS)),
+        "priority": visit.option("priority", ("", *PRIORITIES)),
+    }
 
 
 def _fits(visit: Visit, card: data.Card, asked: dict[str, str]) -> bool:
@@ -158,9 +178,16 @@ def board(visit: Visit, key: str) -> Page | None:
             lanes[card["column"]].append((name, card))
     first = next((column for column, cards in lanes.items() if cards), one["columns"][0])
     return project_page(
-        visit, "board.html", key, lanes=lanes, shown=visit.option("column", (first, *one["columns"])), asked=asked,
-        filters=_filters(visit), filtered=any(asked.values()), ask=visit.query.get("ask"),
-    )  # fmt: skip
+        visit,
+        "board.html",
+        key,
+        lanes=lanes,
+        shown=visit.option("column", (first, *one["columns"])),
+        asked=asked,
+        filters=_filters(visit),
+        filtered=any(asked.values()),
+        ask=visit.query.get("ask"),
+    )
 
 
 @site.page("list/<key>")
@@ -184,9 +211,17 @@ def table(visit: Visit, key: str) -> Page | None:
     count = max(1, -(-len(rows) // A_PAGE))
     number = visit.number("page", 1, 1, count)
     return project_page(
-        visit, "list.html", key, rows=rows[(number - 1) * A_PAGE : number * A_PAGE], total=len(rows), number=number,
-        count=count, sort=sort, show=show, asked=words,
-    )  # fmt: skip
+        visit,
+        "list.html",
+        key,
+        rows=rows[(number - 1) * A_PAGE : number * A_PAGE],
+        total=len(rows),
+        number=number,
+        count=count,
+        sort=sort,
+        show=show,
+        asked=words,
+    )
 
 
 def _is_shown(records: data.Records, card: data.Card, show: str) -> bool:

@@ -247,33 +247,89 @@ def _steps_wrap_up(screen: Screen, p: Params) -> Move | None:
 
 
 TASKS = (
-    SiteTask("next", "On the board “{where}”, move the card “{title}” one column on.", {1: 8}, _draw_next, _steps_next,
-             _next),
+    SiteTask(
+        "next", "On the board “{where}”, move the card “{title}” one column on.", {1: 8}, _draw_next, _steps_next, _next
+    ),
     SiteTask("move", "Move the card “{title}” to the column “{column}”.", {2: 10}, _draw_move, _steps_move, _move),
-    SiteTask("clear_column", "On the board “{where}”, move all cards of the column “{before}” to “{column}”.", {5: 22},
-             _draw_clear_column, _steps_clear_column, _clear_column),
+    SiteTask(
+        "clear_column",
+        "On the board “{where}”, move all cards of the column “{before}” to “{column}”.",
+        {5: 22},
+        _draw_clear_column,
+        _steps_clear_column,
+        _clear_column,
+    ),
     SiteTask("assign", "Assign the card “{title}” to {who}.", {2: 12}, _draw_assign, _steps_change, _change),
-    SiteTask("priority", "Set the priority of the card “{title}” to {priority}.", {2: 12}, _draw_priority,
-             _steps_change, _change),
+    SiteTask(
+        "priority",
+        "Set the priority of the card “{title}” to {priority}.",
+        {2: 12},
+        _draw_priority,
+        _steps_change,
+        _change,
+    ),
     SiteTask("due", "Set the due date of the card “{title}” to {due}.", {3: 14}, _draw_due, _steps_change, _change),
-    SiteTask("rename", "Change the title of the card “{title}” to “{new}”.", {3: 14}, _draw_rename, _steps_change,
-             _change),
-    SiteTask("reschedule", "Assign the card “{title}” to {who}, with the priority {priority}, due on {due}.", {4: 20},
-             _draw_reschedule, _steps_change, _change),
-    SiteTask("labels", "Give the card “{title}” the labels “{one}” and “{two}”, and no other.", {4: 15}, _draw_labels,
-             _steps_labels, _change),
-    SiteTask("create", "In the project “{where}”, create a card “{wanted[title]}” in the column “{wanted[column]}”.",
-             {3: 14}, _draw_create, _steps_create, _create),
-    SiteTask("create_full", "In the project “{where}”, create a card “{wanted[title]}” in the column "
-             "“{wanted[column]}” for {who}: priority {wanted[priority]}, due on {wanted[due]}, label “{label}”.",
-             {5: 24}, _draw_create_full, _steps_create, _create),
+    SiteTask(
+        "rename", "Change the title of the card “{title}” to “{new}”.", {3: 14}, _draw_rename, _steps_change, _change
+    ),
+    SiteTask(
+        "reschedule",
+        "Assign the card “{title}” to {who}, with the priority {priority}, due on {due}.",
+        {4: 20},
+        _draw_reschedule,
+        _steps_change,
+        _change,
+    ),
+    SiteTask(
+        "labels",
+        "Give the card “{title}” the labels “{one}” and “{two}”, and no other.",
+        {4: 15},
+        _draw_labels,
+        _steps_labels,
+        _change,
+    ),
+    SiteTask(
+        "create",
+        "In the project “{where}”, create a card “{wanted[title]}” in the column “{wanted[column]}”.",
+        {3: 14},
+        _draw_create,
+        _steps_create,
+        _create,
+    ),
+    SiteTask(
+        "create_full",
+        "In the project “{where}”, create a card “{wanted[title]}” in the column "
+        "“{wanted[column]}” for {who}: priority {wanted[priority]}, due on {wanted[due]}, label “{label}”.",
+        {5: 24},
+        _draw_create_full,
+        _steps_create,
+        _create,
+    ),
     SiteTask("archive", "Archive the card “{title}”.", {2: 10}, draws.card, _steps_archive, _archive),
-    SiteTask("restore", "Bring back the archived card “{title}” of the project “{where}”.", {3: 10}, _draw_restore,
-             _steps_restore, _restore),
+    SiteTask(
+        "restore",
+        "Bring back the archived card “{title}” of the project “{where}”.",
+        {3: 10},
+        _draw_restore,
+        _steps_restore,
+        _restore,
+    ),
     SiteTask("tick", "On the card “{title}”, tick off the step “{text}”.", {2: 10}, _draw_step, _steps_tick, _tick),
-    SiteTask("new_step", "Add the step “{text}” to the checklist of the card “{title}”.", {3: 12}, _draw_new_step,
-             _steps_new_step, _new_step),
+    SiteTask(
+        "new_step",
+        "Add the step “{text}” to the checklist of the card “{title}”.",
+        {3: 12},
+        _draw_new_step,
+        _steps_new_step,
+        _new_step,
+    ),
     SiteTask("comment", "Comment on the card “{title}”: “{text}”", {3: 14}, _draw_comment, _steps_comment, _comment),
-    SiteTask("wrap_up", "Wrap up the card “{title}”: tick off all of its steps, comment “{text}”, and move it to "
-             "“{column}”.", {5: 24}, _draw_wrap_up, _steps_wrap_up, _wrap_up),
-)  # fmt: skip
+    SiteTask(
+        "wrap_up",
+        "Wrap up the card “{title}”: tick off all of its steps, comment “{text}”, and move it to “{column}”.",
+        {5: 24},
+        _draw_wrap_up,
+        _steps_wrap_up,
+        _wrap_up,
+    ),
+)

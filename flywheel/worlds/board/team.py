@@ -44,9 +44,16 @@ def one_sprint(visit: Visit, key: str) -> Page | None:
         return None
     cards = _in_sprint(visit, key)
     return project_page(
-        visit, "sprint.html", sprint["project"], heading=sprint["name"], name=key, sprint=sprint, cards=cards,
-        points=sum(card["points"] for card in cards.values()), ask=visit.query.get("ask"),
-    )  # fmt: skip
+        visit,
+        "sprint.html",
+        sprint["project"],
+        heading=sprint["name"],
+        name=key,
+        sprint=sprint,
+        cards=cards,
+        points=sum(card["points"] for card in cards.values()),
+        ask=visit.query.get("ask"),
+    )
 
 
 @site.page("sprint/<key>/edit")
@@ -54,9 +61,13 @@ def edit_sprint(visit: Visit, key: str) -> Page | None:
     if (sprint := visit.records["sprints"].get(key)) is None:
         return None
     return project_page(
-        visit, "sprint_form.html", sprint["project"], heading=visit.t("Edit the sprint"), sprint=sprint,
+        visit,
+        "sprint_form.html",
+        sprint["project"],
+        heading=visit.t("Edit the sprint"),
+        sprint=sprint,
         target=f"sprint/{key}",
-    )  # fmt: skip
+    )
 
 
 def _dates(visit: Visit) -> dict[str, str]:
@@ -134,9 +145,14 @@ def member(visit: Visit, key: str) -> Page | None:
     if one is None:
         return None
     return Page.of(
-        "member.html", heading=visit.t("Invite somebody") if key == "new" else one["name"], key=key, member=one,
-        roles=[(role, visit.t(role)) for role in ROLES], leads=_leads(visit, key), ask=visit.query.get("ask"),
-    )  # fmt: skip
+        "member.html",
+        heading=visit.t("Invite somebody") if key == "new" else one["name"],
+        key=key,
+        member=one,
+        roles=[(role, visit.t(role)) for role in ROLES],
+        leads=_leads(visit, key),
+        ask=visit.query.get("ask"),
+    )
 
 
 def _leads(visit: Visit, key: str) -> list[str]:
@@ -201,9 +217,15 @@ def create_project(visit: Visit) -> str:
 
 def fresh_project(name: str, tag: str, about: str) -> dict:
     return {
-        "name": name, "tag": tag, "about": about, "lead": ME, "starred": False, "archived": False,
-        "columns": list(FRESH), "_cards": 0,
-    }  # fmt: skip
+        "name": name,
+        "tag": tag,
+        "about": about,
+        "lead": ME,
+        "starred": False,
+        "archived": False,
+        "columns": list(FRESH),
+        "_cards": 0,
+    }
 
 
 @site.page("settings/<key>")
@@ -216,9 +238,8 @@ def save_project(visit: Visit, key: str) -> str | None:
     if (one := visit.records["projects"].get(key)) is None:
         return None
     one |= visit.read(
-        Field("name", longest=40), Field("about", required=False),
-        Field("lead", check=one_of(visit.records["members"])),
-    )  # fmt: skip
+        Field("name", longest=40), Field("about", required=False), Field("lead", check=one_of(visit.records["members"]))
+    )
     visit.notice("Saved.")
     return f"settings/{key}"
 

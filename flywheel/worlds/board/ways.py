@@ -7,15 +7,25 @@ from collections.abc import Mapping
 from flywheel.worlds.screen import Move, Screen
 
 _TABS = {
-    "board": "I look at the board.", "list": "I open the list.", "sprints": "I look at the plan.",
-    "report": "I open the report.", "settings": "I open the settings.",
-}  # fmt: skip
+    "board": "I look at the board.",
+    "list": "I open the list.",
+    "sprints": "I look at the plan.",
+    "report": "I open the report.",
+    "settings": "I open the settings.",
+}
 SAID = {
-    "title": ("I type the title.",), "due": ("I type the day.",), "assignee": ("I choose the person.",),
-    "priority": ("I choose how urgent it is.",), "column": ("I choose the column.",),
-    "save": ("I save it.", "Now I save."), "sprint": ("I choose from the list.",), "name": ("I type the name.",),
-    "email": ("I type the address.",), "start": ("I type the first day.",), "end": ("I type the last day.",),
-}  # fmt: skip
+    "title": ("I type the title.",),
+    "due": ("I type the day.",),
+    "assignee": ("I choose the person.",),
+    "priority": ("I choose how urgent it is.",),
+    "column": ("I choose the column.",),
+    "save": ("I save it.", "Now I save."),
+    "sprint": ("I choose from the list.",),
+    "name": ("I type the name.",),
+    "email": ("I type the address.",),
+    "start": ("I type the first day.",),
+    "end": ("I type the last day.",),
+}
 
 
 def to(screen: Screen, page: str, element: str) -> Move | None:

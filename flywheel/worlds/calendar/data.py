@@ -9,37 +9,119 @@ from typing import Any
 COLOURS = ("blue", "green", "orange", "purple", "red", "pink", "gray")
 REPEATS = {"none": "Does not repeat", "daily": "Every day", "weekly": "Every week", "monthly": "Every month"}
 REMINDERS = {
-    "none": "No reminder", "0": "When it begins", "10": "10 minutes before", "30": "30 minutes before",
-    "60": "1 hour before", "1440": "1 day before",
-}  # fmt: skip
+    "none": "No reminder",
+    "0": "When it begins",
+    "10": "10 minutes before",
+    "30": "30 minutes before",
+    "60": "1 hour before",
+    "1440": "1 day before",
+}
 VIEWS = {"month": "Month", "week": "Week", "day": "Day", "agenda": "Agenda"}
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-          "December")  # fmt: skip
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 LENGTHS = (30, 60, 90, 120)
 # calendar -> what stands in it: title and minutes
 TITLES = {
-    "Work": (("Interview", 60), ("Budget review", 90), ("Project call", 30), ("Workshop", 120), ("Customer visit", 60),
-             ("Training", 120), ("Planning", 60), ("Presentation", 60), ("Report to the board", 90),
-             ("Lunch talk", 60)),
-    "Private": (("Dentist", 60), ("Hairdresser", 60), ("Cinema", 120), ("Bank appointment", 30), ("Car repair", 60),
-                ("Book club", 90), ("Concert", 120), ("Doctor", 30), ("Flat viewing", 30), ("Cooking class", 120)),
-    "Family": (("School play", 120), ("Birthday party", 120), ("Parents' evening", 90), ("Zoo", 120), ("Picnic", 120),
-               ("Swimming lesson", 60), ("Museum", 90), ("Dinner at home", 90)),
+    "Work": (
+        ("Interview", 60),
+        ("Budget review", 90),
+        ("Project call", 30),
+        ("Workshop", 120),
+        ("Customer visit", 60),
+        ("Training", 120),
+        ("Planning", 60),
+        ("Presentation", 60),
+        ("Report to the board", 90),
+        ("Lunch talk", 60),
+    ),
+    "Private": (
+        ("Dentist", 60),
+        ("Hairdresser", 60),
+        ("Cinema", 120),
+        ("Bank appointment", 30),
+        ("Car repair", 60),
+        ("Book club", 90),
+        ("Concert", 120),
+        ("Doctor", 30),
+        ("Flat viewing", 30),
+        ("Cooking class", 120),
+    ),
+    "Family": (
+        ("School play", 120),
+        ("Birthday party", 120),
+        ("Parents' evening", 90),
+        ("Zoo", 120),
+        ("Picnic", 120),
+        ("Swimming lesson", 60),
+        ("Museum", 90),
+        ("Dinner at home", 90),
+    ),
     "Sport": (("Football", 90), ("Tennis", 60), ("Running", 60), ("Climbing", 120), ("Bike tour", 120), ("Gym", 60)),
-}  # fmt: skip
-_SERIES = (("Team meeting", "Work", 60, "weekly"), ("Yoga", "Sport", 60, "weekly"),
-           ("Piano lesson", "Family", 30, "weekly"), ("Pay the rent", "Private", 30, "monthly"),
-           ("Stand-up", "Work", 30, "daily"))  # fmt: skip
-_WHOLE_DAYS = (("Anna's birthday", "Family"), ("Trade fair", "Work"), ("Moving day", "Private"), ("Marathon", "Sport"),
-               ("School holiday", "Family"))  # fmt: skip
-_INVITATIONS = ("Product launch", "Design review", "Farewell party", "Safety training", "Sales meeting", "Summer party",
-                "Website review", "Team lunch")  # fmt: skip
-NEW_TITLES = ("Visit the bakery", "Talk with Sam", "Choir", "Spanish class", "Call the plumber", "Garden work",
-              "Chess evening", "Tax papers", "Eye test", "Photo walk")  # fmt: skip
+}
+_SERIES = (
+    ("Team meeting", "Work", 60, "weekly"),
+    ("Yoga", "Sport", 60, "weekly"),
+    ("Piano lesson", "Family", 30, "weekly"),
+    ("Pay the rent", "Private", 30, "monthly"),
+    ("Stand-up", "Work", 30, "daily"),
+)
+_WHOLE_DAYS = (
+    ("Anna's birthday", "Family"),
+    ("Trade fair", "Work"),
+    ("Moving day", "Private"),
+    ("Marathon", "Sport"),
+    ("School holiday", "Family"),
+)
+_INVITATIONS = (
+    "Product launch",
+    "Design review",
+    "Farewell party",
+    "Safety training",
+    "Sales meeting",
+    "Summer party",
+    "Website review",
+    "Team lunch",
+)
+NEW_TITLES = (
+    "Visit the bakery",
+    "Talk with Sam",
+    "Choir",
+    "Spanish class",
+    "Call the plumber",
+    "Garden work",
+    "Chess evening",
+    "Tax papers",
+    "Eye test",
+    "Photo walk",
+)
 PLACES = ("Room 12", "Main Hall", "Cafe Luna", "12 Mill Lane", "Park", "Office", "Station", "Library", "Studio 3")
-_PEOPLE = ("Anna Hill", "Ben Wood", "Clara Stone", "David Lake", "Emma Field", "Frank Marsh", "Grace Ford",
-           "Henry Park", "Iris West", "Jack Moore", "Kate Brook", "Leo Reed")  # fmt: skip
+_PEOPLE = (
+    "Anna Hill",
+    "Ben Wood",
+    "Clara Stone",
+    "David Lake",
+    "Emma Field",
+    "Frank Marsh",
+    "Grace Ford",
+    "Henry Park",
+    "Iris West",
+    "Jack Moore",
+    "Kate Brook",
+    "Leo Reed",
+)
 _NOTES = ("", "", "Bring the papers.", "Ask about the price.", "Take the bus.", "Do not be late.")
 
 
@@ -47,31 +129,49 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
     """Records of a session: events, calendars, settings; `_people` whom one can invite, with what keeps them busy."""
     today = date(2026, 2, 2) + timedelta(days=rng.randrange(36) * 7 + rng.randrange(5))
     colours = rng.sample(COLOURS, len(TITLES))
-    calendars = {
-        f"c{n}": {"name": name, "colour": colours[n - 1], "shown": True} for n, name in enumerate(TITLES, 1)
-    }  # fmt: skip
+    calendars = {f"c{n}": {"name": name, "colour": colours[n - 1], "shown": True} for n, name in enumerate(TITLES, 1)}
     me, *others = rng.sample(_PEOPLE, 8)
     people = {f"p{n}": {"name": name, "busy": _busy(rng, today)} for n, name in enumerate(others[:6], 1)}
     events = _Events(rng, today, {one["name"]: key for key, one in calendars.items()}, people)
     begin = rng.choice(("08:00", "08:30", "09:00", "09:30"))
     return {
-        "_today": today.isoformat(), "_me": me, "_people": people, "_count": 1000,
-        "calendars": calendars, "events": events.all(),
+        "_today": today.isoformat(),
+        "_me": me,
+        "_people": people,
+        "_count": 1000,
+        "calendars": calendars,
+        "events": events.all(),
         "settings": {
-            "work_from": begin, "work_to": rng.choice(("16:30", "17:00", "17:30", "18:00")),
-            "work_days": {str(day): day < 5 for day in range(7)}, "week_start": "monday", "remind": "10",
+            "work_from": begin,
+            "work_to": rng.choice(("16:30", "17:00", "17:30", "18:00")),
+            "work_days": {str(day): day < 5 for day in range(7)},
+            "week_start": "monday",
+            "remind": "10",
             "length": "60",
         },
-    }  # fmt: skip
+    }
 
 
 def blank(**values: Any) -> dict[str, Any]:
     """An event of which nothing is said but these."""
     return {
-        "title": "", "calendar": "", "day": "", "all_day": False, "start": "", "end": "", "place": "", "notes": "",
-        "repeat": "none", "until": "", "remind": "none", "guests": {}, "skipped": {}, "answer": "", "comment": "",
+        "title": "",
+        "calendar": "",
+        "day": "",
+        "all_day": False,
+        "start": "",
+        "end": "",
+        "place": "",
+        "notes": "",
+        "repeat": "none",
+        "until": "",
+        "remind": "none",
+        "guests": {},
+        "skipped": {},
+        "answer": "",
+        "comment": "",
         **values,
-    }  # fmt: skip
+    }
 
 
 def clock(minutes: int) -> str:
@@ -127,8 +227,14 @@ class _Events:
         rng = self.rng
         host = values.pop("host", "")
         values.setdefault("remind", rng.choice(("none", "10", "30", "60")))
-        return blank(title=title, calendar=self.calendars[calendar], day=day, place=rng.choice(("", *PLACES)),
-                     notes=rng.choice(_NOTES), **values) | {"_from": host}  # fmt: skip
+        return blank(
+            title=title,
+            calendar=self.calendars[calendar],
+            day=day,
+            place=rng.choice(("", *PLACES)),
+            notes=rng.choice(_NOTES),
+            **values,
+        ) | {"_from": host}
 
     def _add(self, title: str, calendar: str, length: int, offset: int, **values: Any) -> None:
         """At a time of that day that is free, or on one of the days after it."""

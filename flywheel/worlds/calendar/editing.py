@@ -22,8 +22,9 @@ def event(visit: Visit, key: str) -> Page | None:
         return None
     asked = visit.query.get("day", "")
     on = asked if is_day(asked) and times.occurs(one, asked) else one["day"]
-    return Page.of("event.html", heading=one["title"], key=key, event=one, day=on, ask=visit.query.get("ask"),
-                   answers=ANSWERS)  # fmt: skip
+    return Page.of(
+        "event.html", heading=one["title"], key=key, event=one, day=on, ask=visit.query.get("ask"), answers=ANSWERS
+    )
 
 
 @site.page("new")
@@ -35,11 +36,13 @@ def new(visit: Visit) -> Page:
     end = query.get("end", "")
     length = int(records["settings"]["length"])
     one = blank(
-        calendar=next(iter(records["calendars"]), ""), start=begin, remind=records["settings"]["remind"],
+        calendar=next(iter(records["calendars"]), ""),
+        start=begin,
+        remind=records["settings"]["remind"],
         day=query["day"] if is_day(query.get("day", "")) else records["_today"],
         end=end if not time_of_day(end) else clock(min(minutes(begin) + length, _LAST)),
         guests={query["guest"]: True} if query.get("guest") in records["_people"] else {},
-    )  # fmt: skip
+    )
     one = dict(records["events"].get(query.get("copy", ""), one))
     return _editor(visit, visit.t("New event"), "event/new/save", one, {})
 
@@ -58,27 +61,36 @@ def edit(visit: Visit, key: str) -> Page | None:
 def _editor(visit: Visit, heading: str, action: str, one: dict[str, Any], hidden: dict[str, str]) -> Page:
     people = visit.records["_people"]
     return Page.of(
-        "edit.html", heading=heading, action=action, event=one, hidden=hidden,
+        "edit.html",
+        heading=heading,
+        action=action,
+        event=one,
+        hidden=hidden,
         guests=", ".join(people[key]["name"] for key in one["guests"] if key in people),
         choices={
             "calendar": [(key, other["name"]) for key, other in visit.records["calendars"].items()],
             "repeat": [(key, visit.t(text)) for key, text in REPEATS.items()],
             "remind": [(key, visit.t(text)) for key, text in REMINDERS.items()],
         },
-    )  # fmt: skip
+    )
 
 
 def _read(visit: Visit) -> dict[str, Any]:
     """The event that was typed. Raises Invalid."""
     whole = bool(visit.form.get("all_day"))
     values: dict[str, Any] = visit.read(
-        Field("title", longest=100), Field("calendar", check=one_of(visit.records["calendars"])),
-        Field("day", check=day), Field("start", required=not whole, check=None if whole else time_of_day),
-        Field("end", required=not whole, check=None if whole else time_of_day), Field("place", required=False),
-        Field("repeat", check=one_of(REPEATS)), Field("until", required=False, check=day),
-        Field("remind", check=one_of(REMINDERS)), Field("guests", required=False),
+        Field("title", longest=100),
+        Field("calendar", check=one_of(visit.records["calendars"])),
+        Field("day", check=day),
+        Field("start", required=not whole, check=None if whole else time_of_day),
+        Field("end", required=not whole, check=None if whole else time_of_day),
+        Field("place", required=False),
+        Field("repeat", check=one_of(REPEATS)),
+        Field("until", required=False, check=day),
+        Field("remind", check=one_of(REMINDERS)),
+        Field("guests", required=False),
         Field("notes", required=False, longest=1000),
-    )  # fmt: skip
+    )
     if whole:
         values |= {"start": "", "end": ""}
     elif values["end"] <= values["start"]:
@@ -173,9 +185,13 @@ def edit_calendar(visit: Visit, key: str) -> Page | None:
         return None
     one = visit.records["calendars"].get(key, {"name": "", "colour": COLOURS[0]})
     return Page.of(
-        "calendar.html", heading=visit.t("New calendar") if key == "new" else one["name"], key=key, one=one,
-        colours=[(colour, visit.t(colour)) for colour in COLOURS], ask=visit.query.get("ask"),
-    )  # fmt: skip
+        "calendar.html",
+        heading=visit.t("New calendar") if key == "new" else one["name"],
+        key=key,
+        one=one,
+        colours=[(colour, visit.t(colour)) for colour in COLOURS],
+        ask=visit.query.get("ask"),
+    )
 
 
 @site.form("calendars/<key>/save")
@@ -232,20 +248,23 @@ def drop_calendar(records: Records, key: str) -> None:
 @site.page("settings")
 def settings(visit: Visit) -> Page:
     return Page.of(
-        "settings.html", heading=visit.t("Settings"), settings=visit.records["settings"],
+        "settings.html",
+        heading=visit.t("Settings"),
+        settings=visit.records["settings"],
         weekdays=[(str(number), visit.t(name)) for number, name in enumerate(WEEKDAYS)],
         starts=[("monday", visit.t("Monday")), ("sunday", visit.t("Sunday"))],
         reminds=[(key, visit.t(text)) for key, text in REMINDERS.items()],
         lengths=[(str(one), visit.t("{n} minutes", n=one)) for one in LENGTHS],
-    )  # fmt: skip
+    )
 
 
 @site.form("settings")
 def save_settings(visit: Visit) -> str:
     values = visit.read(
-        Field("week_start", check=one_of(("monday", "sunday"))), Field("remind", check=one_of(REMINDERS)),
+        Field("week_start", check=one_of(("monday", "sunday"))),
+        Field("remind", check=one_of(REMINDERS)),
         Field("length", check=one_of(map(str, LENGTHS))),
-    )  # fmt: skip
+    )
     visit.records["settings"] |= values
     visit.notice("Saved.")
     return "settings"

@@ -28,16 +28,26 @@ def _common(visit: Visit) -> dict[str, Any]:
     here = re.search(r"\d{4}-\d\d-\d\d", visit.path)
     day = here[0] if here and is_day(here[0]) else records["_today"]
     return {
-        "accent": "#1f5f8b", "accent_soft": "#dcebf5", "me": records["_me"], "today": records["_today"],
-        "calendars": records["calendars"], "say_day": lambda one: say_day(visit, one), "people": records["_people"],
-        "hosts": [key for key, one in records["events"].items() if one["answer"] == "open"], "shown_day": day,
-        "mini": _weeks(records, day[:7]), "mini_title": month_title(visit, day[:7]),
+        "accent": "#1f5f8b",
+        "accent_soft": "#dcebf5",
+        "me": records["_me"],
+        "today": records["_today"],
+        "calendars": records["calendars"],
+        "say_day": lambda one: say_day(visit, one),
+        "people": records["_people"],
+        "hosts": [key for key, one in records["events"].items() if one["answer"] == "open"],
+        "shown_day": day,
+        "mini": _weeks(records, day[:7]),
+        "mini_title": month_title(visit, day[:7]),
         "others": [
-            ("invitations", visit.t("Invitations"), asked or ""), ("free", visit.t("Find a time"), ""),
-            ("calendars", visit.t("Calendars"), ""), ("settings", visit.t("Settings"), ""),
+            ("invitations", visit.t("Invitations"), asked or ""),
+            ("free", visit.t("Find a time"), ""),
+            ("calendars", visit.t("Calendars"), ""),
+            ("settings", visit.t("Settings"), ""),
         ],
-        "repeats": REPEATS, "reminders": REMINDERS,
-    }  # fmt: skip
+        "repeats": REPEATS,
+        "reminders": REMINDERS,
+    }
 
 
 site = Site(Path(__file__).parent, make_records, common=_common)
@@ -85,9 +95,16 @@ def _view(visit: Visit, view: str, day: str, heading: str, earlier: str, later: 
     records = visit.records
     tabs = [(name, visit.t(title), view_path(records, name, day)) for name, title in VIEWS.items()]
     return Page.of(
-        f"{view}.html", heading="", named=heading, view=view, tabs=tabs, earlier=view_path(records, view, earlier),
-        later=view_path(records, view, later), this=view_path(records, view, records["_today"]), **values,
-    )  # fmt: skip
+        f"{view}.html",
+        heading="",
+        named=heading,
+        view=view,
+        tabs=tabs,
+        earlier=view_path(records, view, earlier),
+        later=view_path(records, view, later),
+        this=view_path(records, view, records["_today"]),
+        **values,
+    )
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
@@ -110,10 +127,18 @@ def _month(visit: Visit, month: str) -> Page:
     # a view of another month speaks of its first day, that of this month of today
     day = records["_today"] if records["_today"].startswith(month) else f"{month}-01"
     return _view(
-        visit, "month", day, month_title(visit, month), f"{times.shift_month(month, -1)}-01",
-        f"{times.shift_month(month, 1)}-01", weeks=weeks, month=month, found=found, most=_A_CELL,
+        visit,
+        "month",
+        day,
+        month_title(visit, month),
+        f"{times.shift_month(month, -1)}-01",
+        f"{times.shift_month(month, 1)}-01",
+        weeks=weeks,
+        month=month,
+        found=found,
+        most=_A_CELL,
         weekdays=_weekdays(visit),
-    )  # fmt: skip
+    )
 
 
 @site.page("week/<first>")
@@ -126,17 +151,32 @@ def week(visit: Visit, first: str) -> Page | None:
     today = records["_today"] if records["_today"] in days else start
     heading = visit.t("Week of {day}", day=say_day(visit, start).split(", ", 1)[1])
     return _view(
-        visit, "week", today, heading, times.shift(start, -7), times.shift(start, 7), columns=_columns(visit, days),
-        hours=range(FIRST_HOUR, LAST_HOUR), weekdays=_weekdays(visit),
-    )  # fmt: skip
+        visit,
+        "week",
+        today,
+        heading,
+        times.shift(start, -7),
+        times.shift(start, 7),
+        columns=_columns(visit, days),
+        hours=range(FIRST_HOUR, LAST_HOUR),
+        weekdays=_weekdays(visit),
+    )
 
 
 @site.page("day/<day>")
 def day_view(visit: Visit, day: str) -> Page | None:
     if not is_day(day):
         return None
-    return _view(visit, "day", day, say_day(visit, day), times.shift(day, -1), times.shift(day, 1),
-                 columns=_columns(visit, [day]), hours=range(FIRST_HOUR, LAST_HOUR))  # fmt: skip
+    return _view(
+        visit,
+        "day",
+        day,
+        say_day(visit, day),
+        times.shift(day, -1),
+        times.shift(day, 1),
+        columns=_columns(visit, [day]),
+        hours=range(FIRST_HOUR, LAST_HOUR),
+    )
 
 
 def _columns(visit: Visit, days: list[str]) -> list[dict[str, Any]]:
@@ -149,14 +189,19 @@ def _columns(visit: Visit, days: list[str]) -> list[dict[str, Any]]:
         for one, lane, count in times.lanes([one for one in found if not one.event["all_day"]]):
             begin = min(max(minutes(one.event["start"]) / 60, FIRST_HOUR), LAST_HOUR - 1)
             end = min(max(minutes(one.event["end"]) / 60, begin + 0.5), LAST_HOUR)
-            blocks.append({
-                "one": one, "top": begin - FIRST_HOUR, "height": end - begin, "left": lane / count, "width": 1 / count,
-            })  # fmt: skip
+            blocks.append(
+                {"one": one, "top": begin - FIRST_HOUR, "height": end - begin, "left": lane / count, "width": 1 / count}
+            )
         works = settings["work_days"][str(date.fromisoformat(day).weekday())]
-        columns.append({
-            "day": day, "whole": [one for one in found if one.event["all_day"]], "blocks": blocks, "all": found,
-            "work": [minutes(settings[name]) / 60 for name in ("work_from", "work_to")] if works else [0, 0],
-        })  # fmt: skip
+        columns.append(
+            {
+                "day": day,
+                "whole": [one for one in found if one.event["all_day"]],
+                "blocks": blocks,
+                "all": found,
+                "work": [minutes(settings[name]) / 60 for name in ("work_from", "work_to")] if works else [0, 0],
+            }
+        )
     return columns
 
 
@@ -166,8 +211,16 @@ def agenda(visit: Visit, day: str) -> Page | None:
         return None
     days = times.days(day, AGENDA_DAYS)
     found = {one: times.occurrences(times.shown(visit.records), [one]) for one in days}
-    return _view(visit, "agenda", day, visit.t("Agenda"), times.shift(day, -AGENDA_DAYS), times.shift(day, AGENDA_DAYS),
-                 found={one: rows for one, rows in found.items() if rows}, last=days[-1])  # fmt: skip
+    return _view(
+        visit,
+        "agenda",
+        day,
+        visit.t("Agenda"),
+        times.shift(day, -AGENDA_DAYS),
+        times.shift(day, AGENDA_DAYS),
+        found={one: rows for one, rows in found.items() if rows},
+        last=days[-1],
+    )
 
 
 @site.form("go")
@@ -208,10 +261,17 @@ def free(visit: Visit) -> Page:
     found = {one: times.free(records, one, length, guest)[:FREE_SLOTS] for one in days}
     guests = [("", visit.t("Just me")), *((key, one["name"]) for key, one in records["_people"].items())]
     return Page.of(
-        "free.html", heading=visit.t("Find a time"), guest=guest, length=length, first=first, found=found,
-        guests=guests, wrong=wrong, searched="guest" in visit.query,
+        "free.html",
+        heading=visit.t("Find a time"),
+        guest=guest,
+        length=length,
+        first=first,
+        found=found,
+        guests=guests,
+        wrong=wrong,
+        searched="guest" in visit.query,
         lengths=[(one, visit.t("{n} minutes", n=one)) for one in LENGTHS],
-    )  # fmt: skip
+    )
 
 
 @site.page("invitations")

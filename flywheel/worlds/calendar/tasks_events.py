@@ -125,8 +125,12 @@ def _repeat(d: Draw, one: dict[str, Any]) -> Params:
 
 def _move_all(d: Draw, one: dict[str, Any]) -> Params:
     start, end = draws.span(d)
-    wanted = {"day": times.shift(one["day"], d.rng.randint(1, 9)), "start": start, "end": end,
-              "place": draws.place(d, one["place"])}  # fmt: skip
+    wanted = {
+        "day": times.shift(one["day"], d.rng.randint(1, 9)),
+        "start": start,
+        "end": end,
+        "place": draws.place(d, one["place"]),
+    }
     return {"wanted": wanted}
 
 
@@ -215,10 +219,11 @@ def _draw_full_day(d: Draw) -> Params:
     days = [
         day
         for day, keys in found.items()
-        if day >= today and 1 < len(keys) < 4
+        if day >= today
+        and 1 < len(keys) < 4
         and all(draws.plain(d.records["events"][key]) for key in keys)
         and len(times.occurrences(d.records["events"], [day])) == len(keys)
-    ]  # fmt: skip
+    ]
     if not days:
         raise Redraw
     day = d.rng.choice(days)
@@ -240,46 +245,147 @@ def _steps_full_day(screen: Screen, p: Params) -> Move | None:
 
 
 TASKS = (
-    SiteTask("create", "Make an event “{title}” on {when}, from {start} to {end}.", {3: 21}, _draw_new, _steps_new,
-             _create),
-    SiteTask("create_place", "Make an event “{title}” on {when}, from {start} to {end}, in the calendar {calendar}, at "
-             "the place “{place}”.", {4: 26}, _draw_placed, _steps_new, _create),
-    SiteTask("create_whole", "Make an event “{title}” that takes all day on {when}.", {3: 13}, _draw_whole, _steps_new,
-             _create),
-    SiteTask("create_weekly", "Make an event “{title}” on {when}, from {start} to {end}, that repeats every week until "
-             "{until}.", {5: 25}, _draw_weekly, _steps_new, _create),
-    SiteTask("create_guest", "Make an event “{title}” on {when}, from {start} to {end}, with {name} as guest.", {5: 22},
-             _draw_guest, _steps_guest, _create_guest),
-    SiteTask("rename", "Rename the event “{title}” on {when} to “{wanted[title]}”.", {3: 15}, _changed(_title),
-             _steps_edit, _apply),
-    SiteTask("time", "Let “{title}” on {when} go from {wanted[start]} to {wanted[end]}.", {3: 18}, _changed(_time),
-             _steps_edit, _apply),
-    SiteTask("later", "Let “{title}” on {when} begin and end {hours} later.", {4: 18}, _changed(_later), _steps_edit,
-             _apply),
-    SiteTask("move", "Move “{title}” from {when} to the day {wanted[day]}, at the same time.", {3: 15}, _changed(_day),
-             _steps_edit, _apply),
-    SiteTask("place_of", "Let “{title}” on {when} take place at “{wanted[place]}”.", {3: 16}, _changed(_place),
-             _steps_edit, _apply),
-    SiteTask("calendar_of", "Put “{title}” on {when} into the calendar {name}.", {3: 14}, _changed(_calendar),
-             _steps_edit, _apply),
-    SiteTask("remind", "Set the reminder of “{title}” on {when} to “{what}”.", {3: 14}, _changed(_remind), _steps_edit,
-             _apply),
-    SiteTask("repeat", "Let “{title}” on {when} repeat every week until {wanted[until]}.", {4: 17}, _changed(_repeat),
-             _steps_edit, _apply),
-    SiteTask("move_all", "Move “{title}” from {when} to {wanted[day]}, from {wanted[start]} to {wanted[end]}, at the "
-             "place “{wanted[place]}”.", {5: 26}, _changed(_move_all), _steps_edit, _apply),
-    SiteTask("copy", "Copy the event “{title}” on {when} to the day {wanted[day]}.", {4: 16}, _draw_copy, _steps_copy,
-             _copy),
-    SiteTask("delete", "Delete the event “{title}” on {when}.", {2: 9}, draws.event,
-             lambda s, p: ways.deleted(s, p["key"]), _delete),
+    SiteTask(
+        "create", "Make an event “{title}” on {when}, from {start} to {end}.", {3: 21}, _draw_new, _steps_new, _create
+    ),
+    SiteTask(
+        "create_place",
+        "Make an event “{title}” on {when}, from {start} to {end}, in the calendar {calendar}, at the place “{place}”.",
+        {4: 26},
+        _draw_placed,
+        _steps_new,
+        _create,
+    ),
+    SiteTask(
+        "create_whole",
+        "Make an event “{title}” that takes all day on {when}.",
+        {3: 13},
+        _draw_whole,
+        _steps_new,
+        _create,
+    ),
+    SiteTask(
+        "create_weekly",
+        "Make an event “{title}” on {when}, from {start} to {end}, that repeats every week until {until}.",
+        {5: 25},
+        _draw_weekly,
+        _steps_new,
+        _create,
+    ),
+    SiteTask(
+        "create_guest",
+        "Make an event “{title}” on {when}, from {start} to {end}, with {name} as guest.",
+        {5: 22},
+        _draw_guest,
+        _steps_guest,
+        _create_guest,
+    ),
+    SiteTask(
+        "rename",
+        "Rename the event “{title}” on {when} to “{wanted[title]}”.",
+        {3: 15},
+        _changed(_title),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "time",
+        "Let “{title}” on {when} go from {wanted[start]} to {wanted[end]}.",
+        {3: 18},
+        _changed(_time),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "later", "Let “{title}” on {when} begin and end {hours} later.", {4: 18}, _changed(_later), _steps_edit, _apply
+    ),
+    SiteTask(
+        "move",
+        "Move “{title}” from {when} to the day {wanted[day]}, at the same time.",
+        {3: 15},
+        _changed(_day),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "place_of",
+        "Let “{title}” on {when} take place at “{wanted[place]}”.",
+        {3: 16},
+        _changed(_place),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "calendar_of",
+        "Put “{title}” on {when} into the calendar {name}.",
+        {3: 14},
+        _changed(_calendar),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "remind",
+        "Set the reminder of “{title}” on {when} to “{what}”.",
+        {3: 14},
+        _changed(_remind),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "repeat",
+        "Let “{title}” on {when} repeat every week until {wanted[until]}.",
+        {4: 17},
+        _changed(_repeat),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "move_all",
+        "Move “{title}” from {when} to {wanted[day]}, from {wanted[start]} to {wanted[end]}, at the "
+        "place “{wanted[place]}”.",
+        {5: 26},
+        _changed(_move_all),
+        _steps_edit,
+        _apply,
+    ),
+    SiteTask(
+        "copy", "Copy the event “{title}” on {when} to the day {wanted[day]}.", {4: 16}, _draw_copy, _steps_copy, _copy
+    ),
+    SiteTask(
+        "delete",
+        "Delete the event “{title}” on {when}.",
+        {2: 9},
+        draws.event,
+        lambda s, p: ways.deleted(s, p["key"]),
+        _delete,
+    ),
     SiteTask("delete_two", "Delete the events “{title}” and “{other}”.", {4: 17}, _draw_two, _steps_two, _delete),
-    SiteTask("delete_series", "Delete the whole series “{title}”.", {3: 9}, _draw_series,
-             lambda s, p: ways.deleted(s, p["key"]), _delete),
-    SiteTask("skip", "Delete “{title}” on {when}, and only this one of the series.", {4: 9}, draws.series, _steps_skip,
-             _skip),
-    SiteTask("part", "Let “{title}” on {when} go from {wanted[start]} to {wanted[end]}, only this one of the series.",
-             {5: 20}, _draw_part, _steps_part, _part),
-    SiteTask("series_time", "Let the whole series “{title}” go from {wanted[start]} to {wanted[end]}.", {4: 19},
-             _draw_series_time, _steps_edit, _apply),
+    SiteTask(
+        "delete_series",
+        "Delete the whole series “{title}”.",
+        {3: 9},
+        _draw_series,
+        lambda s, p: ways.deleted(s, p["key"]),
+        _delete,
+    ),
+    SiteTask(
+        "skip", "Delete “{title}” on {when}, and only this one of the series.", {4: 9}, draws.series, _steps_skip, _skip
+    ),
+    SiteTask(
+        "part",
+        "Let “{title}” on {when} go from {wanted[start]} to {wanted[end]}, only this one of the series.",
+        {5: 20},
+        _draw_part,
+        _steps_part,
+        _part,
+    ),
+    SiteTask(
+        "series_time",
+        "Let the whole series “{title}” go from {wanted[start]} to {wanted[end]}.",
+        {4: 19},
+        _draw_series_time,
+        _steps_edit,
+        _apply,
+    ),
     SiteTask("clear_day", "Delete all events on {when}.", {5: 19}, _draw_full_day, _steps_full_day, _delete),
-)  # fmt: skip
+)

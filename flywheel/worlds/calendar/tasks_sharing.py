@@ -10,8 +10,13 @@ from flywheel.worlds.calendar.tasks_looking import searched
 from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
 
-_COMMENTS = ("I come a little later.", "Thank you for asking.", "I have another meeting.", "Please send me the notes.",
-             "I am on a trip that day.")  # fmt: skip
+_COMMENTS = (
+    "I come a little later.",
+    "Thank you for asking.",
+    "I have another meeting.",
+    "Please send me the notes.",
+    "I am on a trip that day.",
+)
 _NEW_CALENDARS = ("Travel", "Music", "Garden", "Birthdays", "School", "Courses")
 _SAVE = {"save": ("I save it.", "Now I save.")}
 
@@ -110,15 +115,27 @@ def _draw_booking(d: Draw) -> Params:
         raise Redraw
     day = d.rng.choice(days)
     start = times.free(d.records, day, length, guest)[0][0]
-    return {"guest": guest, "name": name, "length": length, "day": day, "start": start, "title": draws.title(d),
-            "end": clock(minutes(start) + length)}  # fmt: skip
+    return {
+        "guest": guest,
+        "name": name,
+        "length": length,
+        "day": day,
+        "start": start,
+        "title": draws.title(d),
+        "end": clock(minutes(start) + length),
+    }
 
 
 def _book(records: Records, p: Params) -> None:
     records["events"]["new"] = blank(
-        title=p["title"], calendar="c1", day=p["day"], start=p["start"], end=p["end"], guests={p["guest"]: True},
+        title=p["title"],
+        calendar="c1",
+        day=p["day"],
+        start=p["start"],
+        end=p["end"],
+        guests={p["guest"]: True},
         remind=records["settings"]["remind"],
-    )  # fmt: skip
+    )
 
 
 def _steps_book(screen: Screen, p: Params) -> Move | None:
@@ -228,8 +245,11 @@ def _hours(records: Records, p: Params) -> None:
     records["settings"] |= {"work_from": p["begin"], "work_to": p["end"]}
 
 
-_HOURS = {"work_from": ("I type when it begins.",), "work_to": ("I type when it ends.",),
-          "save hours": ("I save it.", "Now I save.")}  # fmt: skip
+_HOURS = {
+    "work_from": ("I type when it begins.",),
+    "work_to": ("I type when it ends.",),
+    "save hours": ("I save it.", "Now I save."),
+}
 
 
 def _steps_hours(screen: Screen, p: Params) -> Move | None:
@@ -254,33 +274,91 @@ def _steps_days(screen: Screen, p: Params) -> Move | None:
 
 _LENGTHS = {str(one): f"{one} minutes" for one in LENGTHS}
 TASKS = (
-    SiteTask("answer", "Answer the invitation “{title}” with “{what}”.", {2: 8}, _draw_invitation, _steps_answer,
-             _answer),
-    SiteTask("comment", "Answer the invitation “{title}” with “{what}” and the comment “{comment}”", {3: 10},
-             _draw_comment, _steps_comment, _answer),
+    SiteTask(
+        "answer", "Answer the invitation “{title}” with “{what}”.", {2: 8}, _draw_invitation, _steps_answer, _answer
+    ),
+    SiteTask(
+        "comment",
+        "Answer the invitation “{title}” with “{what}” and the comment “{comment}”",
+        {3: 10},
+        _draw_comment,
+        _steps_comment,
+        _answer,
+    ),
     SiteTask("answer_all", "Answer all open invitations with “{what}”.", {4: 14}, _draw_all, _steps_all, _answer),
     SiteTask("decline_day", "Say “No” to the invitation for {when}.", {3: 8}, _draw_clash, _steps_answer, _answer),
-    SiteTask("invite", "Add {name} to the guests of “{title}” on {when}.", {4: 14}, _draw_invite, _steps_guests,
-             _invite),
-    SiteTask("uninvite", "Take {name} off the guests of “{title}” on {when}.", {4: 14}, _draw_uninvite, _steps_guests,
-             _uninvite),
-    SiteTask("book", "Use “Find a time” to find {length} minutes with {name}, and make an event “{title}” at the first "
-             "free time on {day}, with {name} as guest.", {5: 21}, _draw_booking, _steps_book, _book),
+    SiteTask(
+        "invite", "Add {name} to the guests of “{title}” on {when}.", {4: 14}, _draw_invite, _steps_guests, _invite
+    ),
+    SiteTask(
+        "uninvite",
+        "Take {name} off the guests of “{title}” on {when}.",
+        {4: 14},
+        _draw_uninvite,
+        _steps_guests,
+        _uninvite,
+    ),
+    SiteTask(
+        "book",
+        "Use “Find a time” to find {length} minutes with {name}, and make an event “{title}” at the first "
+        "free time on {day}, with {name} as guest.",
+        {5: 21},
+        _draw_booking,
+        _steps_book,
+        _book,
+    ),
     SiteTask("hide", "Hide the calendar {name}.", {1: 6}, _draw_calendar, _steps_hide, _hide),
-    SiteTask("only", "Show the events of the calendar {name} alone: hide the other calendars.", {3: 9}, _draw_calendar,
-             _steps_only, _only),
-    SiteTask("add_calendar", "Make a calendar “{name}” with the color {colour}.", {3: 13}, _draw_new_calendar,
-             _steps_add_calendar, _add_calendar),
+    SiteTask(
+        "only",
+        "Show the events of the calendar {name} alone: hide the other calendars.",
+        {3: 9},
+        _draw_calendar,
+        _steps_only,
+        _only,
+    ),
+    SiteTask(
+        "add_calendar",
+        "Make a calendar “{name}” with the color {colour}.",
+        {3: 13},
+        _draw_new_calendar,
+        _steps_add_calendar,
+        _add_calendar,
+    ),
     SiteTask("colour", "Give the calendar {name} the color {colour}.", {3: 10}, _draw_colour, _steps_colour, _colour),
-    SiteTask("drop", "Delete the calendar {name} with all of its events.", {3: 9}, _draw_calendar, _steps_drop,
-             lambda records, p: drop_calendar(records, p["key"])),
-    SiteTask("week_start", "Let the week begin on Sunday.", {2: 9},
-             _draw_setting("week_start", {"monday": "Monday", "sunday": "Sunday"}), _steps_set, _set),
-    SiteTask("default_remind", "Set the reminder of new events to “{what}”.", {2: 9},
-             _draw_setting("remind", REMINDERS), _steps_set, _set),
-    SiteTask("default_length", "Let new events be {what} long.", {2: 9}, _draw_setting("length", _LENGTHS), _steps_set,
-             _set),
+    SiteTask(
+        "drop",
+        "Delete the calendar {name} with all of its events.",
+        {3: 9},
+        _draw_calendar,
+        _steps_drop,
+        lambda records, p: drop_calendar(records, p["key"]),
+    ),
+    SiteTask(
+        "week_start",
+        "Let the week begin on Sunday.",
+        {2: 9},
+        _draw_setting("week_start", {"monday": "Monday", "sunday": "Sunday"}),
+        _steps_set,
+        _set,
+    ),
+    SiteTask(
+        "default_remind",
+        "Set the reminder of new events to “{what}”.",
+        {2: 9},
+        _draw_setting("remind", REMINDERS),
+        _steps_set,
+        _set,
+    ),
+    SiteTask(
+        "default_length", "Let new events be {what} long.", {2: 9}, _draw_setting("length", _LENGTHS), _steps_set, _set
+    ),
     SiteTask("hours", "Set the working hours to {begin} until {end}.", {3: 15}, _draw_hours, _steps_hours, _hours),
-    SiteTask("work_days", "Take {no} off the working days, and make {yes} a working day.", {4: 11}, _draw_days,
-             _steps_days, _days),
-)  # fmt: skip
+    SiteTask(
+        "work_days",
+        "Take {no} off the working days, and make {yes} a working day.",
+        {4: 11},
+        _draw_days,
+        _steps_days,
+        _days,
+    ),
+)

@@ -6,15 +6,27 @@ from collections.abc import Callable
 
 from flywheel.worlds.screen import Move, Screen
 
-_MENU = {"invitations": "I look at the invitations.", "free": "I look for free time.",
-         "calendars": "I open the calendars.", "settings": "I open the settings."}  # fmt: skip
+_MENU = {
+    "invitations": "I look at the invitations.",
+    "free": "I look for free time.",
+    "calendars": "I open the calendars.",
+    "settings": "I open the settings.",
+}
 SAID = {
-    "title": ("I type the title.",), "day": ("I type the day.",), "start": ("I type when it begins.",),
-    "end": ("I type when it ends.",), "place": ("I type the place.",), "guests": ("I type who comes.",),
-    "calendar": ("I choose the calendar.",), "repeat": ("I choose how often.",), "until": ("I type the last day.",),
-    "remind": ("I choose the reminder.",), "all_day": ("It takes all day.",), "notes": ("I type the note.",),
+    "title": ("I type the title.",),
+    "day": ("I type the day.",),
+    "start": ("I type when it begins.",),
+    "end": ("I type when it ends.",),
+    "place": ("I type the place.",),
+    "guests": ("I type who comes.",),
+    "calendar": ("I choose the calendar.",),
+    "repeat": ("I choose how often.",),
+    "until": ("I type the last day.",),
+    "remind": ("I choose the reminder.",),
+    "all_day": ("It takes all day.",),
+    "notes": ("I type the note.",),
     "save": ("I save it.", "Now I save."),
-}  # fmt: skip
+}
 
 
 def first(*moves: Callable[[], Move | None]) -> Move | None:

@@ -10,8 +10,18 @@ from flywheel.worlds.control.sketch import ORDINALS, Kind, Sketch, place, spell,
 
 Params = dict[str, Any]
 _SETTINGS = (
-    "sound", "display", "battery", "location", "camera", "privacy", "language", "alarm", "music", "mail", "maps",
-)  # fmt: skip
+    "sound",
+    "display",
+    "battery",
+    "location",
+    "camera",
+    "privacy",
+    "language",
+    "alarm",
+    "music",
+    "mail",
+    "maps",
+)
 _SIZES = {"text": ("small", "large", "big"), "page": ("top", "middle", "bottom"), "list": ("first", "last", "none")}
 _MONTHS = tuple(calendar.month_name[1:])
 

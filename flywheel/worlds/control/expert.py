@@ -46,7 +46,7 @@ class _Expert:
         self.values = {**state["view"], **state["values"]}
         self.boxes = {
             inner["name"]: one for one in params["items"] for inner in one.get("items", ()) if "name" in inner
-        }  # fmt: skip
+        }
         self.items: list[Item] = []
         for one in params["items"]:
             inner = days(one) if one["kind"] == "month" else one.get("items", ())
@@ -70,9 +70,13 @@ class _Expert:
     # -- one value ------------------------------------------------------------------------------------------------
     def reach(self, key: str, value: Any) -> Move:
         special = {
-            "pressed": self.press_next, "selected": self.select, "line": self.connect, "focus": self.tab,
-            "col": self.walk, "row": self.walk,
-        }  # fmt: skip
+            "pressed": self.press_next,
+            "selected": self.select,
+            "line": self.connect,
+            "focus": self.tab,
+            "col": self.walk,
+            "row": self.walk,
+        }
         if self.params.get("hold"):
             return self.hold()
         if key in special:

@@ -66,9 +66,16 @@ def _largest(s: Sketch) -> Params:
 
 
 _SIDES = {
-    "left": (30, 112), "right": (194, 112), "top": (112, 30), "bottom": (112, 194), "top left": (30, 30),
-    "top right": (194, 30), "bottom left": (30, 194), "bottom right": (194, 194), "middle": (112, 112),
-}  # fmt: skip
+    "left": (30, 112),
+    "right": (194, 112),
+    "top": (112, 30),
+    "bottom": (112, 194),
+    "top left": (30, 30),
+    "top right": (194, 30),
+    "bottom left": (30, 194),
+    "bottom right": (194, 194),
+    "middle": (112, 112),
+}
 
 
 def _side(s: Sketch) -> Params:

@@ -27,9 +27,27 @@ GROUNDS = ("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4", "#e
 ACCENTS = ("green", "blue", "purple", "orange")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _UNITS = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+)
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
@@ -60,9 +78,11 @@ class Sketch:
         self.accent = rng.choice(ACCENTS)
         classes = [name for name in (rng.choice(("", "", "plain")), rng.choice(("", "", "wide"))) if name]
         self.look = {
-            "ground": rng.choice(GROUNDS), "accent": words.COLOURS[self.accent], "round": rng.choice((0, 4, 6, 9)),
+            "ground": rng.choice(GROUNDS),
+            "accent": words.COLOURS[self.accent],
+            "round": rng.choice((0, 4, 6, 9)),
             "classes": classes,
-        }  # fmt: skip
+        }
 
     # -- chance -----------------------------------------------------------------------------------------------------
     def of(self, *by_level: T) -> T:

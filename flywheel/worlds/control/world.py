@@ -21,14 +21,15 @@ FAMILIES = (pointing, choosing, typing, moving, finding)
 # The families in turn, so that any few templates that follow one another are of several.
 KINDS: dict[str, Kind] = {
     kind.name: kind for turn in zip_longest(*(family.KINDS for family in FAMILIES)) for kind in turn if kind
-}  # fmt: skip
+}
 TEMPLATES: dict[str, dict[str, Any]] = {
     name: {
-        "instruction": kind.instruction, "verifier": "world:reached",
+        "instruction": kind.instruction,
+        "verifier": "world:reached",
         "max_steps": dict(zip(LEVELS, kind.steps, strict=True)),
     }
     for name, kind in KINDS.items()
-}  # fmt: skip
+}
 
 
 def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:

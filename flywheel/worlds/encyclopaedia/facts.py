@@ -16,9 +16,17 @@ from typing import Any
 
 KINDS = {"elements": "Elements", "countries": "Countries", "cities": "Cities", "people": "Discoverers"}
 SERIES = (
-    "Alkali metals", "Alkaline earth metals", "Transition metals", "Poor metals", "Metalloids", "Nonmetals", "Halogens",
-    "Noble gases", "Lanthanides", "Actinides",
-)  # fmt: skip
+    "Alkali metals",
+    "Alkaline earth metals",
+    "Transition metals",
+    "Poor metals",
+    "Metalloids",
+    "Nonmetals",
+    "Halogens",
+    "Noble gases",
+    "Lanthanides",
+    "Actinides",
+)
 CONTINENTS = ("Africa", "Asia", "Europe", "North America", "Oceania", "South America")
 
 
@@ -73,13 +81,33 @@ def of_kind(kind: str) -> list[Article]:
 def _element(key: str, one: dict[str, Any], elements: dict[str, Any], of_country: dict[str, str]) -> Article:
     by_number = {other["number"]: other_key for other_key, other in elements.items()}
     around = [by_number[n] for n in (one["number"] - 1, one["number"] + 1) if n in by_number]
-    facts = {name: one[name] for name in ("symbol", "number", "series", "group", "period", "block", "weight", "density",
-                                          "melting", "boiling", "pauling", "shells", "year")}  # fmt: skip
+    facts = {
+        name: one[name]
+        for name in (
+            "symbol",
+            "number",
+            "series",
+            "group",
+            "period",
+            "block",
+            "weight",
+            "density",
+            "melting",
+            "boiling",
+            "pauling",
+            "shells",
+            "year",
+        )
+    }
     lead = (
         f"{one['name']} is the chemical element with the symbol {one['symbol']} and the atomic number {one['number']}."
     )
     return Article(
-        key, one["name"], "elements", lead, facts,
+        key,
+        one["name"],
+        "elements",
+        lead,
+        facts,
         {
             "Discovered by": tuple(slug(name) for name in one["people"]),
             "Discovered in": tuple(of_country[code] for code in one["places"]),
@@ -87,13 +115,17 @@ def _element(key: str, one: dict[str, Any], elements: dict[str, Any], of_country
             "Neighbors in the table": tuple(around),
         },
         {"Description": one["description"] or "", "Uses": one["uses"] or "", "Name": one["origin"] or ""},
-    )  # fmt: skip
+    )
 
 
 def _country(
-    code: str, one: dict[str, Any], elements: dict[str, Any], cities: dict[str, Any], of_country: dict[str, str],
+    code: str,
+    one: dict[str, Any],
+    elements: dict[str, Any],
+    cities: dict[str, Any],
+    of_country: dict[str, str],
     of_city: dict[str, str],
-) -> Article:  # fmt: skip
+) -> Article:
     here = sorted(
         (city for city, other in cities.items() if other["country"] == code), key=lambda c: -cities[c]["population"]
     )
@@ -102,7 +134,11 @@ def _country(
     )
     facts = {name: one[name] for name in ("continent", "area", "population", "currency", "domain", "calling")}
     return Article(
-        of_country[code], one["name"], "countries", f"{one['name']} is a country in {one['continent']}.", facts,
+        of_country[code],
+        one["name"],
+        "countries",
+        f"{one['name']} is a country in {one['continent']}.",
+        facts,
         {
             "Capital": (of_city[one["capital"]],) if one["capital"] else (),
             "Neighbors": tuple(of_country[other] for other in one["neighbours"] if other in of_country),
@@ -110,7 +146,7 @@ def _country(
             "Elements discovered here": tuple(found),
         },
         {},
-    )  # fmt: skip
+    )
 
 
 def _city(
@@ -121,8 +157,15 @@ def _city(
     what = "the capital" if country["capital"] == key else "a city"
     facts = {name: one[name] for name in ("population", "latitude", "longitude", "zone")}
     facts["continent"] = country["continent"]
-    return Article(of_city[key], title, "cities", f"{one['name']} is {what} of {country['name']}.", facts,
-                   {"Country": (of_country[one["country"]],)}, {})  # fmt: skip
+    return Article(
+        of_city[key],
+        title,
+        "cities",
+        f"{one['name']} is {what} of {country['name']}.",
+        facts,
+        {"Country": (of_country[one["country"]],)},
+        {},
+    )
 
 
 def _person(name: str, keys: list[str], elements: dict[str, Any], of_country: dict[str, str]) -> Article:
@@ -130,5 +173,12 @@ def _person(name: str, keys: list[str], elements: dict[str, Any], of_country: di
     years = [elements[key]["year"] for key in keys]
     facts = {"count": len(keys), "first": min(years)}
     what = "an element" if len(keys) == 1 else f"{len(keys)} elements"
-    return Article(slug(name), name, "people", f"{name} discovered {what}, alone or with others.", facts,
-                   {"Elements": tuple(keys), "Places of discovery": tuple(places)}, {})  # fmt: skip
+    return Article(
+        slug(name),
+        name,
+        "people",
+        f"{name} discovered {what}, alone or with others.",
+        facts,
+        {"Elements": tuple(keys), "Places of discovery": tuple(places)},
+        {},
+    )

@@ -17,18 +17,39 @@ UNITS = {"temperature": ("kelvin", "celsius"), "area": ("kilometers", "miles")}
 _MILE = 2.589988  # square kilometres
 # kind -> what its tables show and sort by
 COLUMNS = {
-    "elements": ("number", "name", "density", "melting", "year", "weight"), "countries": ("name", "population", "area"),
-    "cities": ("name", "population"), "people": ("name", "count", "first"),
-}  # fmt: skip
+    "elements": ("number", "name", "density", "melting", "year", "weight"),
+    "countries": ("name", "population", "area"),
+    "cities": ("name", "population"),
+    "people": ("name", "count", "first"),
+}
 _MAIN = {"elements": "number", "countries": "population", "cities": "population", "people": "count"}
 LABELS = {
-    "name": "Name", "symbol": "Symbol", "number": "Atomic number", "series": "Series", "group": "Group",
-    "period": "Period", "block": "Block", "weight": "Atomic weight", "density": "Density", "melting": "Melting point",
-    "boiling": "Boiling point", "pauling": "Electronegativity", "shells": "Electrons", "year": "Discovered",
-    "continent": "Continent", "area": "Area", "population": "Population", "currency": "Currency",
-    "domain": "Internet domain", "calling": "Calling code", "latitude": "Latitude", "longitude": "Longitude",
-    "zone": "Time zone", "count": "Elements", "first": "First discovery",
-}  # fmt: skip
+    "name": "Name",
+    "symbol": "Symbol",
+    "number": "Atomic number",
+    "series": "Series",
+    "group": "Group",
+    "period": "Period",
+    "block": "Block",
+    "weight": "Atomic weight",
+    "density": "Density",
+    "melting": "Melting point",
+    "boiling": "Boiling point",
+    "pauling": "Electronegativity",
+    "shells": "Electrons",
+    "year": "Discovered",
+    "continent": "Continent",
+    "area": "Area",
+    "population": "Population",
+    "currency": "Currency",
+    "domain": "Internet domain",
+    "calling": "Calling code",
+    "latitude": "Latitude",
+    "longitude": "Longitude",
+    "zone": "Time zone",
+    "count": "Elements",
+    "first": "First discovery",
+}
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
@@ -69,9 +90,14 @@ def _menu(visit: Visit) -> list[tuple[str, str, str]]:
 def _common(visit: Visit) -> dict[str, Any]:
     units = visit.records["units"]
     return {
-        "accent": "#2f5d50", "accent_soft": "#e2efea", "articles": articles(), "labels": LABELS, "kinds": KINDS,
-        "waiting": len(visit.records["reading"]), "show": lambda name, value: shown(name, value, units),
-    }  # fmt: skip
+        "accent": "#2f5d50",
+        "accent_soft": "#e2efea",
+        "articles": articles(),
+        "labels": LABELS,
+        "kinds": KINDS,
+        "waiting": len(visit.records["reading"]),
+        "show": lambda name, value: shown(name, value, units),
+    }
 
 
 site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
@@ -89,9 +115,15 @@ def article(visit: Visit, key: str) -> Page | None:
         return None
     note = visit.records["notes"].get(key, "")
     return Page.of(
-        "article.html", heading=one.title, key=key, article=one, tab=visit.option("tab", ("article", "note")),
-        note=note, saved=key in visit.records["reading"], links=_links(one),
-    )  # fmt: skip
+        "article.html",
+        heading=one.title,
+        key=key,
+        article=one,
+        tab=visit.option("tab", ("article", "note")),
+        note=note,
+        saved=key in visit.records["reading"],
+        links=_links(one),
+    )
 
 
 def _links(one: Article) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -124,13 +156,24 @@ def table(visit: Visit, kind: str) -> Page | None:
     count = max(1, -(-len(rows) // ROWS))
     number = visit.number("page", 1, 1, count)
     return Page.of(
-        "list.html", heading=visit.t(KINDS[kind]), kind=kind, rows=rows[(number - 1) * ROWS : number * ROWS],
-        total=len(rows), number=number, count=count, by=by, options=options, narrow=narrow,
+        "list.html",
+        heading=visit.t(KINDS[kind]),
+        kind=kind,
+        rows=rows[(number - 1) * ROWS : number * ROWS],
+        total=len(rows),
+        number=number,
+        count=count,
+        by=by,
+        options=options,
+        narrow=narrow,
         asked={by: narrow, "sort": sort, "order": order} if by else {"sort": sort, "order": order},
-        columns=COLUMNS[kind], sort=sort, order=order, main=sort if sort != "name" else _MAIN[kind],
+        columns=COLUMNS[kind],
+        sort=sort,
+        order=order,
+        main=sort if sort != "name" else _MAIN[kind],
         sorts=[(name, visit.t(LABELS[name])) for name in COLUMNS[kind]],
         orders=[("up", visit.t("Rising")), ("down", visit.t("Falling"))],
-    )  # fmt: skip
+    )
 
 
 def ordered(rows: list[Article], sort: str, order: str) -> list[Article]:
@@ -149,8 +192,9 @@ def search(visit: Visit) -> Page:
     count = max(1, -(-len(found) // HITS))
     number = visit.number("page", 1, 1, count)
     hits = found[(number - 1) * HITS : number * HITS]
-    return Page.of("search.html", heading=visit.t("Search"), asked=asked, found=hits, total=len(found), number=number,
-                   count=count)  # fmt: skip
+    return Page.of(
+        "search.html", heading=visit.t("Search"), asked=asked, found=hits, total=len(found), number=number, count=count
+    )
 
 
 def found_by(asked: str) -> list[Article]:
@@ -185,14 +229,24 @@ def compare(visit: Visit) -> Page:
         sides.append(next((one for one in articles().values() if _bare(one.title) == _bare(title.strip())), None))
     both = [one for one in sides if one is not None]
     names = [name for name in LABELS if any(name in one.facts for one in both)]
-    return Page.of("compare.html", heading=visit.t("Compare"), sides=sides, both=both, names=names,
-                   asked={name: visit.query.get(name, "") for name in ("a", "b")})  # fmt: skip
+    return Page.of(
+        "compare.html",
+        heading=visit.t("Compare"),
+        sides=sides,
+        both=both,
+        names=names,
+        asked={name: visit.query.get(name, "") for name in ("a", "b")},
+    )
 
 
 @site.page("reading")
 def reading(visit: Visit) -> Page:
-    return Page.of("reading.html", heading=visit.t("Reading list"), keys=list(visit.records["reading"]),
-                   notes=visit.records["notes"])  # fmt: skip
+    return Page.of(
+        "reading.html",
+        heading=visit.t("Reading list"),
+        keys=list(visit.records["reading"]),
+        notes=visit.records["notes"],
+    )
 
 
 @site.page("settings")

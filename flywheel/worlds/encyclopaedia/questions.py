@@ -16,9 +16,11 @@ from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Answer, Draw, Params, Redraw, SiteTask
 
 _COMPARED = (
-    ("elements", "density", "is denser"), ("elements", "weight", "has the larger atomic weight"),
-    ("countries", "area", "has the larger area"), ("countries", "population", "has more people"),
-)  # fmt: skip
+    ("elements", "density", "is denser"),
+    ("elements", "weight", "has the larger atomic weight"),
+    ("countries", "area", "has the larger area"),
+    ("countries", "population", "has more people"),
+)
 _FREE = ("units/*",)  # what may change on the way to an answer
 
 
@@ -46,8 +48,13 @@ def _name(key: str) -> str:
 
 # -- one article -------------------------------------------------------------------------------------------------------
 def _draw_fact(d: Draw) -> Params:
-    kind, names = d.rng.choice((("elements", ("symbol", "number", "group", "period", "block", "density", "year")),
-                                ("countries", ("domain", "calling", "population")), ("cities", ("zone",))))  # fmt: skip
+    kind, names = d.rng.choice(
+        (
+            ("elements", ("symbol", "number", "group", "period", "block", "density", "year")),
+            ("countries", ("domain", "calling", "population")),
+            ("cities", ("zone",)),
+        )
+    )
     name = d.rng.choice(names)
     one = _pick(d, kind, lambda a: a.facts[name] not in (None, ""))
     what = {"year": "year of discovery", "density": "density in g/cm³"}.get(name, LABELS[name].lower())
@@ -66,8 +73,12 @@ def _steps_fact(screen: Screen, p: Params) -> Move | None:
 def _draw_melting(d: Draw) -> Params:
     one = _pick(d, "elements", lambda a: a.facts["melting"])
     unit = d.rng.choice(("kelvin", "celsius"))
-    return {"key": one.slug, "title": one.title, "unit": unit,
-            "words": "kelvin" if unit == "kelvin" else "degrees Celsius"}  # fmt: skip
+    return {
+        "key": one.slug,
+        "title": one.title,
+        "unit": unit,
+        "words": "kelvin" if unit == "kelvin" else "degrees Celsius",
+    }
 
 
 def _melting(p: Params) -> float:
@@ -130,8 +141,14 @@ def _draw_extreme(d: Draw) -> Params:
     if sort != "year":
         most = (f"has the smallest {words}", f"has the largest {words}")
     of = f"Of the {only.lower()}, which element" if kind == "elements" else f"Of the {kind} of {only}, which"
-    return {"kind": kind, "only": only, "sort": sort, "order": order, "key": rows[0].slug,
-            "words": f"{of} {most[order == 'down']}?"}  # fmt: skip
+    return {
+        "kind": kind,
+        "only": only,
+        "sort": sort,
+        "order": order,
+        "key": rows[0].slug,
+        "words": f"{of} {most[order == 'down']}?",
+    }
 
 
 def _steps_extreme(screen: Screen, p: Params) -> Move | None:
@@ -282,50 +299,159 @@ def _currency(p: Params) -> str:
     return _get(p["chain"][-1]).facts["currency"].rpartition("(")[2].rstrip(")")
 
 
-def _chain(name: str, text: str, level: int, budget: int, draw: Callable[[Draw], Params],
-           answer: Callable[[Params], Answer]) -> SiteTask:  # fmt: skip
+def _chain(
+    name: str, text: str, level: int, budget: int, draw: Callable[[Draw], Params], answer: Callable[[Params], Answer]
+) -> SiteTask:
     return SiteTask(
         name, text, {level: budget}, draw, _steps_chain(answer), answer=lambda _, p: answer(p), ignore=_FREE
     )
 
 
 QUESTIONS = (
-    SiteTask("fact", "{title}: what is its {what}? Answer with it alone.", {1: 8}, _draw_fact, _steps_fact,
-             answer=lambda _, p: _fact(p), ignore=_FREE),
-    SiteTask("melting", "At how many {words} does {title} melt? Answer with the number.", {2: 14}, _draw_melting,
-             _steps_melting, answer=lambda _, p: _melting(p), ignore=_FREE),
-    _chain("capital", "What is the capital of {title}? Answer with its name.", 1, 7, _draw_capital,
-           _of_first("Capital")),
-    SiteTask("neighbours", "Which countries border {title}? Answer with their names, parted by commas.", {2: 8},
-             _draw_neighbours, _steps_neighbours, answer=lambda _, p: _titles(_get(p["key"]).links["Neighbors"]),
-             ignore=_FREE),
-    SiteTask("symbol", "Which element has the symbol {symbol}? Answer with its name.", {1: 5}, _draw_symbol,
-             _steps_symbol, answer=lambda _, p: _get(p["key"]).title, ignore=_FREE),
-    _chain("discoverer", "Who discovered {title}? Answer with the full name.", 1, 7, _draw_discoverer,
-           _of_first("Discovered by")),
-    SiteTask("extreme", "{words} Answer with its name.", {2: 11}, _draw_extreme, _steps_extreme,
-             answer=lambda _, p: _get(p["key"]).title, ignore=_FREE),
-    SiteTask("compare", "Which {word}, {one} or {other}? Answer with its name.", {2: 10}, _draw_compare, _steps_compare,
-             answer=lambda _, p: _larger(p), ignore=_FREE),
-    _chain("place_capital", "What is the capital of the country in which {title} was discovered? Answer with its name.",
-           3, 11, _draw_place_capital, _of_last("Capital")),
-    _chain("place_people", "How many people live in the capital of the country in which {title} was discovered? "
-           "Answer with the number.", 3, 14, _draw_place_people, _last_fact("population")),
-    _chain("capital_people", "How many people live in the capital of {title}? Answer with the number.", 2, 10,
-           _draw_capital_people, _last_fact("population")),
-    _chain("city_currency", "In which currency does one pay in {title}? Answer with its code of three letters.", 2, 10,
-           _draw_city_currency, _currency),
-    _chain("other_element", "Which other element did the discoverer of {title} discover? Answer with its name.", 2, 10,
-           _draw_others, _other),
-    _chain("works", "How many elements did the discoverer of {title} discover? Answer with the number.", 2, 10,
-           _draw_count, _last_fact("count")),
-    _chain("producer", "What is the capital of the country that is the first of the main producers of {title}? "
-           "Answer with its name.", 3, 11, _draw_producer, _of_last("Capital")),
-    _chain("next_place", "In which country was the element discovered that follows {title} by atomic number? "
-           "Answer with its name.", 3, 11, _draw_next_place, _of_last("Discovered in")),
-    SiteTask("largest_neighbour", "Which country that borders {title} has the most people? Answer with its name.",
-             {3: 19}, _draw_largest_neighbour, _steps_largest_neighbour, ignore=_FREE,
-             answer=lambda _, p: _largest_neighbour(p)),
-    _chain("first_here", "Which element was discovered first in the country in which {title} lies? "
-           "Answer with its name.", 3, 11, _draw_first_here, _of_last("Elements discovered here")),
-)  # fmt: skip
+    SiteTask(
+        "fact",
+        "{title}: what is its {what}? Answer with it alone.",
+        {1: 8},
+        _draw_fact,
+        _steps_fact,
+        answer=lambda _, p: _fact(p),
+        ignore=_FREE,
+    ),
+    SiteTask(
+        "melting",
+        "At how many {words} does {title} melt? Answer with the number.",
+        {2: 14},
+        _draw_melting,
+        _steps_melting,
+        answer=lambda _, p: _melting(p),
+        ignore=_FREE,
+    ),
+    _chain(
+        "capital", "What is the capital of {title}? Answer with its name.", 1, 7, _draw_capital, _of_first("Capital")
+    ),
+    SiteTask(
+        "neighbours",
+        "Which countries border {title}? Answer with their names, parted by commas.",
+        {2: 8},
+        _draw_neighbours,
+        _steps_neighbours,
+        answer=lambda _, p: _titles(_get(p["key"]).links["Neighbors"]),
+        ignore=_FREE,
+    ),
+    SiteTask(
+        "symbol",
+        "Which element has the symbol {symbol}? Answer with its name.",
+        {1: 5},
+        _draw_symbol,
+        _steps_symbol,
+        answer=lambda _, p: _get(p["key"]).title,
+        ignore=_FREE,
+    ),
+    _chain(
+        "discoverer",
+        "Who discovered {title}? Answer with the full name.",
+        1,
+        7,
+        _draw_discoverer,
+        _of_first("Discovered by"),
+    ),
+    SiteTask(
+        "extreme",
+        "{words} Answer with its name.",
+        {2: 11},
+        _draw_extreme,
+        _steps_extreme,
+        answer=lambda _, p: _get(p["key"]).title,
+        ignore=_FREE,
+    ),
+    SiteTask(
+        "compare",
+        "Which {word}, {one} or {other}? Answer with its name.",
+        {2: 10},
+        _draw_compare,
+        _steps_compare,
+        answer=lambda _, p: _larger(p),
+        ignore=_FREE,
+    ),
+    _chain(
+        "place_capital",
+        "What is the capital of the country in which {title} was discovered? Answer with its name.",
+        3,
+        11,
+        _draw_place_capital,
+        _of_last("Capital"),
+    ),
+    _chain(
+        "place_people",
+        "How many people live in the capital of the country in which {title} was discovered? Answer with the number.",
+        3,
+        14,
+        _draw_place_people,
+        _last_fact("population"),
+    ),
+    _chain(
+        "capital_people",
+        "How many people live in the capital of {title}? Answer with the number.",
+        2,
+        10,
+        _draw_capital_people,
+        _last_fact("population"),
+    ),
+    _chain(
+        "city_currency",
+        "In which currency does one pay in {title}? Answer with its code of three letters.",
+        2,
+        10,
+        _draw_city_currency,
+        _currency,
+    ),
+    _chain(
+        "other_element",
+        "Which other element did the discoverer of {title} discover? Answer with its name.",
+        2,
+        10,
+        _draw_others,
+        _other,
+    ),
+    _chain(
+        "works",
+        "How many elements did the discoverer of {title} discover? Answer with the number.",
+        2,
+        10,
+        _draw_count,
+        _last_fact("count"),
+    ),
+    _chain(
+        "producer",
+        "What is the capital of the country that is the first of the main producers of {title}? Answer with its name.",
+        3,
+        11,
+        _draw_producer,
+        _of_last("Capital"),
+    ),
+    _chain(
+        "next_place",
+        "In which country was the element discovered that follows {title} by atomic number? Answer with its name.",
+        3,
+        11,
+        _draw_next_place,
+        _of_last("Discovered in"),
+    ),
+    SiteTask(
+        "largest_neighbour",
+        "Which country that borders {title} has the most people? Answer with its name.",
+        {3: 19},
+        _draw_largest_neighbour,
+        _steps_largest_neighbour,
+        ignore=_FREE,
+        answer=lambda _, p: _largest_neighbour(p),
+    ),
+    _chain(
+        "first_here",
+        "Which element was discovered first in the country in which {title} lies? Answer with its name.",
+        3,
+        11,
+        _draw_first_here,
+        _of_last("Elements discovered here"),
+    ),
+)

@@ -114,8 +114,12 @@ def _draw_old_note(d: Draw) -> Params:
 def _draw_units(d: Draw) -> Params:
     name = d.rng.choice(list(UNITS))
     value = next(option for option in UNITS[name] if option != d.records["units"][name])
-    words = {"kelvin": "temperatures in kelvin", "celsius": "temperatures in degrees Celsius",
-             "kilometers": "areas in square kilometers", "miles": "areas in square miles"}  # fmt: skip
+    words = {
+        "kelvin": "temperatures in kelvin",
+        "celsius": "temperatures in degrees Celsius",
+        "kilometers": "areas in square kilometers",
+        "miles": "areas in square miles",
+    }
     return {"wanted": {name: value}, "words": words[value]}
 
 
@@ -127,8 +131,14 @@ def _draw_table(d: Draw) -> Params:
     kind = d.rng.choice(list(KINDS))
     sort, order = d.rng.choice([name for name in COLUMNS[kind] if name != "name"]), d.rng.choice(("up", "down"))
     first = "smallest" if order == "up" else "largest"
-    return {"kind": kind, "sort": sort, "order": order, "title": KINDS[kind].lower(), "column": LABELS[sort].lower(),
-            "first": first}  # fmt: skip
+    return {
+        "kind": kind,
+        "sort": sort,
+        "order": order,
+        "title": KINDS[kind].lower(),
+        "column": LABELS[sort].lower(),
+        "first": first,
+    }
 
 
 def _draw_narrow(d: Draw) -> Params:
@@ -139,28 +149,83 @@ def _draw_narrow(d: Draw) -> Params:
 
 
 def _draw_word(d: Draw) -> Params:
-    return {"word": d.rng.choice(("gas", "poison", "coins", "capital", "Russia", "steel", "light", "sea", "Sweden",
-                                  "radioactive", "glass", "Berlin", "batteries", "island", "paint"))}  # fmt: skip
+    return {
+        "word": d.rng.choice(
+            (
+                "gas",
+                "poison",
+                "coins",
+                "capital",
+                "Russia",
+                "steel",
+                "light",
+                "sea",
+                "Sweden",
+                "radioactive",
+                "glass",
+                "Berlin",
+                "batteries",
+                "island",
+                "paint",
+            )
+        )
+    }
 
 
 TASKS = (
-    SiteTask("visit", "Open the article on {title}.", {1: 5}, _any, lambda s, p: ways.article(s, p["key"]),
-             page=lambda p: (f"wiki/{p['key']}", {})),
-    SiteTask("search", "Search the almanac for “{word}”.", {1: 4}, _draw_word,
-             lambda s, p: s.fill({"search": p["word"]}, ""), page=lambda p: ("search", {"q": p["word"]})),
-    SiteTask("category", "Show {words}.", {1: 5}, _draw_narrow, lambda s, p: ways.listed(s, p["kind"], p["only"]),
-             page=lambda p: (f"list/{p['kind']}", {p["by"]: p["only"]})),
-    SiteTask("sort", "Show the table of {title}, sorted by {column}, the {first} first.", {2: 9}, _draw_table,
-             lambda s, p: ways.listed(s, p["kind"], "", p["sort"], p["order"]),
-             page=lambda p: (f"list/{p['kind']}", {"sort": p["sort"], "order": p["order"]})),
+    SiteTask(
+        "visit",
+        "Open the article on {title}.",
+        {1: 5},
+        _any,
+        lambda s, p: ways.article(s, p["key"]),
+        page=lambda p: (f"wiki/{p['key']}", {}),
+    ),
+    SiteTask(
+        "search",
+        "Search the almanac for “{word}”.",
+        {1: 4},
+        _draw_word,
+        lambda s, p: s.fill({"search": p["word"]}, ""),
+        page=lambda p: ("search", {"q": p["word"]}),
+    ),
+    SiteTask(
+        "category",
+        "Show {words}.",
+        {1: 5},
+        _draw_narrow,
+        lambda s, p: ways.listed(s, p["kind"], p["only"]),
+        page=lambda p: (f"list/{p['kind']}", {p["by"]: p["only"]}),
+    ),
+    SiteTask(
+        "sort",
+        "Show the table of {title}, sorted by {column}, the {first} first.",
+        {2: 9},
+        _draw_table,
+        lambda s, p: ways.listed(s, p["kind"], "", p["sort"], p["order"]),
+        page=lambda p: (f"list/{p['kind']}", {"sort": p["sort"], "order": p["order"]}),
+    ),
     SiteTask("save", "Put the article on {title} on the reading list.", {1: 7}, _draw_new, _steps_save, _save),
     SiteTask("unsave", "Take {title} off the reading list.", {1: 6}, _draw_kept, _steps_unsave, _unsave),
-    SiteTask("clear_kind", "Take all {title} off the reading list, and nothing else.", {2: 9}, _draw_kind,
-             _steps_clear_kind, _clear_kind),
-    SiteTask("save_works", "Put all elements that {title} discovered on the reading list.", {3: 22}, _draw_works,
-             _steps_works, _save_works),
+    SiteTask(
+        "clear_kind",
+        "Take all {title} off the reading list, and nothing else.",
+        {2: 9},
+        _draw_kind,
+        _steps_clear_kind,
+        _clear_kind,
+    ),
+    SiteTask(
+        "save_works",
+        "Put all elements that {title} discovered on the reading list.",
+        {3: 22},
+        _draw_works,
+        _steps_works,
+        _save_works,
+    ),
     SiteTask("note", "Write the note “{text}” on the article on {title}.", {2: 12}, _draw_note, _steps_note, _note),
     SiteTask("change_note", "Change the note on {title} to “{text}”", {2: 13}, _draw_old_note, _steps_note, _note),
-    SiteTask("units", "Let the almanac show {words}.", {2: 9}, _draw_units,
-             lambda s, p: ways.unit(s, **p["wanted"]), _units),
-)  # fmt: skip
+    SiteTask(
+        "units", "Let the almanac show {words}.", {2: 9}, _draw_units, lambda s, p: ways.unit(s, **p["wanted"]), _units
+    ),
+)

@@ -175,10 +175,17 @@ def place(visit: Visit, folder: str) -> Page | None:
     steps = [(f"place/{ROOT}", visit.t("My files"))]
     steps += [(f"place/{one}", nodes[one]["name"]) for one in tree.path(visit.records, folder)]
     return Page.of(
-        "place.html", heading=title, key=folder, what=what, keys=keys, steps=steps, rows=rows, current="",
+        "place.html",
+        heading=title,
+        key=folder,
+        what=what,
+        keys=keys,
+        steps=steps,
+        rows=rows,
+        current="",
         name=nodes[folder]["name"] if folder != ROOT else visit.t("My files"),
         back=home_of(nodes[keys[0]]["parent"]) if keys else "",
-    )  # fmt: skip
+    )
 
 
 @site.form("place/<folder>")

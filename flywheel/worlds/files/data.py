@@ -14,19 +14,28 @@ ROOT = "root"
 ROOM = 2_000_000  # kB
 RIGHTS = {"view": "May look", "edit": "May edit"}
 _LARGE = {  # kB, from and to
-    "image": (300, 9_000), "table": (12, 700), "sound": (1_500, 14_000), "film": (30_000, 260_000), "pdf": (60, 6_000),
+    "image": (300, 9_000),
+    "table": (12, 700),
+    "sound": (1_500, 14_000),
+    "film": (30_000, 260_000),
+    "pdf": (60, 6_000),
     "archive": (9_000, 320_000),
-}  # fmt: skip
+}
 
 
 def make_records(rng: random.Random, language: str) -> Records:
     """Records of a session. A node's parent is a node's key, ROOT, or "" for what others share."""
-    people = {f"c{n}": {"name": name, "mail": f"{name.split()[0].lower()}@example.com"}
-              for n, name in enumerate(texts.PEOPLE, 1)}  # fmt: skip
+    people = {
+        f"c{n}": {"name": name, "mail": f"{name.split()[0].lower()}@example.com"}
+        for n, name in enumerate(texts.PEOPLE, 1)
+    }
     records: Records = {
-        "_people": people, "_facts": _facts(rng), "_taken": set(), "nodes": {},
+        "_people": people,
+        "_facts": _facts(rng),
+        "_taken": set(),
+        "nodes": {},
         "settings": {"view": "list" if rng.random() < 0.75 else "grid"},
-    }  # fmt: skip
+    }
     for title, (inner, files) in texts.FOLDERS.items():
         folder = _add(rng, records, title, ROOT, "folder")
         for name, more in inner.items():
@@ -54,21 +63,36 @@ def kind_of(name: str) -> str:
 
 def node(name: str, parent: str, kind: str, text: str = "", day: str = TODAY) -> dict[str, Any]:
     """A folder or a file of the user."""
-    made = {"name": name, "parent": parent, "kind": kind, "day": day, "owner": "me", "starred": False, "link": False,
-            "shared": {}, "trashed": False}  # fmt: skip
+    made = {
+        "name": name,
+        "parent": parent,
+        "kind": kind,
+        "day": day,
+        "owner": "me",
+        "starred": False,
+        "link": False,
+        "shared": {},
+        "trashed": False,
+    }
     return made | ({"text": text, "versions": []} if kind == "text" else {})
 
 
 def _facts(rng: random.Random) -> dict[str, dict[str, Any]]:
     return {
         name: {
-            "name": rng.choice(texts.PEOPLE), "price": rng.randint(110, 890), "day": rng.randint(3, 29),
-            "code": rng.randint(1000, 9999), "year": rng.randint(2027, 2034), "minutes": rng.randint(31, 90),
-            "phone": f"555{rng.randint(100_000, 999_999)}", "hour": rng.randint(6, 11),
-            "month": rng.choice(texts.MONTHS), "town": rng.choice(texts.TOWNS),
+            "name": rng.choice(texts.PEOPLE),
+            "price": rng.randint(110, 890),
+            "day": rng.randint(3, 29),
+            "code": rng.randint(1000, 9999),
+            "year": rng.randint(2027, 2034),
+            "minutes": rng.randint(31, 90),
+            "phone": f"555{rng.randint(100_000, 999_999)}",
+            "hour": rng.randint(6, 11),
+            "month": rng.choice(texts.MONTHS),
+            "town": rng.choice(texts.TOWNS),
         }
         for name in texts.NOTES
-    }  # fmt: skip
+    }
 
 
 def _fill(rng: random.Random, records: Records, names: tuple[str, ...], parent: str) -> None:
@@ -91,7 +115,7 @@ def _add(rng: random.Random, records: Records, name: str, parent: str, kind: str
         made["versions"] = [
             {"text": f"{text}\n{more}", "day": days_ago(rng.randint(*span))}
             for more, span in (("Ask somebody.", (750, 1400)), ("To be checked.", (1500, 2000)))
-        ][: rng.randint(0, 2)]  # fmt: skip
+        ][: rng.randint(0, 2)]
     key = f"f{len(records['nodes']) + 1}"
     records["nodes"][key] = made
     return key

@@ -11,9 +11,14 @@ from flywheel.worlds.site_tasks import Draw, Params, Redraw
 
 NAMES = ("Plans", "Old things", "For Emil", "Summer", "Drafts", "To print", "Garden", "Spare parts", "Birthday")
 LINES = (
-    "Call the plumber on Friday.", "The key is under the mat.", "Bring cake and two chairs.", "All done, nothing left.",
-    "Ask Dora for the other half.", "Paid in cash.", "Moved to next week.",
-)  # fmt: skip
+    "Call the plumber on Friday.",
+    "The key is under the mat.",
+    "Bring cake and two chairs.",
+    "All done, nothing left.",
+    "Ask Dora for the other half.",
+    "Paid in cash.",
+    "Moved to next week.",
+)
 Fits = Callable[[dict[str, Any]], Any]
 
 

@@ -17,20 +17,35 @@ KINDS = {"folder": "Folder", **{kind: title for kind, title in texts.KINDS.value
 
 def _menu(visit: Visit) -> list[tuple[str, str, str]]:
     return [
-        ("", visit.t("My files"), ""), ("recent", visit.t("Recent"), ""), ("starred", visit.t("Starred"), ""),
-        ("shared", visit.t("Shared"), ""), ("trash", visit.t("Trash"), ""),
-    ]  # fmt: skip
+        ("", visit.t("My files"), ""),
+        ("recent", visit.t("Recent"), ""),
+        ("starred", visit.t("Starred"), ""),
+        ("shared", visit.t("Shared"), ""),
+        ("trash", visit.t("Trash"), ""),
+    ]
 
 
 def _common(visit: Visit) -> dict[str, Any]:
     records = visit.records
     used = tree.used(records)
     return {
-        "accent": "#0b6b63", "accent_soft": "#dff2ef", "people": records["_people"], "nodes": records["nodes"],
-        "size": lambda key: shown_size(tree.size(records, key)), "shown": shown_day, "rights": RIGHTS, "kinds": KINDS,
-        "used": shown_size(used), "room": shown_size(ROOM), "share": used / ROOM, "root": ROOT, "folders": _tree(visit),
-        "view": records["settings"]["view"], "where": lambda key: where(visit, key), "address": home_of,
-    }  # fmt: skip
+        "accent": "#0b6b63",
+        "accent_soft": "#dff2ef",
+        "people": records["_people"],
+        "nodes": records["nodes"],
+        "size": lambda key: shown_size(tree.size(records, key)),
+        "shown": shown_day,
+        "rights": RIGHTS,
+        "kinds": KINDS,
+        "used": shown_size(used),
+        "room": shown_size(ROOM),
+        "share": used / ROOM,
+        "root": ROOT,
+        "folders": _tree(visit),
+        "view": records["settings"]["view"],
+        "where": lambda key: where(visit, key),
+        "address": home_of,
+    }
 
 
 site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
@@ -88,8 +103,11 @@ def _tree(visit: Visit) -> list[tuple[str, str, int]]:
 
 def ordered(visit: Visit, rows: list[tuple[str, tree.Node]], sort: str) -> list[tuple[str, tree.Node]]:
     """Folders first, then by the sort."""
-    measure = {"name": lambda row: row[1]["name"].casefold(), "size": lambda row: tree.size(visit.records, row[0]),
-               "day": lambda row: row[1]["day"]}[sort.lstrip("-")]  # fmt: skip
+    measure = {
+        "name": lambda row: row[1]["name"].casefold(),
+        "size": lambda row: tree.size(visit.records, row[0]),
+        "day": lambda row: row[1]["day"],
+    }[sort.lstrip("-")]
     rows = sorted(rows, key=measure, reverse=sort.startswith("-"))
     return sorted(rows, key=lambda row: row[1]["kind"] != "folder")
 
@@ -117,8 +135,16 @@ def folder(visit: Visit, key: str) -> Page | None:
 def _folder(visit: Visit, key: str, title: str) -> Page:
     sort = visit.option("sort", SORTS)
     rows = ordered(visit, tree.children(visit.records, key), sort)
-    return Page.of("folder.html", heading=title, key=key, sort=sort, ask=visit.query.get("ask", ""), current="",
-                   trail=trail(visit, key), **sheet(visit, rows))  # fmt: skip
+    return Page.of(
+        "folder.html",
+        heading=title,
+        key=key,
+        sort=sort,
+        ask=visit.query.get("ask", ""),
+        current="",
+        trail=trail(visit, key),
+        **sheet(visit, rows),
+    )
 
 
 @site.page("recent")
@@ -151,8 +177,12 @@ def shared(visit: Visit) -> Page:
 @site.page("trash")
 def trash(visit: Visit) -> Page:
     rows = [(key, one) for key, one in visit.records["nodes"].items() if one["trashed"]]
-    return Page.of("trash.html", heading=visit.t("Trash"), ask=visit.query.get("ask", ""),
-                   **sheet(visit, ordered(visit, rows, "name")))  # fmt: skip
+    return Page.of(
+        "trash.html",
+        heading=visit.t("Trash"),
+        ask=visit.query.get("ask", ""),
+        **sheet(visit, ordered(visit, rows, "name")),
+    )
 
 
 @site.page("storage")
@@ -171,8 +201,11 @@ def storage(visit: Visit) -> Page:
 @site.page("search")
 def search(visit: Visit) -> Page:
     """Everything with all the words in its name; of texts, in what they say too."""
-    asked = {"q": visit.query.get("q", ""), "kind": visit.option("kind", ("", *KINDS)),
-             "sort": visit.option("sort", SORTS)}  # fmt: skip
+    asked = {
+        "q": visit.query.get("q", ""),
+        "kind": visit.option("kind", ("", *KINDS)),
+        "sort": visit.option("sort", SORTS),
+    }
     words = asked["q"].casefold().split()
 
     def holds(text: str) -> bool:
@@ -198,11 +231,21 @@ def item(visit: Visit, key: str) -> Page | None:
         return None
     tabs = ["about"] + (["sharing"] if one["owner"] == "me" else []) + (["versions"] if "text" in one else [])
     return Page.of(
-        "item.html", heading=one["name"], key=key, item=one, tab=visit.option("tab", tabs), tab_names=tabs,
-        ask=visit.query.get("ask", ""), alive=tree.alive(visit.records, key), mine=one["owner"] == "me",
-        editable="text" in one and may_edit(one), trail=trail(visit, key, last=False), current="",
-        inside=len(tree.children(visit.records, key)), options=[(name, visit.t(text)) for name, text in RIGHTS.items()],
-    )  # fmt: skip
+        "item.html",
+        heading=one["name"],
+        key=key,
+        item=one,
+        tab=visit.option("tab", tabs),
+        tab_names=tabs,
+        ask=visit.query.get("ask", ""),
+        alive=tree.alive(visit.records, key),
+        mine=one["owner"] == "me",
+        editable="text" in one and may_edit(one),
+        trail=trail(visit, key, last=False),
+        current="",
+        inside=len(tree.children(visit.records, key)),
+        options=[(name, visit.t(text)) for name, text in RIGHTS.items()],
+    )
 
 
 def may_edit(one: tree.Node) -> bool:

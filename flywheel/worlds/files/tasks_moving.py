@@ -182,8 +182,12 @@ def _draw_selection(d: Draw, count: int) -> Params:
         raise Redraw
     chosen = d.rng.sample(keys, count)
     names = [f"“{d.records['nodes'][key]['name']}”" for key in chosen]
-    return {"keys": chosen, "source": source["folder"], "title": source["title"],
-            "names": f"{', '.join(names[:-1])} and {names[-1]}"}  # fmt: skip
+    return {
+        "keys": chosen,
+        "source": source["folder"],
+        "title": source["title"],
+        "names": f"{', '.join(names[:-1])} and {names[-1]}",
+    }
 
 
 def _draw_move_several(d: Draw) -> Params:
@@ -239,32 +243,89 @@ def _draw_to_top(d: Draw) -> Params:
 TASKS = (
     SiteTask("new_folder", "Make a folder “{new}” in the folder {title}.", {2: 12}, _draw_new, _steps_new, _new),
     SiteTask("rename", "Rename the file “{name}” to “{new}”.", {3: 14}, _draw_rename, _steps_rename, _rename),
-    SiteTask("rename_folder", "Rename the folder {name} to “{new}”.", {3: 14}, _draw_rename_folder, _steps_rename,
-             _rename),
+    SiteTask(
+        "rename_folder", "Rename the folder {name} to “{new}”.", {3: 14}, _draw_rename_folder, _steps_rename, _rename
+    ),
     SiteTask("star", "Star the file “{name}”.", {2: 7}, _draw_starring(False), _steps_star, _star),
     SiteTask("unstar", "Take the star off the file “{name}”.", {2: 6}, _draw_starring(True), _steps_unstar, _star),
     SiteTask("delete", "Move the file “{name}” to the trash.", {2: 8}, draws.draw_file, _steps_trash, _trash),
-    SiteTask("restore", "Bring the file “{name}” back from the trash.", {1: 5}, _draw_trashed, _steps_restore,
-             _restore),
-    SiteTask("purge", "Delete the file “{name}” for good, which is in the trash.", {2: 6}, _draw_trashed, _steps_purge,
-             _purge),
-    SiteTask("empty_trash", "Empty the trash.", {2: 6}, lambda d: {}, _steps_empty,
-             lambda records, p: tree.empty_trash(records)),
-    SiteTask("delete_largest", "Move the largest of all your files to the trash.", {4: 10}, _draw_largest,
-             _steps_largest, _trash),
+    SiteTask(
+        "restore", "Bring the file “{name}” back from the trash.", {1: 5}, _draw_trashed, _steps_restore, _restore
+    ),
+    SiteTask(
+        "purge",
+        "Delete the file “{name}” for good, which is in the trash.",
+        {2: 6},
+        _draw_trashed,
+        _steps_purge,
+        _purge,
+    ),
+    SiteTask(
+        "empty_trash",
+        "Empty the trash.",
+        {2: 6},
+        lambda d: {},
+        _steps_empty,
+        lambda records, p: tree.empty_trash(records),
+    ),
+    SiteTask(
+        "delete_largest",
+        "Move the largest of all your files to the trash.",
+        {4: 10},
+        _draw_largest,
+        _steps_largest,
+        _trash,
+    ),
     SiteTask("move", "Move the file “{name}” to the folder {title}.", {3: 14}, _draw_move, _steps_move, _move),
-    SiteTask("move_up", "Move the file “{name}” out of its folder, to the top of My files.", {3: 12}, _draw_to_top,
-             _steps_move, _move),
-    SiteTask("copy", "Make a copy of the file “{name}” in the folder {title}.", {3: 14}, _draw_move, _steps_copy,
-             _copy),
-    SiteTask("copy_as", "Make a copy of the file “{name}” in the folder {title}, and name the copy “{new}”.", {5: 26},
-             _draw_copy_as, _steps_copy_as, _copy_as),
-    SiteTask("move_several", "Move {names} from the folder {title} to the folder {target}.", {4: 20, 5: 24},
-             _draw_move_several, _steps_move_several, _move),
-    SiteTask("delete_several", "Move {names} in the folder {title} to the trash.", {3: 16},
-             lambda d: _draw_selection(d, 3), _steps_trash_several, _trash),
-    SiteTask("delete_kind", "Move all files that end in {ending} in the folder {title} to the trash, without those in "
-             "other folders.", {4: 15}, _draw_pictures, _steps_trash_several, _trash),
-    SiteTask("tidy", "In the folder {title}, make a folder “{new}” and move {names} into it.", {5: 26}, _draw_tidy,
-             _steps_tidy, _tidy),
-)  # fmt: skip
+    SiteTask(
+        "move_up",
+        "Move the file “{name}” out of its folder, to the top of My files.",
+        {3: 12},
+        _draw_to_top,
+        _steps_move,
+        _move,
+    ),
+    SiteTask(
+        "copy", "Make a copy of the file “{name}” in the folder {title}.", {3: 14}, _draw_move, _steps_copy, _copy
+    ),
+    SiteTask(
+        "copy_as",
+        "Make a copy of the file “{name}” in the folder {title}, and name the copy “{new}”.",
+        {5: 26},
+        _draw_copy_as,
+        _steps_copy_as,
+        _copy_as,
+    ),
+    SiteTask(
+        "move_several",
+        "Move {names} from the folder {title} to the folder {target}.",
+        {4: 20, 5: 24},
+        _draw_move_several,
+        _steps_move_several,
+        _move,
+    ),
+    SiteTask(
+        "delete_several",
+        "Move {names} in the folder {title} to the trash.",
+        {3: 16},
+        lambda d: _draw_selection(d, 3),
+        _steps_trash_several,
+        _trash,
+    ),
+    SiteTask(
+        "delete_kind",
+        "Move all files that end in {ending} in the folder {title} to the trash, without those in other folders.",
+        {4: 15},
+        _draw_pictures,
+        _steps_trash_several,
+        _trash,
+    ),
+    SiteTask(
+        "tidy",
+        "In the folder {title}, make a folder “{new}” and move {names} into it.",
+        {5: 26},
+        _draw_tidy,
+        _steps_tidy,
+        _tidy,
+    ),
+)

@@ -38,8 +38,13 @@ def _draw_shared(d: Draw) -> Params:
     who = d.rng.choice(list(d.records["nodes"][drawn["key"]]["shared"]))
     right = "view" if d.records["nodes"][drawn["key"]]["shared"][who] == "edit" else "edit"
     words = {"view": "may look at the file “{}” but no longer edit it", "edit": "may also edit the file “{}”"}
-    return {**drawn, "who": who, "person": d.records["_people"][who]["name"], "right": right,
-            "may": d.t(words[right]).format(drawn["name"])}  # fmt: skip
+    return {
+        **drawn,
+        "who": who,
+        "person": d.records["_people"][who]["name"],
+        "right": right,
+        "may": d.t(words[right]).format(drawn["name"]),
+    }
 
 
 def _steps_right(screen: Screen, p: Params) -> Move | None:
@@ -87,8 +92,13 @@ def _draw_team(d: Draw) -> Params:
     one, other = draws.draw_person(d), draws.draw_person(d)
     if one["who"] == other["who"]:
         raise Redraw
-    return {"key": folder["folder"], "title": folder["title"], "all": [one, other], "one": one["mail"],
-            "other": other["mail"]}  # fmt: skip
+    return {
+        "key": folder["folder"],
+        "title": folder["title"],
+        "all": [one, other],
+        "one": one["mail"],
+        "other": other["mail"],
+    }
 
 
 def _team(records: Records, p: Params) -> None:
@@ -178,19 +188,56 @@ def _steps_version(screen: Screen, p: Params) -> Move | None:
 TASKS = (
     SiteTask("share", "Share the file “{name}” with {mail}, {may}.", {4: 14}, _draw_share, _steps_share, _share),
     SiteTask("right", "Change the sharing so that {person} {may}.", {3: 10}, _draw_shared, _steps_right, _share),
-    SiteTask("unshare", "Share the file “{name}” no longer with {person}.", {3: 10}, _draw_shared, _steps_unshare,
-             _unshare),
-    SiteTask("private", "Share the file “{name}” with nobody any more; leave its link as it is.", {4: 12},
-             _draw_private, _steps_private, _private),
+    SiteTask(
+        "unshare", "Share the file “{name}” no longer with {person}.", {3: 10}, _draw_shared, _steps_unshare, _unshare
+    ),
+    SiteTask(
+        "private",
+        "Share the file “{name}” with nobody any more; leave its link as it is.",
+        {4: 12},
+        _draw_private,
+        _steps_private,
+        _private,
+    ),
     SiteTask("link", "Let anyone with the link look at the file “{name}”.", {3: 12}, _draw_link, _steps_link, _link),
-    SiteTask("team", "Share the folder {title} with {one} and {other}; both may edit it.", {5: 22}, _draw_team,
-             _steps_team, _team),
-    SiteTask("write", "Replace the whole text of the file “{name}” with: “{text}”", {3: 14}, _draw_write, _steps_write,
-             _write),
-    SiteTask("write_shared", "Others share the file “{name}” with you. Replace its whole text with: “{text}”", {3: 13},
-             _draw_shared_note, _steps_shared_note, _write),
-    SiteTask("new_text", "Make a text file “{new}” in the folder {title}, with the text “{text}”", {4: 18},
-             _draw_new_text, _steps_new_text, _new_text),
-    SiteTask("version", "Bring back the version of {day} of the file “{name}”.", {3: 10}, _draw_version,
-             _steps_version, _version),
-)  # fmt: skip
+    SiteTask(
+        "team",
+        "Share the folder {title} with {one} and {other}; both may edit it.",
+        {5: 22},
+        _draw_team,
+        _steps_team,
+        _team,
+    ),
+    SiteTask(
+        "write",
+        "Replace the whole text of the file “{name}” with: “{text}”",
+        {3: 14},
+        _draw_write,
+        _steps_write,
+        _write,
+    ),
+    SiteTask(
+        "write_shared",
+        "Others share the file “{name}” with you. Replace its whole text with: “{text}”",
+        {3: 13},
+        _draw_shared_note,
+        _steps_shared_note,
+        _write,
+    ),
+    SiteTask(
+        "new_text",
+        "Make a text file “{new}” in the folder {title}, with the text “{text}”",
+        {4: 18},
+        _draw_new_text,
+        _steps_new_text,
+        _new_text,
+    ),
+    SiteTask(
+        "version",
+        "Bring back the version of {day} of the file “{name}”.",
+        {3: 10},
+        _draw_version,
+        _steps_version,
+        _version,
+    ),
+)

@@ -85,9 +85,14 @@ def copy_to(records: Records, key: str, folder: str) -> str:
     """A copy, and copies of all that is in it. Shares, stars and versions stay with the first; the key of the copy."""
     one, new = records["nodes"][key], fresh(records)
     records["nodes"][new] = copy.deepcopy(one) | {
-        "name": free_name(records, folder, one["name"]), "parent": folder, "starred": False, "link": False,
-        "shared": {}, "owner": "me", "day": TODAY,
-    }  # fmt: skip
+        "name": free_name(records, folder, one["name"]),
+        "parent": folder,
+        "starred": False,
+        "link": False,
+        "shared": {},
+        "owner": "me",
+        "day": TODAY,
+    }
     if "versions" in one:
         records["nodes"][new]["versions"] = []
     for inner, _ in children(records, key):
@@ -109,8 +114,9 @@ def bring_back(records: Records, key: str) -> None:
     one["trashed"] = False
     if one["parent"] != ROOT and not alive(records, one["parent"]):
         one["parent"] = ROOT
-    one["name"] = free_name(records | {"nodes": {k: v for k, v in records["nodes"].items() if k != key}},
-                            one["parent"], one["name"])  # fmt: skip
+    one["name"] = free_name(
+        records | {"nodes": {k: v for k, v in records["nodes"].items() if k != key}}, one["parent"], one["name"]
+    )
 
 
 def purge(records: Records, key: str) -> None:

@@ -21,21 +21,42 @@ def make_records(rng: random.Random, language: str) -> Records:
     names = rng.sample(texts.PEOPLE, 19)
     users = {f"u{number}": _user(rng, name) for number, name in enumerate(names)}
     records: Records = {
-        "_users": users, "_moderates": rng.sample(list(BOARDS), 2), "topics": {}, "posts": {}, "votes": {},
-        "followed": {}, "friends": {}, "saved": {}, "talks": {}, "alerts": {}, "reports": {},
-        "profile": {"place": users[ME]["place"], "about": users[ME]["about"], "signature": "",
-                    "mail_replies": rng.random() < 0.5, "mail_news": rng.random() < 0.5},
-    }  # fmt: skip
+        "_users": users,
+        "_moderates": rng.sample(list(BOARDS), 2),
+        "topics": {},
+        "posts": {},
+        "votes": {},
+        "followed": {},
+        "friends": {},
+        "saved": {},
+        "talks": {},
+        "alerts": {},
+        "reports": {},
+        "profile": {
+            "place": users[ME]["place"],
+            "about": users[ME]["about"],
+            "signature": "",
+            "mail_replies": rng.random() < 0.5,
+            "mail_news": rng.random() < 0.5,
+        },
+    }
     drafts = [(board, *topic) for board in BOARDS for topic in rng.sample(texts.TOPICS[board], _A_BOARD)]
     rng.shuffle(drafts)
     others = [key for key in users if key != ME]
     for number, (board, title, text, tags) in enumerate(drafts, 1):
         begun = rng.randint(2, 90)
         records["topics"][f"t{number}"] = {
-            "board": board, "title": title, "text": text, "tags": list(tags),
-            "author": ME if number in (5, 17, 29) else rng.choice(others), "day": days_ago(begun),
-            "pinned": False, "locked": False, "_score": rng.randint(-2, 40), "_views": rng.randint(20, 2000),
-        }  # fmt: skip
+            "board": board,
+            "title": title,
+            "text": text,
+            "tags": list(tags),
+            "author": ME if number in (5, 17, 29) else rng.choice(others),
+            "day": days_ago(begun),
+            "pinned": False,
+            "locked": False,
+            "_score": rng.randint(-2, 40),
+            "_views": rng.randint(20, 2000),
+        }
         _fill(rng, records, f"t{number}", begun, others)
     _mark(rng, records, others)
     for number, subject in enumerate(rng.sample(list(texts.LETTERS), 5), 1):
@@ -49,9 +70,11 @@ def days_ago(count: int) -> str:
 
 def _user(rng: random.Random, name: str) -> dict[str, str]:
     return {
-        "name": name, "place": rng.choice(PLACES), "about": rng.choice(texts.ABOUT),
+        "name": name,
+        "place": rng.choice(PLACES),
+        "about": rng.choice(texts.ABOUT),
         "since": days_ago(rng.randint(100, 3000)),
-    }  # fmt: skip
+    }
 
 
 def _fill(rng: random.Random, records: Records, key: str, begun: int, others: list[str]) -> None:
@@ -63,9 +86,13 @@ def _fill(rng: random.Random, records: Records, key: str, begun: int, others: li
     for text, ago in zip(pool, days, strict=True):
         post = f"p{len(records['posts']) + 1}"
         records["posts"][post] = {
-            "topic": key, "author": rng.choice(others), "text": text, "day": days_ago(ago),
-            "quote": rng.choice(mine) if mine and rng.random() < 0.2 else "", "_score": rng.randint(-3, 25),
-        }  # fmt: skip
+            "topic": key,
+            "author": rng.choice(others),
+            "text": text,
+            "day": days_ago(ago),
+            "quote": rng.choice(mine) if mine and rng.random() < 0.2 else "",
+            "_score": rng.randint(-3, 25),
+        }
         mine.append(post)
 
 
@@ -95,11 +122,21 @@ def _mark(rng: random.Random, records: Records, others: list[str]) -> None:
     for number, key in enumerate(rng.sample(watched, 4), 1):
         post = f"p{len(posts) + 1}"
         author, by = rng.sample(others, 2)
-        posts[post] = {"topic": key, "author": author, "text": texts.RUDE[number - 1], "day": days_ago(1), "quote": "",
-                       "_score": -rng.randint(1, 9)}  # fmt: skip
+        posts[post] = {
+            "topic": key,
+            "author": author,
+            "text": texts.RUDE[number - 1],
+            "day": days_ago(1),
+            "quote": "",
+            "_score": -rng.randint(1, 9),
+        }
         records["reports"][f"r{number}"] = {
-            "on": post, "by": by, "reason": "spam" if number % 2 else "rude", "note": "", "state": "open"
-        }  # fmt: skip
+            "on": post,
+            "by": by,
+            "reason": "spam" if number % 2 else "rude",
+            "note": "",
+            "state": "open",
+        }
 
 
 def _replies(records: Records, topic: str) -> list[str]:
@@ -108,9 +145,12 @@ def _replies(records: Records, topic: str) -> list[str]:
 
 def _talk(rng: random.Random, subject: str, who: str, unread: bool) -> dict[str, Any]:
     facts = {
-        "place": rng.choice(PLACES), "day": rng.randint(4, 28), "price": rng.randint(12, 95), "row": rng.randint(3, 11),
+        "place": rng.choice(PLACES),
+        "day": rng.randint(4, 28),
+        "price": rng.randint(12, 95),
+        "row": rng.randint(3, 11),
         "page": rng.randint(20, 380),
-    }  # fmt: skip
+    }
     said, asked = texts.LETTERS[subject]
     letters = [{"from": who, "text": f"{said.format(**facts)} {asked}", "day": days_ago(rng.randint(1, 20))}]
     return {"with": who, "subject": subject, "letters": letters, "_facts": facts, "_unread": unread}

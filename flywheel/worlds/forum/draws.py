@@ -10,16 +10,24 @@ from flywheel.worlds.forum.texts import BOARDS
 from flywheel.worlds.site_tasks import Draw, Params, Redraw
 
 SAYINGS = (
-    "I had the same trouble last year.", "Try it with warm water first.", "Yes, it works, but take your time.",
-    "Ask me again in a week.", "My sister knows all about this.", "It cost me ten dollars.", "Better late than never.",
-    "I would wait until spring.", "That is a great idea!", "Has anybody tried the blue one?",
-)  # fmt: skip
+    "I had the same trouble last year.",
+    "Try it with warm water first.",
+    "Yes, it works, but take your time.",
+    "Ask me again in a week.",
+    "My sister knows all about this.",
+    "It cost me ten dollars.",
+    "Better late than never.",
+    "I would wait until spring.",
+    "That is a great idea!",
+    "Has anybody tried the blue one?",
+)
 
 
 def draw_topic(d: Draw, **wanted: Any) -> Params:
     """Any topic of somebody else, or one whose fields are as wanted."""
-    key, one = d.pick("topics", lambda t: all(t[name] == value for name, value in wanted.items()) if wanted
-                      else t["author"] != ME)  # fmt: skip
+    key, one = d.pick(
+        "topics", lambda t: all(t[name] == value for name, value in wanted.items()) if wanted else t["author"] != ME
+    )
     return {"key": key, "title": one["title"]}
 
 
@@ -41,8 +49,12 @@ def draw_post(d: Draw, fits: Any = lambda key, one: True) -> Params:
         raise Redraw
     key = d.rng.choice(found)
     one = records["posts"][key]
-    return {"post": key, "author": records["_users"][one["author"]]["name"], "key": one["topic"],
-            "title": records["topics"][one["topic"]]["title"]}  # fmt: skip
+    return {
+        "post": key,
+        "author": records["_users"][one["author"]]["name"],
+        "key": one["topic"],
+        "title": records["topics"][one["topic"]]["title"],
+    }
 
 
 def draw_member(d: Draw, friend: bool | None = None) -> Params:

@@ -20,20 +20,30 @@ GROUPS = (("At home", ("kitchen", "garden", "house")), ("Free time", ("books", "
 def _menu(visit: Visit) -> list[tuple[str, str, str]]:
     waiting = len(threads.open_reports(visit.records))
     return [
-        ("", visit.t("Boards"), ""), ("tags", visit.t("Tags"), ""), ("members", visit.t("Members"), ""),
-        ("following", visit.t("Following"), ""), ("mine", visit.t("Mine"), ""),
+        ("", visit.t("Boards"), ""),
+        ("tags", visit.t("Tags"), ""),
+        ("members", visit.t("Members"), ""),
+        ("following", visit.t("Following"), ""),
+        ("mine", visit.t("Mine"), ""),
         ("reports", visit.t("Reports"), str(waiting) if waiting else ""),
-    ]  # fmt: skip
+    ]
 
 
 def _common(visit: Visit) -> dict[str, Any]:
     records = visit.records
     return {
-        "accent": "#7a2e4d", "accent_soft": "#f7e6ed", "users": records["_users"], "me": ME, "records": records,
-        "boards": BOARDS, "score": lambda key: threads.score(records, key), "shown": shown_day,
-        "alerts_waiting": sum(one["unread"] for one in records["alerts"].values()), "reasons": REASONS,
+        "accent": "#7a2e4d",
+        "accent_soft": "#f7e6ed",
+        "users": records["_users"],
+        "me": ME,
+        "records": records,
+        "boards": BOARDS,
+        "score": lambda key: threads.score(records, key),
+        "shown": shown_day,
+        "alerts_waiting": sum(one["unread"] for one in records["alerts"].values()),
+        "reasons": REASONS,
         "letters_waiting": sum(1 for one in records["talks"].values() if one.get("_unread")),
-    }  # fmt: skip
+    }
 
 
 site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common)
@@ -56,12 +66,21 @@ def listed(visit: Visit, keys: Iterable[str], sort: str) -> list[dict[str, Any]]
     """Rows of topics in order; equal ones as they were begun."""
     replies, last = threads.counts(visit.records), threads.last_days(visit.records)
     rows = [
-        {"key": key, "topic": visit.records["topics"][key], "replies": replies[key], "last": last[key],
-         "score": threads.score(visit.records, key)}
+        {
+            "key": key,
+            "topic": visit.records["topics"][key],
+            "replies": replies[key],
+            "last": last[key],
+            "score": threads.score(visit.records, key),
+        }
         for key in keys
-    ]  # fmt: skip
-    order = {"active": lambda r: r["last"], "new": lambda r: r["topic"]["day"], "replies": lambda r: r["replies"],
-             "score": lambda r: r["score"]}  # fmt: skip
+    ]
+    order = {
+        "active": lambda r: r["last"],
+        "new": lambda r: r["topic"]["day"],
+        "replies": lambda r: r["replies"],
+        "score": lambda r: r["score"],
+    }
     return sorted(rows, key=order[sort], reverse=True)
 
 
@@ -83,9 +102,13 @@ def board(visit: Visit, board: str) -> Page | None:
     rows = listed(visit, [key for key, one in topics.items() if one["board"] == board], sort)
     rows.sort(key=lambda row: not row["topic"]["pinned"])
     return Page.of(
-        "board.html", heading=visit.t(BOARDS[board][0]), board=board, sort=sort, sorts=_named(visit, SORTS),
+        "board.html",
+        heading=visit.t(BOARDS[board][0]),
+        board=board,
+        sort=sort,
+        sorts=_named(visit, SORTS),
         **sheet(visit, rows, TOPICS_A_PAGE),
-    )  # fmt: skip
+    )
 
 
 @site.page("topic/<key>")
@@ -93,11 +116,17 @@ def topic(visit: Visit, key: str) -> Page | None:
     if (one := visit.records["topics"].get(key)) is None:
         return None
     return Page.of(
-        "topic.html", heading=one["title"], key=key, topic=one, moderator=threads.moderates(visit.records, key),
-        ask=visit.query.get("ask", ""), posts=visit.records["posts"], current=f"board/{one['board']}",
+        "topic.html",
+        heading=one["title"],
+        key=key,
+        topic=one,
+        moderator=threads.moderates(visit.records, key),
+        ask=visit.query.get("ask", ""),
+        posts=visit.records["posts"],
+        current=f"board/{one['board']}",
         boards_named=[(name, visit.t(facts[0])) for name, facts in BOARDS.items()],
         **sheet(visit, threads.replies(visit.records, key), threads.POSTS_A_PAGE),
-    )  # fmt: skip
+    )
 
 
 @site.page("tags")
@@ -116,18 +145,24 @@ def tag(visit: Visit, tag: str) -> Page | None:
         return None
     sort = visit.option("sort", tuple(SORTS))
     return Page.of(
-        "tag.html", heading=f"#{tag}", sort=sort, sorts=_named(visit, SORTS), current="tags",
+        "tag.html",
+        heading=f"#{tag}",
+        sort=sort,
+        sorts=_named(visit, SORTS),
+        current="tags",
         **sheet(visit, listed(visit, keys, sort), TOPICS_A_PAGE),
-    )  # fmt: skip
+    )
 
 
 @site.page("search")
 def search(visit: Visit) -> Page:
     """Topics with every word in their title, or else in what is written there; titles first."""
     asked = {
-        "q": visit.query.get("q", ""), "board": visit.option("board", ("", *BOARDS)),
-        "part": visit.option("part", ("all", "titles")), "sort": visit.option("sort", tuple(SORTS)),
-    }  # fmt: skip
+        "q": visit.query.get("q", ""),
+        "board": visit.option("board", ("", *BOARDS)),
+        "part": visit.option("part", ("all", "titles")),
+        "sort": visit.option("sort", tuple(SORTS)),
+    }
     words = asked["q"].casefold().split()
     written = {key: [one["title"]] for key, one in visit.records["topics"].items()}
     if asked["part"] == "all":
@@ -147,9 +182,14 @@ def search(visit: Visit) -> Page:
     boards = [("", visit.t("All boards")), *((board, visit.t(facts[0])) for board, facts in BOARDS.items())]
     parts = [("all", visit.t("Everything")), ("titles", visit.t("Titles alone"))]
     return Page.of(
-        "search.html", heading=visit.t("Search"), asked=asked, board_options=boards, parts=parts,
-        sorts=_named(visit, SORTS), **sheet(visit, rows, TOPICS_A_PAGE),
-    )  # fmt: skip
+        "search.html",
+        heading=visit.t("Search"),
+        asked=asked,
+        board_options=boards,
+        parts=parts,
+        sorts=_named(visit, SORTS),
+        **sheet(visit, rows, TOPICS_A_PAGE),
+    )
 
 
 @site.page("rules")

@@ -23,10 +23,15 @@ def members(visit: Visit) -> Page:
         {"key": key, "name": one["name"], "place": one["place"], "since": one["since"], "posts": written[key]}
         for key, one in visit.records["_users"].items()
         if wanted in one["name"].casefold()
-    ]  # fmt: skip
+    ]
     rows.sort(key=lambda row: row[sort.lstrip("-")], reverse=sort.startswith("-"))
-    return Page.of("members.html", heading=visit.t("Members"), sort=sort, asked=visit.query.get("q", ""),
-                   **sheet(visit, rows, _A_PAGE))  # fmt: skip
+    return Page.of(
+        "members.html",
+        heading=visit.t("Members"),
+        sort=sort,
+        asked=visit.query.get("q", ""),
+        **sheet(visit, rows, _A_PAGE),
+    )
 
 
 def _written(visit: Visit) -> dict[str, int]:
@@ -49,9 +54,16 @@ def member(visit: Visit, key: str) -> Page | None:
     ]
     begun = listed(visit, [topic for topic, each in records["topics"].items() if each["author"] == key], "new")
     return Page.of(
-        "member.html", heading=one["name"], key=key, member=one, tab=tab, posts=posts, topics=begun,
-        friend=key in records["friends"], profile=records["profile"] if key == ME else one,
-    )  # fmt: skip
+        "member.html",
+        heading=one["name"],
+        key=key,
+        member=one,
+        tab=tab,
+        posts=posts,
+        topics=begun,
+        friend=key in records["friends"],
+        profile=records["profile"] if key == ME else one,
+    )
 
 
 @site.form("member/<key>/follow")
@@ -79,9 +91,10 @@ def profile(visit: Visit) -> Page:
 @site.form("profile")
 def save_profile(visit: Visit) -> str:
     read = visit.read(
-        Field("place", required=False, longest=60), Field("about", required=False, longest=300),
+        Field("place", required=False, longest=60),
+        Field("about", required=False, longest=300),
         Field("signature", required=False, longest=80),
-    )  # fmt: skip
+    )
     boxes = {name: name in visit.form for name in ("mail_replies", "mail_news")}
     visit.records["profile"] |= {**read, **boxes}
     visit.notice("Saved.")

@@ -42,8 +42,15 @@ def new_topic(visit: Visit, board: str) -> Page | None:
     if board not in BOARDS:
         return None
     blank = {"title": "", "tags": [], "text": ""}
-    return Page.of("write.html", heading=visit.t("New topic"), action=f"board/{board}/new", topic=blank,
-                   board=board, back=f"board/{board}", current=f"board/{board}")  # fmt: skip
+    return Page.of(
+        "write.html",
+        heading=visit.t("New topic"),
+        action=f"board/{board}/new",
+        topic=blank,
+        board=board,
+        back=f"board/{board}",
+        current=f"board/{board}",
+    )
 
 
 @site.form("board/<board>/new")
@@ -67,8 +74,15 @@ def _free(visit: Visit, title: str, key: str) -> None:
 def edit_topic(visit: Visit, key: str) -> Page | None:
     if (one := _own_topic(visit, key)) is None:
         return None
-    return Page.of("write.html", heading=visit.t("Edit the topic"), action=f"topic/{key}/edit", topic=one,
-                   board=one["board"], back=f"topic/{key}", current=f"board/{one['board']}")  # fmt: skip
+    return Page.of(
+        "write.html",
+        heading=visit.t("Edit the topic"),
+        action=f"topic/{key}/edit",
+        topic=one,
+        board=one["board"],
+        back=f"topic/{key}",
+        current=f"board/{one['board']}",
+    )
 
 
 @site.form("topic/<key>/edit")
@@ -119,8 +133,15 @@ def reply(visit: Visit, key: str) -> Page | None:
     if one is None or not _may_reply(visit, key):
         return None
     quote = quote if threads.said(visit.records, quote) and threads.topic_of(visit.records, quote) == key else ""
-    return Page.of("reply.html", heading=visit.t("Reply"), key=key, topic=one, quote=quote,
-                   quoted=threads.said(visit.records, quote), current=f"board/{one['board']}")  # fmt: skip
+    return Page.of(
+        "reply.html",
+        heading=visit.t("Reply"),
+        key=key,
+        topic=one,
+        quote=quote,
+        quoted=threads.said(visit.records, quote),
+        current=f"board/{one['board']}",
+    )
 
 
 @site.form("topic/<key>/reply")
@@ -142,8 +163,9 @@ def _may_reply(visit: Visit, key: str) -> bool:
 def edit_post(visit: Visit, key: str) -> Page | None:
     if (one := _own_post(visit, key)) is None:
         return None
-    return Page.of("edit.html", heading=visit.t("Edit your reply"), key=key, post=one,
-                   topic=visit.records["topics"][one["topic"]])  # fmt: skip
+    return Page.of(
+        "edit.html", heading=visit.t("Edit your reply"), key=key, post=one, topic=visit.records["topics"][one["topic"]]
+    )
 
 
 @site.form("post/<key>/edit")
@@ -177,8 +199,15 @@ def mine(visit: Visit) -> Page:
     topics, posts = visit.records["topics"], visit.records["posts"]
     rows = listed(visit, [key for key, one in topics.items() if one["author"] == ME], "new")
     chosen = {"replies": [key for key, one in posts.items() if one["author"] == ME], "saved": visit.records["saved"]}
-    written = [(key, threads.said(visit.records, key), threads.place(visit.records, key),
-                topics[threads.topic_of(visit.records, key)]["title"]) for key in chosen.get(tab, ())]  # fmt: skip
+    written = [
+        (
+            key,
+            threads.said(visit.records, key),
+            threads.place(visit.records, key),
+            topics[threads.topic_of(visit.records, key)]["title"],
+        )
+        for key in chosen.get(tab, ())
+    ]
     return Page.of("mine.html", heading=visit.t("My posts"), tab=tab, topics=rows, written=written)
 
 
@@ -188,8 +217,14 @@ def report(visit: Visit, key: str) -> Page | None:
     one = threads.said(visit.records, key)
     if one is None or one["author"] == ME:
         return None
-    return Page.of("report.html", heading=visit.t("Report this post"), key=key, post=one,
-                   back=threads.place(visit.records, key), options=list(REASONS.items()))  # fmt: skip
+    return Page.of(
+        "report.html",
+        heading=visit.t("Report this post"),
+        key=key,
+        post=one,
+        back=threads.place(visit.records, key),
+        options=list(REASONS.items()),
+    )
 
 
 @site.form("say/<key>/report")
@@ -201,8 +236,13 @@ def send_report(visit: Visit, key: str) -> str | None:
     if read["reason"] == "other" and not read["note"]:
         raise Invalid(note="Say what is wrong with it.")
     name = threads.fresh(visit.records, "reports", "r")
-    visit.records["reports"][name] = {"on": key, "by": ME, "reason": read["reason"], "note": read["note"],
-                                      "state": "open"}  # fmt: skip
+    visit.records["reports"][name] = {
+        "on": key,
+        "by": ME,
+        "reason": read["reason"],
+        "note": read["note"],
+        "state": "open",
+    }
     visit.notice("Thank you, a moderator will look at it.")
     return threads.place(visit.records, key)
 
@@ -249,10 +289,15 @@ def reports(visit: Visit) -> Page:
     rows = threads.open_reports(visit.records)
     closed = [(key, one) for key, one in visit.records["reports"].items() if one["by"] != ME and one["state"] != "open"]
     return Page.of(
-        "reports.html", heading=visit.t("Reports"), tab=tab, ask=visit.query.get("ask", ""),
-        topic_of=lambda key: threads.topic_of(visit.records, key), place=lambda key: threads.place(visit.records, key),
-        said=lambda key: threads.said(visit.records, key), **sheet(visit, rows if tab == "open" else closed, 5),
-    )  # fmt: skip
+        "reports.html",
+        heading=visit.t("Reports"),
+        tab=tab,
+        ask=visit.query.get("ask", ""),
+        topic_of=lambda key: threads.topic_of(visit.records, key),
+        place=lambda key: threads.place(visit.records, key),
+        said=lambda key: threads.said(visit.records, key),
+        **sheet(visit, rows if tab == "open" else closed, 5),
+    )
 
 
 @site.form("reports/<key>/dismiss")

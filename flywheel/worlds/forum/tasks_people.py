@@ -9,8 +9,13 @@ from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
 
 _SUBJECTS = ("A question", "Your topic", "Next Sunday", "About the garden", "Thank you", "Old records")
-_WORDS = ("Do you still have time for me?", "I will bring the tools.", "Where did you learn that?",
-          "Send me the list, please.", "It was good to meet you.")  # fmt: skip
+_WORDS = (
+    "Do you still have time for me?",
+    "I will bring the tools.",
+    "Where did you learn that?",
+    "Send me the list, please.",
+    "It was good to meet you.",
+)
 _SIGNATURES = ("Slow and steady.", "Never without tea.", "Ask the cat.", "Made by hand.", "Out in the rain.")
 
 
@@ -108,8 +113,12 @@ def _message(records: Records, p: Params) -> None:
 
 
 def _write(screen: Screen, p: Params, to: str) -> Move:
-    said = {"to": ("I type the name.",), "subject": ("I type the subject.",), "text": ("I write the message.",),
-            "send": ("I send it.", "I click send.")}  # fmt: skip
+    said = {
+        "to": ("I type the name.",),
+        "subject": ("I type the subject.",),
+        "text": ("I write the message.",),
+        "send": ("I send it.", "I click send."),
+    }
     return screen.fill({"to": to, "subject": p["subject"], "text": p["text"]}, "send", said)
 
 
@@ -144,8 +153,12 @@ def _steps_praise(screen: Screen, p: Params) -> Move | None:
 
 def _draw_talk(d: Draw) -> Params:
     key, one = d.pick("talks")
-    return {"key": key, "subject": one["subject"], "name": d.records["_users"][one["with"]]["name"],
-            "text": d.rng.choice(SAID)}  # fmt: skip
+    return {
+        "key": key,
+        "subject": one["subject"],
+        "name": d.records["_users"][one["with"]]["name"],
+        "text": d.rng.choice(SAID),
+    }
 
 
 def _answer(records: Records, p: Params) -> None:
@@ -170,8 +183,12 @@ def _steps_delete_talk(screen: Screen, p: Params) -> Move | None:
 # -- moderators ------------------------------------------------------------------------------------------------------
 def _draw_watched(d: Draw, **now: bool) -> Params:
     """A topic of a board that the user looks after, whose marks are so."""
-    key, one = d.pick("topics", lambda topic: topic["board"] in d.records["_moderates"]
-                      and all(topic[name] == value for name, value in now.items()))  # fmt: skip
+    key, one = d.pick(
+        "topics",
+        lambda topic: (
+            topic["board"] in d.records["_moderates"] and all(topic[name] == value for name, value in now.items())
+        ),
+    )
     return {"key": key, "title": one["title"]}
 
 
@@ -225,8 +242,12 @@ def _draw_reported(d: Draw) -> Params:
         raise Redraw
     key, one = d.rng.choice(fits)
     post = d.records["posts"][one["on"]]
-    return {"key": key, "post": one["on"], "name": d.records["_users"][post["author"]]["name"],
-            "because": d.t(REASONS[one["reason"]])}  # fmt: skip
+    return {
+        "key": key,
+        "post": one["on"],
+        "name": d.records["_users"][post["author"]]["name"],
+        "because": d.t(REASONS[one["reason"]]),
+    }
 
 
 def _dismiss(records: Records, p: Params) -> None:
@@ -267,38 +288,121 @@ def _steps_spam(screen: Screen, p: Params) -> Move | None:
 
 
 TASKS = (
-    SiteTask("follow_member", "Follow the member {name}.", {2: 9}, lambda d: draws.draw_member(d, False),
-             _steps_befriend, _befriend),
-    SiteTask("unfollow_member", "Stop following the member {name}.", {1: 6}, lambda d: draws.draw_member(d, True),
-             _steps_unfriend, _unfriend),
-    SiteTask("follow_all", "Follow all topics that {name} began.", {5: 24}, _draw_starter, _steps_follow_all,
-             _follow_all),
+    SiteTask(
+        "follow_member",
+        "Follow the member {name}.",
+        {2: 9},
+        lambda d: draws.draw_member(d, False),
+        _steps_befriend,
+        _befriend,
+    ),
+    SiteTask(
+        "unfollow_member",
+        "Stop following the member {name}.",
+        {1: 6},
+        lambda d: draws.draw_member(d, True),
+        _steps_unfriend,
+        _unfriend,
+    ),
+    SiteTask(
+        "follow_all", "Follow all topics that {name} began.", {5: 24}, _draw_starter, _steps_follow_all, _follow_all
+    ),
     SiteTask("place", "Change the place in your profile to {place}.", {2: 8}, _draw_profile, _steps_place, _place),
-    SiteTask("profile", "In your profile, set the place {place} and the signature “{signature}”, and get no more news "
-             "of the forum by mail.", {4: 15}, _draw_news, _steps_profile, _profile),
+    SiteTask(
+        "profile",
+        "In your profile, set the place {place} and the signature “{signature}”, and get no more news "
+        "of the forum by mail.",
+        {4: 15},
+        _draw_news,
+        _steps_profile,
+        _profile,
+    ),
     SiteTask("read_alerts", "Mark all alerts as read.", {1: 4}, lambda d: {}, _steps_read_all, _read_all),
-    SiteTask("message", "Send {name} a new message with the subject “{subject}”: “{text}”", {4: 15}, _draw_message,
-             _steps_message, _message),
-    SiteTask("praise", "Find the topic of the board {name} that has most votes, and send whoever began it a new "
-             "message with the subject “{subject}”: “{text}”", {5: 20}, _draw_praise, _steps_praise, _message),
-    SiteTask("answer", "Answer the message “{subject}” from {name}: “{text}”", {3: 11}, _draw_talk, _steps_answer,
-             _answer),
-    SiteTask("delete_talk", "Delete the messages with {name} on “{subject}”.", {2: 7}, _draw_talk, _steps_delete_talk,
-             _delete_talk),
-    SiteTask("pin", "As a moderator, pin the topic “{title}”.", {3: 9}, _draw_switch(pinned=False),
-             _steps_switch("pin", "I look for pin."), _switch("pinned")),
-    SiteTask("unpin", "As a moderator, unpin the topic “{title}”.", {3: 9}, _draw_switch(pinned=True),
-             _steps_switch("pin", "I look for the menu."), _switch("pinned")),
-    SiteTask("lock", "As a moderator, lock the topic “{title}”.", {3: 9}, _draw_switch(locked=False),
-             _steps_switch("lock", "I look for the lock."), _switch("locked")),
-    SiteTask("announce", "As a moderator, pin the topic “{title}” and lock it.", {4: 12},
-             _draw_switch(pinned=False, locked=False), _steps_announce, _switch("pinned", "locked")),
-    SiteTask("move", "As a moderator, move the topic “{title}” to the board {name}.", {4: 12}, _draw_move, _steps_move,
-             _move),
-    SiteTask("dismiss", "As a moderator, leave the post by {name} as it is that was reported as “{because}”.", {2: 8},
-             _draw_reported, _steps_dismiss, _dismiss),
-    SiteTask("remove", "As a moderator, delete the post by {name} that was reported as “{because}”.", {3: 10},
-             _draw_reported, _steps_remove, _remove),
-    SiteTask("remove_spam", "As a moderator, delete all posts that were reported as spam; leave the other reports "
-             "open.", {5: 14}, _draw_spam, _steps_spam, _remove_spam),
-)  # fmt: skip
+    SiteTask(
+        "message",
+        "Send {name} a new message with the subject “{subject}”: “{text}”",
+        {4: 15},
+        _draw_message,
+        _steps_message,
+        _message,
+    ),
+    SiteTask(
+        "praise",
+        "Find the topic of the board {name} that has most votes, and send whoever began it a new "
+        "message with the subject “{subject}”: “{text}”",
+        {5: 20},
+        _draw_praise,
+        _steps_praise,
+        _message,
+    ),
+    SiteTask(
+        "answer", "Answer the message “{subject}” from {name}: “{text}”", {3: 11}, _draw_talk, _steps_answer, _answer
+    ),
+    SiteTask(
+        "delete_talk",
+        "Delete the messages with {name} on “{subject}”.",
+        {2: 7},
+        _draw_talk,
+        _steps_delete_talk,
+        _delete_talk,
+    ),
+    SiteTask(
+        "pin",
+        "As a moderator, pin the topic “{title}”.",
+        {3: 9},
+        _draw_switch(pinned=False),
+        _steps_switch("pin", "I look for pin."),
+        _switch("pinned"),
+    ),
+    SiteTask(
+        "unpin",
+        "As a moderator, unpin the topic “{title}”.",
+        {3: 9},
+        _draw_switch(pinned=True),
+        _steps_switch("pin", "I look for the menu."),
+        _switch("pinned"),
+    ),
+    SiteTask(
+        "lock",
+        "As a moderator, lock the topic “{title}”.",
+        {3: 9},
+        _draw_switch(locked=False),
+        _steps_switch("lock", "I look for the lock."),
+        _switch("locked"),
+    ),
+    SiteTask(
+        "announce",
+        "As a moderator, pin the topic “{title}” and lock it.",
+        {4: 12},
+        _draw_switch(pinned=False, locked=False),
+        _steps_announce,
+        _switch("pinned", "locked"),
+    ),
+    SiteTask(
+        "move", "As a moderator, move the topic “{title}” to the board {name}.", {4: 12}, _draw_move, _steps_move, _move
+    ),
+    SiteTask(
+        "dismiss",
+        "As a moderator, leave the post by {name} as it is that was reported as “{because}”.",
+        {2: 8},
+        _draw_reported,
+        _steps_dismiss,
+        _dismiss,
+    ),
+    SiteTask(
+        "remove",
+        "As a moderator, delete the post by {name} that was reported as “{because}”.",
+        {3: 10},
+        _draw_reported,
+        _steps_remove,
+        _remove,
+    ),
+    SiteTask(
+        "remove_spam",
+        "As a moderator, delete all posts that were reported as spam; leave the other reports open.",
+        {5: 14},
+        _draw_spam,
+        _steps_spam,
+        _remove_spam,
+    ),
+)

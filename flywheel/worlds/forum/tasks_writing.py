@@ -12,10 +12,12 @@ from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
 _NEW = (
     ("Blue mold on my lemons", "Can I still use the rest of the crate?"),
     ("A bench for two", "It shall stand in the shade. Which wood lasts?"),
-    ("Lost my notebook", "How do you remember what you read?"), ("Picture of the month", "Show one, and say why."),
+    ("Lost my notebook", "How do you remember what you read?"),
+    ("Picture of the month", "Show one, and say why."),
     ("Old violin in the attic", "It has three strings. Is it worth the money?"),
-    ("Squeaking door", "Oil did not help. What else is there?"), ("First snow", "Who has seen it, and where?"),
-)  # fmt: skip
+    ("Squeaking door", "Oil did not help. What else is there?"),
+    ("First snow", "Who has seen it, and where?"),
+)
 _TAGS = ("advice", "beginner", "repair", "winter", "talk", "tools", "travel", "wood")
 
 
@@ -61,8 +63,11 @@ def _draw_many(d: Draw) -> Params:
     groups: dict[tuple[str, str], list[str]] = {}
     for key, one in d.records["posts"].items():
         groups.setdefault((one["topic"], one["author"]), []).append(key)
-    fits = [(pair, keys) for pair, keys in groups.items() if 2 <= len(keys) <= 3 and pair[1] != ME
-            and not any(key in d.records["votes"] for key in keys)]  # fmt: skip
+    fits = [
+        (pair, keys)
+        for pair, keys in groups.items()
+        if 2 <= len(keys) <= 3 and pair[1] != ME and not any(key in d.records["votes"] for key in keys)
+    ]
     if not fits:
         raise Redraw
     (topic, author), keys = d.rng.choice(fits)
@@ -189,8 +194,12 @@ def _draw_own_reply(d: Draw) -> Params:
     key, one = d.rng.choice(own)
     if topics.count(one["topic"]) > 1:
         raise Redraw
-    return {"post": key, "key": one["topic"], "title": d.records["topics"][one["topic"]]["title"],
-            "text": draws.saying(d)}  # fmt: skip
+    return {
+        "post": key,
+        "key": one["topic"],
+        "title": d.records["topics"][one["topic"]]["title"],
+        "text": draws.saying(d),
+    }
 
 
 def _edit(records: Records, p: Params) -> None:
@@ -230,8 +239,12 @@ def _new(records: Records, p: Params) -> None:
 def _steps_new(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"board/{p['board']}/new":
         values = {"title": p["title"], "tags": ", ".join(p["tags"]), "text": p["text"]}
-        said = {"title": ("I type the title.",), "tags": ("I type what it is about.",), "text": ("I write the text.",),
-                "publish": ("I send it.", "All is there, I click the button.")}  # fmt: skip
+        said = {
+            "title": ("I type the title.",),
+            "tags": ("I type what it is about.",),
+            "text": ("I write the text.",),
+            "publish": ("I send it.", "All is there, I click the button."),
+        }
         return screen.fill(values, "publish", said)
     return ways.board(screen, p["board"]) or screen.click("new topic", "I begin a new topic.", "I click new topic.")
 
@@ -285,37 +298,107 @@ def _steps_report(screen: Screen, p: Params) -> Move | None:
 
 
 TASKS = (
-    SiteTask("vote_topic", "Vote up the first post of the topic “{title}”.", {2: 9}, _draw_topic_vote, _steps_vote,
-             _vote),
-    SiteTask("vote", "In the topic “{title}”, vote {what} the reply by {author}.", {3: 16}, _draw_vote, _steps_vote,
-             _vote),
-    SiteTask("unvote", "In the topic “{title}”, take back your vote on the reply by {author}.", {3: 17}, _draw_voted,
-             _steps_unvote, _unvote),
-    SiteTask("vote_all", "In the topic “{title}”, vote up every reply by {name}.", {5: 22}, _draw_many, _steps_many,
-             _vote_many),
-    SiteTask("save", "In the topic “{title}”, save the reply by {author} for later.", {3: 16}, _draw_unsaved,
-             _steps_save, _save),
-    SiteTask("unsave", "Take the post by {author} off the list of saved posts.", {2: 7}, _draw_saved, _steps_unsave,
-             _unsave),
+    SiteTask(
+        "vote_topic", "Vote up the first post of the topic “{title}”.", {2: 9}, _draw_topic_vote, _steps_vote, _vote
+    ),
+    SiteTask(
+        "vote", "In the topic “{title}”, vote {what} the reply by {author}.", {3: 16}, _draw_vote, _steps_vote, _vote
+    ),
+    SiteTask(
+        "unvote",
+        "In the topic “{title}”, take back your vote on the reply by {author}.",
+        {3: 17},
+        _draw_voted,
+        _steps_unvote,
+        _unvote,
+    ),
+    SiteTask(
+        "vote_all",
+        "In the topic “{title}”, vote up every reply by {name}.",
+        {5: 22},
+        _draw_many,
+        _steps_many,
+        _vote_many,
+    ),
+    SiteTask(
+        "save",
+        "In the topic “{title}”, save the reply by {author} for later.",
+        {3: 16},
+        _draw_unsaved,
+        _steps_save,
+        _save,
+    ),
+    SiteTask(
+        "unsave", "Take the post by {author} off the list of saved posts.", {2: 7}, _draw_saved, _steps_unsave, _unsave
+    ),
     SiteTask("follow", "Follow the topic “{title}”.", {2: 8}, _draw_free, _steps_follow, _follow),
     SiteTask("unfollow", "Stop following the topic “{title}”.", {1: 5}, _draw_followed, _steps_unfollow, _unfollow),
-    SiteTask("follow_larger", "Follow the one of these two topics that has more replies: “{one}” or “{other}”.",
-             {4: 14}, _draw_pair, _steps_pair, _follow),
+    SiteTask(
+        "follow_larger",
+        "Follow the one of these two topics that has more replies: “{one}” or “{other}”.",
+        {4: 14},
+        _draw_pair,
+        _steps_pair,
+        _follow,
+    ),
     SiteTask("reply", "Reply to the topic “{title}”: “{text}”", {3: 11}, _draw_reply, _steps_reply, _reply),
-    SiteTask("quote", "In the topic “{title}”, answer the reply by {author} with a quote of it: “{text}”", {4: 18},
-             _draw_quote, _steps_quote, _reply),
-    SiteTask("edit_reply", "Change your reply in the topic “{title}” to: “{text}”", {3: 13}, _draw_own_reply,
-             _steps_edit, _edit),
-    SiteTask("delete_reply", "Delete your reply in the topic “{title}”.", {3: 13}, _draw_own_reply, _steps_delete,
-             _delete),
-    SiteTask("new_topic", "Begin a topic in the board {name} with the title “{title}”, the tags {tagged} and the text "
-             "“{text}”", {4: 17, 5: 17}, _draw_new, _steps_new, _new),
-    SiteTask("new_tagged", "Begin a topic in the board {name}: title “{title}”, tag {tagged}, text “{text}”", {3: 17},
-             _draw_new, _steps_new, _new),
-    SiteTask("retitle", "Change the title of your topic “{title}” to “{new}”.", {3: 12}, _draw_own_topic,
-             _steps_rewrite(lambda p: {"title": p["new"]}), _retitle),
-    SiteTask("retag", "Give your topic “{title}” the tags {tagged}, and no other.", {4: 12}, _draw_retag,
-             _steps_rewrite(lambda p: {"tags": ", ".join(p["tags"])}), _retag),
-    SiteTask("report", "In the topic “{title}”, report the reply by {author} for the reason “{because}”, with the note "
-             "“{note}”", {4: 20}, _draw_report, _steps_report, _report),
-)  # fmt: skip
+    SiteTask(
+        "quote",
+        "In the topic “{title}”, answer the reply by {author} with a quote of it: “{text}”",
+        {4: 18},
+        _draw_quote,
+        _steps_quote,
+        _reply,
+    ),
+    SiteTask(
+        "edit_reply",
+        "Change your reply in the topic “{title}” to: “{text}”",
+        {3: 13},
+        _draw_own_reply,
+        _steps_edit,
+        _edit,
+    ),
+    SiteTask(
+        "delete_reply", "Delete your reply in the topic “{title}”.", {3: 13}, _draw_own_reply, _steps_delete, _delete
+    ),
+    SiteTask(
+        "new_topic",
+        "Begin a topic in the board {name} with the title “{title}”, the tags {tagged} and the text “{text}”",
+        {4: 17, 5: 17},
+        _draw_new,
+        _steps_new,
+        _new,
+    ),
+    SiteTask(
+        "new_tagged",
+        "Begin a topic in the board {name}: title “{title}”, tag {tagged}, text “{text}”",
+        {3: 17},
+        _draw_new,
+        _steps_new,
+        _new,
+    ),
+    SiteTask(
+        "retitle",
+        "Change the title of your topic “{title}” to “{new}”.",
+        {3: 12},
+        _draw_own_topic,
+        _steps_rewrite(lambda p: {"title": p["new"]}),
+        _retitle,
+    ),
+    SiteTask(
+        "retag",
+        "Give your topic “{title}” the tags {tagged}, and no other.",
+        {4: 12},
+        _draw_retag,
+        _steps_rewrite(lambda p: {"tags": ", ".join(p["tags"])}),
+        _retag,
+    ),
+    SiteTask(
+        "report",
+        "In the topic “{title}”, report the reply by {author} for the reason “{because}”, with the note “{note}”",
+        {4: 20},
+        _draw_report,
+        _steps_report,
+        _report,
+    ),
+)

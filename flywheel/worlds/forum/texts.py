@@ -14,8 +14,11 @@ BOARDS = {
 # board -> (title, first post, tags) of topics
 TOPICS = {
     "kitchen": (
-        ("Sourdough that does not rise", "My starter bubbles, yet the loaf stays flat. What am I missing?",
-         ("bread", "beginner")),
+        (
+            "Sourdough that does not rise",
+            "My starter bubbles, yet the loaf stays flat. What am I missing?",
+            ("bread", "beginner"),
+        ),
         ("Which pan for eggs?", "Mine sticks since last month. Steel, iron or something coated?", ("tools", "advice")),
         ("Soup for twenty people", "We expect a crowd on Saturday. What keeps warm for hours?", ("recipe",)),
         ("Sharpening a bread knife", "Can it be done at home, or is it a job for a shop?", ("tools", "repair")),
@@ -98,62 +101,111 @@ TOPICS = {
         ("Practice without noise", "After nine in the evening, in a small house.", ("piano", "advice")),
         ("Winter playlist", "One song each, quiet ones first.", ("club", "winter")),
     ),
-}  # fmt: skip
+}
 REPLIES = {
     "kitchen": (
         "Give it more time. Twelve hours in the fridge changed everything for me.",
-        "A pinch of salt at the start, not at the end.", "Lower the heat and put a lid on.",
-        "My grandmother used butter for that, and she was right.", "Weigh it. Cups are a lottery.",
+        "A pinch of salt at the start, not at the end.",
+        "Lower the heat and put a lid on.",
+        "My grandmother used butter for that, and she was right.",
+        "Weigh it. Cups are a lottery.",
     ),
     "garden": (
-        "Wait until the last frost, it is worth it.", "Coffee grounds helped here, a thin ring around each plant.",
-        "Less water, more straw.", "Ask at the allotment, they always have too many.",
+        "Wait until the last frost, it is worth it.",
+        "Coffee grounds helped here, a thin ring around each plant.",
+        "Less water, more straw.",
+        "Ask at the allotment, they always have too many.",
         "Mine did that too, and came back in May.",
     ),
     "house": (
-        "Turn off the water first. I speak from experience.", "Sand it lightly between the coats.",
-        "Measure twice, then let somebody else measure.", "The cheap one broke, the good one is from 1982.",
+        "Turn off the water first. I speak from experience.",
+        "Sand it lightly between the coats.",
+        "Measure twice, then let somebody else measure.",
+        "The cheap one broke, the good one is from 1982.",
         "It was the valve here, five minutes of work.",
     ),
     "books": (
-        "I read it twice, the second time was better.", "The first hundred pages are slow, then you cannot stop.",
-        "Ask your library, ours orders almost anything.", "The audio version is wonderful, too.",
+        "I read it twice, the second time was better.",
+        "The first hundred pages are slow, then you cannot stop.",
+        "Ask your library, ours orders almost anything.",
+        "The audio version is wonderful, too.",
         "Short chapters make all the difference.",
     ),
     "photos": (
-        "Add one stop of light and look again.", "Move closer, then closer again.",
-        "Rent it for a weekend before you buy.", "The window is the best lamp you own.",
+        "Add one stop of light and look again.",
+        "Move closer, then closer again.",
+        "Rent it for a weekend before you buy.",
+        "The window is the best lamp you own.",
         "Keep the ten best of each year, the rest can wait.",
     ),
     "music": (
-        "Ten minutes every day beat two hours on Sunday.", "Find a teacher who laughs.",
-        "Borrow one first, most shops lend them.", "Listen with your eyes closed and decide then.",
+        "Ten minutes every day beat two hours on Sunday.",
+        "Find a teacher who laughs.",
+        "Borrow one first, most shops lend them.",
+        "Listen with your eyes closed and decide then.",
         "It is never too late. I began at fifty six.",
     ),
-}  # fmt: skip
+}
 ANYWHERE = (
-    "Thank you, that is just what I needed.", "Same here, I would love to know.",
-    "I tried this last winter and it worked.", "Could you show a picture?", "That did not help in my case, sadly.",
-    "Good question. I will follow this.", "There was a long topic on this last year.",
-    "It depends on how much you want to spend.", "I disagree, and I have done it for ten years.",
-    "Start small, you can always add more.", "Let us know how it went.", "This made my day.",
-    "Take your time, there is no hurry.", "Two friends of mine had the same trouble.",
-    "I would ask an expert before you go on.", "Simple is best, as always.",
-)  # fmt: skip
+    "Thank you, that is just what I needed.",
+    "Same here, I would love to know.",
+    "I tried this last winter and it worked.",
+    "Could you show a picture?",
+    "That did not help in my case, sadly.",
+    "Good question. I will follow this.",
+    "There was a long topic on this last year.",
+    "It depends on how much you want to spend.",
+    "I disagree, and I have done it for ten years.",
+    "Start small, you can always add more.",
+    "Let us know how it went.",
+    "This made my day.",
+    "Take your time, there is no hurry.",
+    "Two friends of mine had the same trouble.",
+    "I would ask an expert before you go on.",
+    "Simple is best, as always.",
+)
 RUDE = (
-    "Buy cheap watches at my shop, link in my profile.", "Only a fool would ask that.",
-    "Win a free phone today, write to me at once.", "Nobody cares about this, go away.",
-)  # fmt: skip
+    "Buy cheap watches at my shop, link in my profile.",
+    "Only a fool would ask that.",
+    "Win a free phone today, write to me at once.",
+    "Nobody cares about this, go away.",
+)
 PEOPLE = (
-    "birdsong", "carlotta", "dustjacket", "eastwind", "fernleaf", "grandpa_joe", "hazelnut", "inkpot", "juniper",
-    "kettle", "lowtide", "marmalade", "northstar", "oldoak", "pebble", "quill", "redbrick", "saltmarsh", "thimble",
-    "umbrella", "violet", "wanderer", "yarrow", "zigzag",
-)  # fmt: skip
+    "birdsong",
+    "carlotta",
+    "dustjacket",
+    "eastwind",
+    "fernleaf",
+    "grandpa_joe",
+    "hazelnut",
+    "inkpot",
+    "juniper",
+    "kettle",
+    "lowtide",
+    "marmalade",
+    "northstar",
+    "oldoak",
+    "pebble",
+    "quill",
+    "redbrick",
+    "saltmarsh",
+    "thimble",
+    "umbrella",
+    "violet",
+    "wanderer",
+    "yarrow",
+    "zigzag",
+)
 PLACES = ("Bergen", "Bristol", "Cork", "Dundee", "Ghent", "Graz", "Leeds", "Lyon", "Malmo", "Porto", "Turin", "Utrecht")
 ABOUT = (
-    "I ask too many questions.", "Here since the first day.", "Weekends only.", "I read more than I write.",
-    "Three cats, one garden, no time.", "Retired, and busier than ever.", "Learning as I go.",
-)  # fmt: skip
+    "I ask too many questions.",
+    "Here since the first day.",
+    "Weekends only.",
+    "I read more than I write.",
+    "Three cats, one garden, no time.",
+    "Retired, and busier than ever.",
+    "Learning as I go.",
+)
 # subject -> (what they write, what they then ask)
 LETTERS = {
     "Meeting in spring": ("We think of meeting in {place} on {day} April.", "Will you come?"),
@@ -165,6 +217,10 @@ LETTERS = {
     "Help with the pump": ("I can be there at {row} o'clock on Sunday.", "Is that all right?"),
 }
 SAID = (
-    "That is kind of you.", "I will think about it.", "Yes, with pleasure.", "Let me ask at home first.",
-    "See you there.", "Not this time, sorry.",
-)  # fmt: skip
+    "That is kind of you.",
+    "I will think about it.",
+    "Yes, with pleasure.",
+    "Let me ask at home first.",
+    "See you there.",
+    "Not this time, sorry.",
+)

@@ -74,18 +74,24 @@ def add_topic(records: Records, board: str, title: str, tags: list[str], text: s
     """A new topic of the user; its key."""
     key = fresh(records, "topics", "t")
     records["topics"][key] = {
-        "board": board, "title": title, "text": text, "tags": tags, "author": ME, "day": TODAY, "pinned": False,
-        "locked": False, "_score": 0, "_views": 0,
-    }  # fmt: skip
+        "board": board,
+        "title": title,
+        "text": text,
+        "tags": tags,
+        "author": ME,
+        "day": TODAY,
+        "pinned": False,
+        "locked": False,
+        "_score": 0,
+        "_views": 0,
+    }
     return key
 
 
 def add_reply(records: Records, topic: str, text: str, quote: str = "") -> str:
     """A new reply of the user; its key."""
     key = fresh(records, "posts", "p")
-    records["posts"][key] = {
-        "topic": topic, "author": ME, "text": text, "day": TODAY, "quote": quote, "_score": 0
-    }  # fmt: skip
+    records["posts"][key] = {"topic": topic, "author": ME, "text": text, "day": TODAY, "quote": quote, "_score": 0}
     return key
 
 

@@ -53,8 +53,10 @@ class Level:
         made = joined(columns[one[0]][one[1]], columns[other[0]][other[1]])
         columns[other[0]] = (*columns[other[0]][: other[1]], made, *columns[other[0]][other[1] + 1 :])
         columns[one[0]] = (
-            *columns[one[0]][: one[1]], *columns[one[0]][one[1] + 1 :], *self._coming[state.used : state.used + 1]
-        )  # fmt: skip
+            *columns[one[0]][: one[1]],
+            *columns[one[0]][one[1] + 1 :],
+            *self._coming[state.used : state.used + 1],
+        )
         return State(tuple(columns), state.used + 1)
 
     def won(self, state: State) -> bool:

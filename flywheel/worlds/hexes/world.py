@@ -72,9 +72,11 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
         return None  # a line that is full already
     shapes = [shape for shape in _SHAPES if small <= len(shape) <= large]
     params = {
-        "side": side, "filled": [list(cell) for cell in filled], "pieces": placing.deal(shapes, count, rng),
+        "side": side,
+        "filled": [list(cell) for cell in filled],
+        "pieces": placing.deal(shapes, count, rng),
         "target": target,
-    }  # fmt: skip
+    }
     return placing.attempt(_make, params, fewest, most, thought)
 
 

@@ -185,10 +185,7 @@ class Level:
 
     def _actions(self, now: Mirrors, plan: _Plan) -> Way | None:
         """The actions of a plan; None where too few mirrors are left for it."""
-        spare = [
-            number for number, mirror in enumerate(now)
-            if not mirror.fixed and mirror.cell not in plan.settled
-        ]  # fmt: skip
+        spare = [number for number, mirror in enumerate(now) if not mirror.fixed and mirror.cell not in plan.settled]
         wanted = list(plan.placed)
         if len(wanted) > len(plan.away) + len(spare):
             return None

@@ -47,9 +47,13 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     colours = rng.sample(_COLOURS, beams)
     sources = [_source(side, colour, cells, rng) for colour in colours]
     params: dict[str, Any] = {
-        "cols": side, "rows": side, "walls": [list(cell) for cell in sorted(blocks)], "sources": sources,
-        "targets": [], "mirrors": [],
-    }  # fmt: skip
+        "cols": side,
+        "rows": side,
+        "walls": [list(cell) for cell in sorted(blocks)],
+        "sources": sources,
+        "targets": [],
+        "mirrors": [],
+    }
     level_ = Level(params)
     lies = _led(level_, movable + fixed, rng)
     if lies is None:
@@ -81,8 +85,12 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
 
 def _source(side: int, colour: str, cells: list[Cell], rng: random.Random) -> dict[str, Any]:
     """A laser at the rim that shines inward; its cell is taken from `cells`."""
-    rim = {"right": lambda c: c[0] == 0, "left": lambda c: c[0] == side - 1, "down": lambda c: c[1] == 0,
-           "up": lambda c: c[1] == side - 1}  # fmt: skip
+    rim = {
+        "right": lambda c: c[0] == 0,
+        "left": lambda c: c[0] == side - 1,
+        "down": lambda c: c[1] == 0,
+        "up": lambda c: c[1] == side - 1,
+    }
     way = rng.choice(list(rim))
     x, y = next(cell for cell in cells if rim[way](cell))
     cells.remove((x, y))

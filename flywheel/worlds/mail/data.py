@@ -16,23 +16,65 @@ from flywheel.worlds.mail.letters import Letter
 TODAY, NOW = "2026-01-01", "18:00"
 # folder -> title; "starred" and "sent" are views over all conversations
 FOLDERS = {
-    "inbox": "Inbox", "starred": "Starred", "sent": "Sent", "drafts": "Drafts", "archive": "Archive", "spam": "Spam",
+    "inbox": "Inbox",
+    "starred": "Starred",
+    "sent": "Sent",
+    "drafts": "Drafts",
+    "archive": "Archive",
+    "spam": "Spam",
     "trash": "Trash",
-}  # fmt: skip
+}
 COLOURS = ("red", "orange", "green", "blue", "purple", "pink", "gray")
-ACTIONS = {"label": "Give it a label", "archive": "Move it to the archive", "star": "Star it",
-           "trash": "Move it to the trash"}  # fmt: skip
+ACTIONS = {
+    "label": "Give it a label",
+    "archive": "Move it to the archive",
+    "star": "Star it",
+    "trash": "Move it to the trash",
+}
 PEOPLE = (
-    "Anna Hill", "Ben Wood", "Clara Stone", "David Lake", "Emma Field", "Frank Marsh", "Grace Ford", "Henry Park",
-    "Iris West", "Jack Moore", "Kate Brook", "Leo Reed", "Mary Cole", "Nora Lane", "Oscar Grant", "Paul Rivers",
-    "Quinn Bell", "Rosa Flint", "Sam Dale", "Tina Frost",
-)  # fmt: skip
+    "Anna Hill",
+    "Ben Wood",
+    "Clara Stone",
+    "David Lake",
+    "Emma Field",
+    "Frank Marsh",
+    "Grace Ford",
+    "Henry Park",
+    "Iris West",
+    "Jack Moore",
+    "Kate Brook",
+    "Leo Reed",
+    "Mary Cole",
+    "Nora Lane",
+    "Oscar Grant",
+    "Paul Rivers",
+    "Quinn Bell",
+    "Rosa Flint",
+    "Sam Dale",
+    "Tina Frost",
+)
 PEOPLE_ZH = {
-    "王芳": "wangfang", "李伟": "liwei", "张敏": "zhangmin", "刘洋": "liuyang", "陈静": "chenjing", "杨帆": "yangfan",
-    "赵磊": "zhaolei", "黄丽": "huangli", "周杰": "zhoujie", "吴倩": "wuqian", "徐强": "xuqiang", "孙琳": "sunlin",
-    "马超": "machao", "朱婷": "zhuting", "胡军": "hujun", "林悦": "linyue", "郭鹏": "guopeng", "何洁": "hejie",
-    "高翔": "gaoxiang", "罗兰": "luolan",
-}  # fmt: skip
+    "王芳": "wangfang",
+    "李伟": "liwei",
+    "张敏": "zhangmin",
+    "刘洋": "liuyang",
+    "陈静": "chenjing",
+    "杨帆": "yangfan",
+    "赵磊": "zhaolei",
+    "黄丽": "huangli",
+    "周杰": "zhoujie",
+    "吴倩": "wuqian",
+    "徐强": "xuqiang",
+    "孙琳": "sunlin",
+    "马超": "machao",
+    "朱婷": "zhuting",
+    "胡军": "hujun",
+    "林悦": "linyue",
+    "郭鹏": "guopeng",
+    "何洁": "hejie",
+    "高翔": "gaoxiang",
+    "罗兰": "luolan",
+}
 LABELS = ("Work", "Family", "Travel", "Bills", "School", "Health", "Friends", "Sport")
 LABELS_ZH = ("工作", "家庭", "旅行", "账单", "学校", "健康", "朋友", "运动")
 _CITIES = ("York", "Bath", "Oxford", "Leeds", "Dover", "Perth", "Truro", "Ripon")
@@ -85,10 +127,13 @@ class _Mailbox:
         some = rng.sample(known, 4)
         used = {one["name"] for one in self.labels.values()}
         return {
-            "_me": {"name": self.me, "email": self.address}, "_people": names_of,
+            "_me": {"name": self.me, "email": self.address},
+            "_people": names_of,
             "_unused": [name for name in (LABELS_ZH if self.chinese else LABELS) if name not in used],
             "_count": 1000,
-            "threads": self.threads, "messages": self.messages, "labels": self.labels,
+            "threads": self.threads,
+            "messages": self.messages,
+            "labels": self.labels,
             "drafts": {f"d{n}": self._draft(some[n]) for n in range(_DRAFTS)},
             "contacts": {
                 f"c{n}": {"name": name, "email": self.people[name], "phone": self._phone(), "note": ""}
@@ -99,10 +144,13 @@ class _Mailbox:
                 for n, key in enumerate(rng.sample(("bill", "flight", "school", "gym", "phone"), 2))
             },
             "settings": {
-                "signature": ("此致，" if self.chinese else "Best, ") + self.me, "away": False, "away_until": "",
-                "away_text": "", "sort": "newest",
+                "signature": ("此致，" if self.chinese else "Best, ") + self.me,
+                "away": False,
+                "away_until": "",
+                "away_text": "",
+                "sort": "newest",
             },
-        }  # fmt: skip
+        }
 
     def _fill(self) -> None:
         rng = self.rng
@@ -142,31 +190,52 @@ class _Mailbox:
         to = [self.people[others.pop() if mine and others else rng.choice(friends)] if mine else self.address]
         count = rng.choice((1, 1, 2, 3)) if sender and folder in ("inbox", "archive") else 1
         receiver = next(one for one in friends if self.people[one] == to[0]) if mine else self.me
-        spoken = facts | {"me": receiver if self.chinese else receiver.split()[0],
-                          "name": name if self.chinese or not sender else name.split()[0]}  # fmt: skip
+        spoken = facts | {
+            "me": receiver if self.chinese else receiver.split()[0],
+            "name": name if self.chinese or not sender else name.split()[0],
+        }
         first = {
-            "from": address, "to": to, "cc": [self.people[one] for one in others if self.people[one] not in to],
-            "subject": subject, "text": letter.text.format(**spoken), "files": [letter.file] if letter.file else [],
-        }  # fmt: skip
+            "from": address,
+            "to": to,
+            "cc": [self.people[one] for one in others if self.people[one] not in to],
+            "subject": subject,
+            "text": letter.text.format(**spoken),
+            "files": [letter.file] if letter.file else [],
+        }
         written = [first]
         for number in range(1, count):
             back = number % 2 == 1
             text = rng.choice(letters.ANSWERS[self.language])
-            written.append(first | {
-                "from": self.address if back else address, "to": [address if back else self.address],
-                "subject": f"Re: {subject}", "text": text, "files": [],
-            })  # fmt: skip
+            written.append(
+                first
+                | {
+                    "from": self.address if back else address,
+                    "to": [address if back else self.address],
+                    "subject": f"Re: {subject}",
+                    "text": text,
+                    "files": [],
+                }
+            )
         self.threads[key] = {
-            "subject": subject, "folder": folder, "unread": folder in ("inbox", "spam") and rng.random() < 0.35,
+            "subject": subject,
+            "folder": folder,
+            "unread": folder in ("inbox", "spam") and rng.random() < 0.35,
             "starred": folder in ("inbox", "archive") and rng.random() < 0.2,
             "labels": {rng.choice(list(self.labels)): True} if rng.random() < 0.35 and folder != "spam" else {},
-            "_letter": letter.key, "_facts": facts, "_before": "inbox",
-        }  # fmt: skip
+            "_letter": letter.key,
+            "_facts": facts,
+            "_before": "inbox",
+        }
         moments = [self._moment() for _ in written][::-1]
         for message, (day, time) in zip(written, moments, strict=True):
             self.messages[f"m{len(self.messages) + 1}"] = message | {
-                "kind": "", "answers": "", "_thread": key, "_day": day, "_time": time, "_signature": "",
-            }  # fmt: skip
+                "kind": "",
+                "answers": "",
+                "_thread": key,
+                "_day": day,
+                "_time": time,
+                "_signature": "",
+            }
 
     def _moment(self) -> tuple[str, str]:
         """Day and time of a message: somewhat before the one made up last."""
@@ -181,8 +250,14 @@ class _Mailbox:
         letter = self.rng.choice(letters.FROM_PEOPLE[self.language])
         facts = self._facts({name, self.me})
         text = self.rng.choice(letters.ANSWERS[self.language])
-        return {"to": [self.people[name]], "cc": [], "subject": letter.subject.format(**facts), "text": text,
-                "kind": "", "answers": ""}  # fmt: skip
+        return {
+            "to": [self.people[name]],
+            "cc": [],
+            "subject": letter.subject.format(**facts),
+            "text": text,
+            "kind": "",
+            "answers": "",
+        }
 
     def _phone(self) -> str:
         return "555" + "".join(self.rng.choice("0123456789") for _ in range(6))
@@ -190,12 +265,17 @@ class _Mailbox:
     def _facts(self, taken: set[str]) -> dict[str, str]:
         rng, zh = self.rng, self.chinese
         return {
-            "city": rng.choice(_CITIES_ZH if zh else _CITIES), "thing": rng.choice(_THINGS_ZH if zh else _THINGS),
-            "place": rng.choice(_PLACES_ZH if zh else _PLACES), "street": rng.choice(_STREETS_ZH if zh else _STREETS),
+            "city": rng.choice(_CITIES_ZH if zh else _CITIES),
+            "thing": rng.choice(_THINGS_ZH if zh else _THINGS),
+            "place": rng.choice(_PLACES_ZH if zh else _PLACES),
+            "street": rng.choice(_STREETS_ZH if zh else _STREETS),
             "weekday": rng.choice(_WEEKDAYS_ZH if zh else _WEEKDAYS),
             "time": f"{rng.randint(8, 19)}:{rng.choice(('00', '15', '30', '45'))}",
-            "gate": f"{rng.choice('ABCD')}{rng.randint(1, 30)}", "number": str(rng.randint(20, 99)),
-            "count": str(rng.randint(2, 9)), "amount": str(rng.randint(11, 99)), "phone": self._phone(),
+            "gate": f"{rng.choice('ABCD')}{rng.randint(1, 30)}",
+            "number": str(rng.randint(20, 99)),
+            "count": str(rng.randint(2, 9)),
+            "amount": str(rng.randint(11, 99)),
+            "phone": self._phone(),
             "code": "".join(rng.sample("ABCDEFGHJKLMNPQRSTUVWXYZ", 3)) + str(rng.randint(100, 999)),
             "other": rng.choice([one for one in self.people if one not in taken]),
-        }  # fmt: skip
+        }

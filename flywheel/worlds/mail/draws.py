@@ -12,18 +12,39 @@ from flywheel.worlds.site_tasks import Draw, Params, Redraw
 Records = dict[str, Any]
 SEEN = ("threads/*/unread",)  # opening a mail marks it as read: that never counts, unless it is what was asked for
 _TEXTS = {
-    "en": ("I will be there.", "Thank you for the news.", "That is a good idea.", "I am sorry, I have no time.",
-           "Please send it again.", "Let us talk about it tomorrow.", "Yes, of course.", "It looks fine to me.",
-           "Could you call me in the evening?", "I agree with all of it."),
-    "zh": ("我会去的。", "谢谢你告诉我。", "这是个好主意。", "对不起，我没有时间。", "请再发一次。", "我们明天再谈。",
-           "好，当然。", "我看没问题。", "晚上给我打电话好吗？", "我都同意。"),
-}  # fmt: skip
+    "en": (
+        "I will be there.",
+        "Thank you for the news.",
+        "That is a good idea.",
+        "I am sorry, I have no time.",
+        "Please send it again.",
+        "Let us talk about it tomorrow.",
+        "Yes, of course.",
+        "It looks fine to me.",
+        "Could you call me in the evening?",
+        "I agree with all of it.",
+    ),
+    "zh": (
+        "我会去的。",
+        "谢谢你告诉我。",
+        "这是个好主意。",
+        "对不起，我没有时间。",
+        "请再发一次。",
+        "我们明天再谈。",
+        "好，当然。",
+        "我看没问题。",
+        "晚上给我打电话好吗？",
+        "我都同意。",
+    ),
+}
 _SUBJECTS = {
     "en": ("Dinner", "Question", "Numbers for May", "The keys", "Next week", "Order of chairs", "Sunday", "New offer"),
     "zh": ("晚饭", "一个问题", "五月的数字", "钥匙", "下周", "订椅子", "星期天", "新的报价"),
 }
-_NEW_LABELS = {"en": ("Garden", "Music", "Recipes", "House", "Car", "Later"),
-               "zh": ("花园", "音乐", "菜谱", "房子", "汽车", "以后")}  # fmt: skip
+_NEW_LABELS = {
+    "en": ("Garden", "Music", "Recipes", "House", "Car", "Later"),
+    "zh": ("花园", "音乐", "菜谱", "房子", "汽车", "以后"),
+}
 
 
 def mail(*folders: str, fits: Callable[[dict[str, Any]], Any] = lambda thread: True) -> Callable[[Draw], Params]:

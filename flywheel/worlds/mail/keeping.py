@@ -24,8 +24,14 @@ def contacts(visit: Visit) -> Page:
     rows.sort(key=lambda row: row[1]["name"])
     count = max(1, -(-len(rows) // A_PAGE))
     number = visit.number("page", 1, 1, count)
-    return Page.of("contacts.html", heading=visit.t("Contacts"), rows=rows[(number - 1) * A_PAGE : number * A_PAGE],
-                   number=number, count=count, asked=visit.query.get("q", ""))  # fmt: skip
+    return Page.of(
+        "contacts.html",
+        heading=visit.t("Contacts"),
+        rows=rows[(number - 1) * A_PAGE : number * A_PAGE],
+        number=number,
+        count=count,
+        asked=visit.query.get("q", ""),
+    )
 
 
 @site.page("contacts/new")
@@ -39,8 +45,9 @@ def contact(visit: Visit, key: str) -> Page | None:
     if (one := visit.records["contacts"].get(key)) is None:
         return None
     editing = visit.query.get("edit") == "1"
-    return Page.of("contact.html", heading=one["name"], key=key, contact=one, editing=editing,
-                   ask=visit.query.get("ask"))  # fmt: skip
+    return Page.of(
+        "contact.html", heading=one["name"], key=key, contact=one, editing=editing, ask=visit.query.get("ask")
+    )
 
 
 @site.form("contacts/<key>/save")
@@ -49,9 +56,11 @@ def save_contact(visit: Visit, key: str) -> str | None:
     if key != "new" and key not in records["contacts"]:
         return None
     values = visit.read(
-        Field("name", longest=60), Field("email", check=email), Field("phone", required=False, longest=30),
+        Field("name", longest=60),
+        Field("email", check=email),
+        Field("phone", required=False, longest=30),
         Field("note", required=False),
-    )  # fmt: skip
+    )
     if any(one["email"] == values["email"] for other, one in records["contacts"].items() if other != key):
         raise Invalid(email="There is a contact with this address.")
     if key == "new":
@@ -88,9 +97,13 @@ def edit_label(visit: Visit, key: str) -> Page | None:
         return None
     one = visit.records["labels"].get(key, {"name": "", "colour": COLOURS[0]})
     return Page.of(
-        "label.html", heading=visit.t("New label") if key == "new" else one["name"], key=key, label=one,
-        colours=[(colour, visit.t(colour)) for colour in COLOURS], ask=visit.query.get("ask"),
-    )  # fmt: skip
+        "label.html",
+        heading=visit.t("New label") if key == "new" else one["name"],
+        key=key,
+        label=one,
+        colours=[(colour, visit.t(colour)) for colour in COLOURS],
+        ask=visit.query.get("ask"),
+    )
 
 
 @site.form("labels/<key>/save")
@@ -136,10 +149,13 @@ def rule(visit: Visit, key: str) -> Page | None:
         return None
     blank = {"from": visit.query.get("from", ""), "subject": "", "do": "label", "label": ""}
     return Page.of(
-        "rule.html", heading=visit.t("New rule") if key == "new" else visit.t("Rule"), key=key,
-        rule=visit.records["rules"].get(key, blank), kinds=[(name, visit.t(title)) for name, title in ACTIONS.items()],
+        "rule.html",
+        heading=visit.t("New rule") if key == "new" else visit.t("Rule"),
+        key=key,
+        rule=visit.records["rules"].get(key, blank),
+        kinds=[(name, visit.t(title)) for name, title in ACTIONS.items()],
         choices=[("", "-"), *((name, one["name"]) for name, one in visit.records["labels"].items())],
-    )  # fmt: skip
+    )
 
 
 @site.form("rules/<key>/save")
@@ -148,9 +164,11 @@ def save_rule(visit: Visit, key: str) -> str | None:
     if key != "new" and key not in records["rules"]:
         return None
     values = visit.read(
-        Field("from", required=False), Field("subject", required=False), Field("do", check=one_of(ACTIONS)),
+        Field("from", required=False),
+        Field("subject", required=False),
+        Field("do", check=one_of(ACTIONS)),
         Field("label", required=False, check=one_of(records["labels"])),
-    )  # fmt: skip
+    )
     if not values["from"] and not values["subject"]:
         raise Invalid(**{"from": "Say whom or what the rule is for."})
     if values["do"] == "label" and not values["label"]:

@@ -25,10 +25,16 @@ _ICONS = {
 _LIST = re.compile(r"([a-z]+(/[a-z0-9]+)?)?(\?[\w=&%+.\-]*)?", re.ASCII)  # an address of a list, to go back to
 # what is done to a conversation: name -> what is said then
 _DONE = {
-    "archive": "Moved to the archive.", "trash": "Moved to the trash.", "spam": "Moved to spam.",
-    "inbox": "Moved to the inbox.", "erase": "Deleted forever.", "star": "Starred.", "unstar": "The star is gone.",
-    "read": "Marked as read.", "unread": "Marked as unread.",
-}  # fmt: skip
+    "archive": "Moved to the archive.",
+    "trash": "Moved to the trash.",
+    "spam": "Moved to spam.",
+    "inbox": "Moved to the inbox.",
+    "erase": "Deleted forever.",
+    "star": "Starred.",
+    "unstar": "The star is gone.",
+    "read": "Marked as read.",
+    "unread": "Marked as unread.",
+}
 
 
 def folder_path(folder: str) -> str:
@@ -40,13 +46,18 @@ def _common(visit: Visit) -> dict[str, Any]:
     fresh = sum(one["unread"] for one in records["threads"].values() if one["folder"] == "inbox")
     counts = {"inbox": fresh, "drafts": len(records["drafts"])}
     return {
-        "accent": "#b3261e", "accent_soft": "#fbe4e1", "me": records["_me"], "labels": records["labels"],
+        "accent": "#b3261e",
+        "accent_soft": "#fbe4e1",
+        "me": records["_me"],
+        "labels": records["labels"],
         "folders": [
             (folder_path(key), visit.t(title), counts.get(key) or "", _ICONS[key]) for key, title in FOLDERS.items()
         ],
-        "name_of": lambda one: name_of(records, one), "written": lambda one: written(visit, one),
-        "back": back(visit.query.get("list", "")), "icons": _ICONS,
-    }  # fmt: skip
+        "name_of": lambda one: name_of(records, one),
+        "written": lambda one: written(visit, one),
+        "back": back(visit.query.get("list", "")),
+        "icons": _ICONS,
+    }
 
 
 site = Site(Path(__file__).parent, make_records, common=_common)
@@ -104,10 +115,18 @@ def _rows(visit: Visit, keys: Iterable[str]) -> list[dict[str, Any]]:
         else:
             names = [visit.t("me") if one["from"] == me else name_of(records, one["from"]) for one in inside]
             who = ", ".join(dict.fromkeys(names))
-        rows.append({
-            "key": key, "who": who, "count": len(inside), "when": written(visit, last), "text": last["text"],
-            "files": any(one["files"] for one in inside), "at": (last["_day"], last["_time"]), **thread,
-        })  # fmt: skip
+        rows.append(
+            {
+                "key": key,
+                "who": who,
+                "count": len(inside),
+                "when": written(visit, last),
+                "text": last["text"],
+                "files": any(one["files"] for one in inside),
+                "at": (last["_day"], last["_time"]),
+                **thread,
+            }
+        )
     return sorted(rows, key=lambda row: row["at"], reverse=records["settings"]["sort"] == "newest")
 
 
@@ -119,9 +138,17 @@ def _list(visit: Visit, heading: str, keys: Iterable[str], kind: str, **values: 
     shown = rows[first : first + A_PAGE]
     span = visit.t("{a}-{b} of {n}", a=first + 1, b=first + len(shown), n=len(rows)) if rows else ""
     return Page.of(
-        "list.html", heading=heading, rows=shown, span=span, number=number, count=count, kind=kind,
-        all=visit.query.get("all") == "1", ask=visit.query.get("ask"), **{"sought": {}, **values},
-    )  # fmt: skip
+        "list.html",
+        heading=heading,
+        rows=shown,
+        span=span,
+        number=number,
+        count=count,
+        kind=kind,
+        all=visit.query.get("all") == "1",
+        ask=visit.query.get("ask"),
+        **{"sought": {}, **values},
+    )
 
 
 @site.page("")
@@ -167,8 +194,15 @@ def search(visit: Visit) -> Page:
             keys.append(key)
     folders = [("", visit.t("All mail"))]
     folders += [(key, visit.t(title)) for key, title in FOLDERS.items() if key not in ("drafts", "starred")]
-    return _list(visit, visit.t("Search results"), keys, "search", sought=asked, within=folders,
-                 narrow=visit.query.get("narrow") or any(asked[name] for name in asked if name != "q"))  # fmt: skip
+    return _list(
+        visit,
+        visit.t("Search results"),
+        keys,
+        "search",
+        sought=asked,
+        within=folders,
+        narrow=visit.query.get("narrow") or any(asked[name] for name in asked if name != "q"),
+    )
 
 
 def _sender(records: Records, message: dict[str, Any]) -> str:
@@ -184,8 +218,16 @@ def thread(visit: Visit, key: str) -> Page | None:
     if (one := visit.records["threads"].get(key)) is None:
         return None
     inside = messages_of(visit.records, key)
-    return Page.of("thread.html", heading=one["subject"], key=key, thread=one, messages=inside, last=list(inside)[-1],
-                   ask=visit.query.get("ask"), folder_name=visit.t(FOLDERS[one["folder"]]))  # fmt: skip
+    return Page.of(
+        "thread.html",
+        heading=one["subject"],
+        key=key,
+        thread=one,
+        messages=inside,
+        last=list(inside)[-1],
+        ask=visit.query.get("ask"),
+        folder_name=visit.t(FOLDERS[one["folder"]]),
+    )
 
 
 # -- forms -------------------------------------------------------------------------------------------------------------

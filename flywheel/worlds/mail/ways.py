@@ -102,10 +102,13 @@ def compose(screen: Screen) -> Move | None:
 def written(screen: Screen, values: dict[str, str], button: str = "send") -> Move:
     """Fill in the mail that is being written, and send it or keep it."""
     said = {
-        "to": ("I type who gets it.", "First the address."), "cc": ("Somebody gets a copy.",),
-        "subject": ("I type the subject.",), "text": ("I type the text.", "Now the text."),
-        "send": ("I send it.", "Now I send it."), "save draft": ("I keep it as a draft.",),
-    }  # fmt: skip
+        "to": ("I type who gets it.", "First the address."),
+        "cc": ("Somebody gets a copy.",),
+        "subject": ("I type the subject.",),
+        "text": ("I type the text.", "Now the text."),
+        "send": ("I send it.", "Now I send it."),
+        "save draft": ("I keep it as a draft.",),
+    }
     return screen.fill({name: value for name, value in values.items() if value}, button, said)
 
 
@@ -121,6 +124,9 @@ def answering(screen: Screen, kind: str, key: str) -> Move | None:
 
 def last_of(screen: Screen, key: str) -> str:
     """The newest message of a conversation."""
-    mine = [(one["_day"], one["_time"], int(name[1:]), name)
-            for name, one in screen.records["messages"].items() if one["_thread"] == key]  # fmt: skip
+    mine = [
+        (one["_day"], one["_time"], int(name[1:]), name)
+        for name, one in screen.records["messages"].items()
+        if one["_thread"] == key
+    ]
     return max(mine)[-1]

@@ -24,15 +24,28 @@ def blank(records: Records, kind: str, answered: str) -> dict[str, Any]:
     bare = re.sub(r"^((Re|Fwd): )+", "", one["subject"])
     if kind == "forward":
         to = []
-    return {"to": to, "cc": cc, "subject": f"{'Fwd' if kind == 'forward' else 'Re'}: {bare}", "text": "",
-            "kind": kind, "answers": answered}  # fmt: skip
+    return {
+        "to": to,
+        "cc": cc,
+        "subject": f"{'Fwd' if kind == 'forward' else 'Re'}: {bare}",
+        "text": "",
+        "kind": kind,
+        "answers": answered,
+    }
 
 
 def _editor(visit: Visit, heading: str, mail: dict[str, Any], action: str) -> Page:
     about = visit.records["messages"].get(mail["answers"])
     show = {name: ", ".join(mail[name]) for name in ("to", "cc")}
-    return Page.of("compose.html", heading=heading, mail=mail, show=show, action=action, about=about,
-                   signature=visit.records["settings"]["signature"])  # fmt: skip
+    return Page.of(
+        "compose.html",
+        heading=heading,
+        mail=mail,
+        show=show,
+        action=action,
+        about=about,
+        signature=visit.records["settings"]["signature"],
+    )
 
 
 @site.page("compose")
@@ -91,9 +104,11 @@ def _finish(visit: Visit, kind: str, answered: str, draft: str) -> str | None:
         return "folder/drafts" if draft else ""
     sending = what == "send"
     fields = visit.read(
-        Field("to", required=sending, longest=500), Field("cc", required=False, longest=500),
-        Field("subject", required=sending), Field("text", required=sending, longest=2000),
-    )  # fmt: skip
+        Field("to", required=sending, longest=500),
+        Field("cc", required=False, longest=500),
+        Field("subject", required=sending),
+        Field("text", required=sending, longest=2000),
+    )
     mail = {"subject": fields["subject"], "text": fields["text"].replace("\r\n", "\n")}
     mail |= {"kind": kind, "answers": answered}
     wrong: dict[str, Wrong] = {}
@@ -140,10 +155,21 @@ def send(records: Records, mail: dict[str, Any]) -> None:
     thread = answered["_thread"] if answered else f"t{number}"
     if thread not in records["threads"]:
         records["threads"][thread] = {
-            "subject": mail["subject"], "folder": "sent", "unread": False, "starred": False, "labels": {},
-            "_letter": "", "_facts": {}, "_before": "sent",
-        }  # fmt: skip
+            "subject": mail["subject"],
+            "folder": "sent",
+            "unread": False,
+            "starred": False,
+            "labels": {},
+            "_letter": "",
+            "_facts": {},
+            "_before": "sent",
+        }
     records["messages"][f"m{number}"] = {
-        "from": records["_me"]["email"], "files": answered["files"] if answered and mail["kind"] == "forward" else [],
-        **mail, "_thread": thread, "_day": TODAY, "_time": NOW, "_signature": records["settings"]["signature"],
-    }  # fmt: skip
+        "from": records["_me"]["email"],
+        "files": answered["files"] if answered and mail["kind"] == "forward" else [],
+        **mail,
+        "_thread": thread,
+        "_day": TODAY,
+        "_time": NOW,
+        "_signature": records["settings"]["signature"],
+    }

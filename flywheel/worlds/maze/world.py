@@ -70,10 +70,16 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
         flips = [[*one, int(number == 0 or rng.random() < 0.5)] for number, one in enumerate(rng.sample(edges, gates))]
         switches = [rng.choice([cell for cell in passages if cell not in (start, path[-1], *keys)])]
     params = {
-        "cols": side, "rows": side, "passages": [[passages[x, y] for x in range(side)] for y in range(side)],
-        "light": list(start), "star": list(path[-1]), "keys": [list(key) for key in keys],
-        "doors": [list(door) for door in shut], "gates": flips, "switches": [list(cell) for cell in switches],
-    }  # fmt: skip
+        "cols": side,
+        "rows": side,
+        "passages": [[passages[x, y] for x in range(side)] for y in range(side)],
+        "light": list(start),
+        "star": list(path[-1]),
+        "keys": [list(key) for key in keys],
+        "doors": [list(door) for door in shut],
+        "gates": flips,
+        "switches": [list(cell) for cell in switches],
+    }
     made = Level(params)
     way = made.solve()
     if not way or not fewest <= len(way) <= most or len(way[-1][1].taken) < doors:

@@ -16,10 +16,15 @@ from flywheel.worlds.steps import click, say
 
 # switch -> (icon, colour): the same in every session, as on a phone
 SWITCHES = {
-    "wifi": ("wifi", "blue"), "sound": ("sound", "orange"), "location": ("location", "green"),
-    "camera": ("camera", "red"), "night": ("moon", "purple"), "alarm": ("clock", "pink"),
-    "battery": ("battery", "yellow"), "alerts": ("bell", "gray"),
-}  # fmt: skip
+    "wifi": ("wifi", "blue"),
+    "sound": ("sound", "orange"),
+    "location": ("location", "green"),
+    "camera": ("camera", "red"),
+    "night": ("moon", "purple"),
+    "alarm": ("clock", "pink"),
+    "battery": ("battery", "yellow"),
+    "alerts": ("bell", "gray"),
+}
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "pink")
 SIZES = ("small", "normal", "large")
 PEOPLE = ("anna", "tom", "ben", "mary", "lisa", "kate", "sam", "john")
@@ -52,8 +57,11 @@ def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
 
 def start(params: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "values": dict(params["start"]), "page": "", "order": list(params["order"]), "colours": list(params["colours"])
-    }  # fmt: skip
+        "values": dict(params["start"]),
+        "page": "",
+        "order": list(params["order"]),
+        "colours": list(params["colours"]),
+    }
 
 
 def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:

@@ -7,12 +7,17 @@ from typing import Any
 
 # section -> (title, icon of look.json, accent of its tile)
 SECTIONS = {
-    "network": ("Network", "wifi", "blue"), "bluetooth": ("Bluetooth", "bolt", "purple"),
-    "display": ("Display", "moon", "orange"), "sound": ("Sound", "sound", "pink"),
-    "apps": ("Apps", "square", "green"), "privacy": ("Privacy", "key", "red"),
-    "users": ("Users", "heart", "gray"), "account": ("Account", "star", "yellow"),
-    "language": ("Language", "book", "blue"), "about": ("About", "bell", "black"),
-}  # fmt: skip
+    "network": ("Network", "wifi", "blue"),
+    "bluetooth": ("Bluetooth", "bolt", "purple"),
+    "display": ("Display", "moon", "orange"),
+    "sound": ("Sound", "sound", "pink"),
+    "apps": ("Apps", "square", "green"),
+    "privacy": ("Privacy", "key", "red"),
+    "users": ("Users", "heart", "gray"),
+    "account": ("Account", "star", "yellow"),
+    "language": ("Language", "book", "blue"),
+    "about": ("About", "bell", "black"),
+}
 # switch -> (section, title, what it does)
 SWITCHES = {
     "wifi": ("network", "Wi-Fi", "Connect to networks nearby"),
@@ -52,35 +57,159 @@ PERMISSIONS = {"notify": "Notifications", "camera": "Camera", "place": "Location
 ROLES = ("Owner", "Editor", "Guest")
 
 _APPS = (
-    "Album", "Atlas", "Calculator", "Camera Roll", "Chess", "Daily News", "Dictionary", "Draw", "Fitness", "Garden",
-    "Kitchen", "Language School", "Letters", "Library", "Money", "Movies", "Museum", "Music Box", "Notes", "Parking",
-    "Piano", "Podcasts", "Puzzle", "Radio", "Recorder", "Reminders", "Running", "Sky Map", "Trains", "Weather",
-)  # fmt: skip
+    "Album",
+    "Atlas",
+    "Calculator",
+    "Camera Roll",
+    "Chess",
+    "Daily News",
+    "Dictionary",
+    "Draw",
+    "Fitness",
+    "Garden",
+    "Kitchen",
+    "Language School",
+    "Letters",
+    "Library",
+    "Money",
+    "Movies",
+    "Museum",
+    "Music Box",
+    "Notes",
+    "Parking",
+    "Piano",
+    "Podcasts",
+    "Puzzle",
+    "Radio",
+    "Recorder",
+    "Reminders",
+    "Running",
+    "Sky Map",
+    "Trains",
+    "Weather",
+)
 _APPS_ZH = (
-    "相册", "地图册", "计算器", "照片卷", "象棋", "每日新闻", "词典", "画板", "健身", "花园", "厨房", "语言学校",
-    "书信", "图书馆", "钱包", "电影", "博物馆", "音乐盒", "便签", "停车", "钢琴", "播客", "拼图", "收音机",
-    "录音机", "提醒", "跑步", "星空图", "火车", "天气",
-)  # fmt: skip
+    "相册",
+    "地图册",
+    "计算器",
+    "照片卷",
+    "象棋",
+    "每日新闻",
+    "词典",
+    "画板",
+    "健身",
+    "花园",
+    "厨房",
+    "语言学校",
+    "书信",
+    "图书馆",
+    "钱包",
+    "电影",
+    "博物馆",
+    "音乐盒",
+    "便签",
+    "停车",
+    "钢琴",
+    "播客",
+    "拼图",
+    "收音机",
+    "录音机",
+    "提醒",
+    "跑步",
+    "星空图",
+    "火车",
+    "天气",
+)
 _NETWORKS = (
-    "Blue Door", "Cafe Luna", "Corner House", "Green Office", "Guest 24", "Harbor", "Maple Street", "Office 3",
-    "Orchard", "River View", "Station", "Studio", "Sunny Flat", "Upstairs", "Workshop",
-)  # fmt: skip
+    "Blue Door",
+    "Cafe Luna",
+    "Corner House",
+    "Green Office",
+    "Guest 24",
+    "Harbor",
+    "Maple Street",
+    "Office 3",
+    "Orchard",
+    "River View",
+    "Station",
+    "Studio",
+    "Sunny Flat",
+    "Upstairs",
+    "Workshop",
+)
 _NETWORKS_ZH = (
-    "蓝门", "月亮咖啡", "街角小屋", "绿色办公室", "访客24", "港湾", "枫树街", "三号办公室", "果园", "河景",
-    "车站", "工作室", "阳光公寓", "楼上", "车间",
-)  # fmt: skip
+    "蓝门",
+    "月亮咖啡",
+    "街角小屋",
+    "绿色办公室",
+    "访客24",
+    "港湾",
+    "枫树街",
+    "三号办公室",
+    "果园",
+    "河景",
+    "车站",
+    "工作室",
+    "阳光公寓",
+    "楼上",
+    "车间",
+)
 _DEVICES = ("Headphones", "Keyboard", "Mouse", "Speaker", "Watch", "Printer", "Car", "Television", "Scale", "Lamp")
 _DEVICES_ZH = ("耳机", "键盘", "鼠标", "音箱", "手表", "打印机", "汽车", "电视", "体重秤", "台灯")
 _PEOPLE = (
-    "Anna Hill", "Ben Wood", "Clara Stone", "David Lake", "Emma Field", "Frank Marsh", "Grace Ford", "Henry Park",
-    "Iris West", "Jack Moore", "Kate Brook", "Leo Reed", "Mary Cole", "Nora Lane", "Oscar Grant", "Paul Rivers",
-)  # fmt: skip
+    "Anna Hill",
+    "Ben Wood",
+    "Clara Stone",
+    "David Lake",
+    "Emma Field",
+    "Frank Marsh",
+    "Grace Ford",
+    "Henry Park",
+    "Iris West",
+    "Jack Moore",
+    "Kate Brook",
+    "Leo Reed",
+    "Mary Cole",
+    "Nora Lane",
+    "Oscar Grant",
+    "Paul Rivers",
+)
 _PEOPLE_ZH = (
-    "王芳", "李伟", "张敏", "刘洋", "陈静", "杨帆", "赵磊", "黄丽", "周杰", "吴倩", "徐强", "孙琳", "马超",
-    "朱婷", "胡军", "林悦",
-)  # fmt: skip
-_WORDS = ("amber", "birch", "cedar", "copper", "falcon", "harbor", "lemon", "marble", "meadow", "olive", "pepper",
-          "river", "silver", "sunset", "violet", "willow")  # fmt: skip
+    "王芳",
+    "李伟",
+    "张敏",
+    "刘洋",
+    "陈静",
+    "杨帆",
+    "赵磊",
+    "黄丽",
+    "周杰",
+    "吴倩",
+    "徐强",
+    "孙琳",
+    "马超",
+    "朱婷",
+    "胡军",
+    "林悦",
+)
+_WORDS = (
+    "amber",
+    "birch",
+    "cedar",
+    "copper",
+    "falcon",
+    "harbor",
+    "lemon",
+    "marble",
+    "meadow",
+    "olive",
+    "pepper",
+    "river",
+    "silver",
+    "sunset",
+    "violet",
+    "willow",
+)
 
 
 def make_records(rng: random.Random, language: str) -> dict[str, Any]:
@@ -104,15 +233,21 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
         "values": values,
         "networks": {
             f"n{n}": {
-                "name": name, "saved": n in known, "connected": n == known[0], "secure": n not in known[1:2],
-                "_address": f"192.168.{rng.randint(0, 9)}.{rng.randint(2, 250)}", "_signal": rng.randint(1, 4),
+                "name": name,
+                "saved": n in known,
+                "connected": n == known[0],
+                "secure": n not in known[1:2],
+                "_address": f"192.168.{rng.randint(0, 9)}.{rng.randint(2, 250)}",
+                "_signal": rng.randint(1, 4),
             }
             for n, name in enumerate(networks)
         },
         "devices": {f"d{n}": {"name": name, "paired": n < 2} for n, name in enumerate(devices)},
         "apps": {
             f"a{n}": {
-                "name": name, "size": sizes[n], "cache": rng.randint(1, 200),
+                "name": name,
+                "size": sizes[n],
+                "cache": rng.randint(1, 200),
                 **{permission: rng.random() < 0.6 for permission in PERMISSIONS},
             }
             for n, name in enumerate(apps)
@@ -122,10 +257,12 @@ def make_records(rng: random.Random, language: str) -> dict[str, Any]:
             for n, name in enumerate(people[:4])
         },
         "account": {
-            "name": people[0], "email": f"{rng.choice(_WORDS)}{rng.randint(1, 99)}@example.com",
-            "phone": "555" + "".join(rng.choice("0123456789") for _ in range(6)), "password": word(rng),
+            "name": people[0],
+            "email": f"{rng.choice(_WORDS)}{rng.randint(1, 99)}@example.com",
+            "phone": "555" + "".join(rng.choice("0123456789") for _ in range(6)),
+            "password": word(rng),
         },
-    }  # fmt: skip
+    }
 
 
 def word(rng: random.Random) -> str:

@@ -35,8 +35,10 @@ def _section(name: str, visit: Visit, **values: Any) -> Page:
             if of == name
         ],
         levels=[(key, title, now[key]) for key, (of, title) in LEVELS.items() if of == name],
-        values=now, records=visit.records, **values,
-    )  # fmt: skip
+        values=now,
+        records=visit.records,
+        **values,
+    )
 
 
 def _named(visit: Visit, options: Iterable[str]) -> list[tuple[str, str]]:
@@ -73,9 +75,15 @@ def apps(visit: Visit) -> Page:
     count = max(1, -(-len(rows) // APPS_A_PAGE))
     number = visit.number("page", 1, 1, count)
     return Page.of(
-        "apps.html", heading=visit.t("Apps"), rows=rows[(number - 1) * APPS_A_PAGE : number * APPS_A_PAGE],
-        number=number, count=count, sort=sort, asked=visit.query.get("q", ""), total=len(rows),
-    )  # fmt: skip
+        "apps.html",
+        heading=visit.t("Apps"),
+        rows=rows[(number - 1) * APPS_A_PAGE : number * APPS_A_PAGE],
+        number=number,
+        count=count,
+        sort=sort,
+        asked=visit.query.get("q", ""),
+        total=len(rows),
+    )
 
 
 @site.page("apps/<key>")
@@ -103,8 +111,14 @@ def device(visit: Visit, key: str) -> Page | None:
 
 @site.page("users/new")
 def new_user(visit: Visit) -> Page:
-    return Page.of("user.html", heading=visit.t("Add a user"), key="new", user={"name": "", "role": "Guest"},
-                   roles=_named(visit, ROLES), ask=None)  # fmt: skip
+    return Page.of(
+        "user.html",
+        heading=visit.t("Add a user"),
+        key="new",
+        user={"name": "", "role": "Guest"},
+        roles=_named(visit, ROLES),
+        ask=None,
+    )
 
 
 @site.page("users/<key>")

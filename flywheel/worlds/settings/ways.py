@@ -8,11 +8,17 @@ from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.settings.data import LEVELS, SWITCHES
 
 _SAID = {
-    "network": "I open the network page.", "bluetooth": "I open the page of devices.",
-    "display": "I open the display page.", "sound": "I open the sound page.", "apps": "I open the apps.",
-    "privacy": "I open the privacy page.", "users": "I open the users.", "account": "I open the account.",
-    "language": "I open the language page.", "about": "I open the last page.",
-}  # fmt: skip
+    "network": "I open the network page.",
+    "bluetooth": "I open the page of devices.",
+    "display": "I open the display page.",
+    "sound": "I open the sound page.",
+    "apps": "I open the apps.",
+    "privacy": "I open the privacy page.",
+    "users": "I open the users.",
+    "account": "I open the account.",
+    "language": "I open the language page.",
+    "about": "I open the last page.",
+}
 
 
 def first(*moves: Callable[[], Move | None]) -> Move | None:

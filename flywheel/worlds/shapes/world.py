@@ -74,15 +74,21 @@ def _figure(level: int, rng: random.Random) -> dict[str, Any] | None:
     rng.shuffle(cut)
     slot = _WIDTH / count
     pieces = [
-        {"cells": sorted(map(list, _cornered(cells))), "colour": colour, "turn": rng.randrange(4) if turns else 0,
-         "x": round((number + 0.5) * slot, 2)}
+        {
+            "cells": sorted(map(list, _cornered(cells))),
+            "colour": colour,
+            "turn": rng.randrange(4) if turns else 0,
+            "x": round((number + 0.5) * slot, 2),
+        }
         for number, (cells, colour) in enumerate(zip(cut, rng.sample(COLOURS, count), strict=True))
-    ]  # fmt: skip
+    ]
     params = {
-        "figure": sorted(map(list, figure)), "pieces": pieces, "unit": unit,
+        "figure": sorted(map(list, figure)),
+        "pieces": pieces,
+        "unit": unit,
         "origin": [round((_WIDTH - width * unit) / 2, 2), round((_STOCK - height * unit) / 2, 2)],
         "home": round(min(1.1, slot / 3.5), 2),
-    }  # fmt: skip
+    }
     made = Level(params)
     if len(list(islice(made.fillings(), most_fillings + 1))) > most_fillings:
         return None

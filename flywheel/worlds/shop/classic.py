@@ -31,10 +31,7 @@ def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
     item, other, third = rng.sample(names, 3)
     cart = [item, third] if template in ("remove", "swap") else []
     rng.shuffle(cart)
-    params: dict[str, Any] = {
-        "items": [{"name": name, "price": rng.randint(2, 30)} for name in names],
-        "cart": cart,
-    }
+    params: dict[str, Any] = {"items": [{"name": name, "price": rng.randint(2, 30)} for name in names], "cart": cart}
     match template:
         case "open":
             params |= {"item": item}
@@ -55,9 +52,12 @@ def draw(template: str, level: int, rng: random.Random) -> dict[str, Any]:
 
 def start(params: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "items": [dict(item) for item in params["items"]], "cart": {name: 1 for name in params["cart"]}, "page": "",
-        "query": "", "orders": [],
-    }  # fmt: skip
+        "items": [dict(item) for item in params["items"]],
+        "cart": {name: 1 for name in params["cart"]},
+        "page": "",
+        "query": "",
+        "orders": [],
+    }
 
 
 def view(state: dict[str, Any], path: str, query: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:

@@ -13,9 +13,11 @@ from flywheel.worlds.site import Page, Visit
 def _address(visit: Visit) -> dict[str, str]:
     """The fields of an address, checked; postcodes are as long as the language's country has them."""
     return visit.read(
-        Field("name", longest=60), Field("street", longest=80), Field("city", longest=60),
+        Field("name", longest=60),
+        Field("street", longest=80),
+        Field("city", longest=60),
         Field("postcode", check=digits(6 if visit.t.language == "zh" else 5)),
-    )  # fmt: skip
+    )
 
 
 # -- checkout ----------------------------------------------------------------------------------------------------------
@@ -66,8 +68,14 @@ def check(visit: Visit) -> Page | None:
     if "delivery" not in draft or not visit.records["cart"]:
         return None
     delivery = draft["delivery"]
-    return Page.of("check.html", heading=visit.t("Check your order"), draft=draft, cart=visit.records["cart"],
-                   sent=visit.t(DELIVERIES[delivery][0]), **totals(visit.records, delivery))  # fmt: skip
+    return Page.of(
+        "check.html",
+        heading=visit.t("Check your order"),
+        draft=draft,
+        cart=visit.records["cart"],
+        sent=visit.t(DELIVERIES[delivery][0]),
+        **totals(visit.records, delivery),
+    )
 
 
 @site.form("checkout/order")
@@ -86,9 +94,13 @@ def place(records: dict[str, Any], address: dict[str, str], delivery: str) -> st
     number = records["_orders"] = records.get("_orders", 1041 + 7 * 3) + 7
     key = f"o{number}"
     records["orders"][key] = {
-        "items": dict(records["cart"]), "address": dict(address), "delivery": delivery, "state": "In preparation",
-        "total": totals(records, delivery)["total"], "day": "2026-01-01",
-    }  # fmt: skip
+        "items": dict(records["cart"]),
+        "address": dict(address),
+        "delivery": delivery,
+        "state": "In preparation",
+        "total": totals(records, delivery)["total"],
+        "day": "2026-01-01",
+    }
     records["cart"] = {}
     records["coupon"] = ""
     return key
@@ -104,8 +116,14 @@ def orders(visit: Visit) -> Page:
 def one_order(visit: Visit, key: str) -> Page | None:
     if (one := visit.records["orders"].get(key)) is None:
         return None
-    return Page.of("order.html", heading=visit.t("Order {n}", n=key[1:]), key=key, order=one,
-                   sent=visit.t(DELIVERIES[one["delivery"]][0]), ask=visit.query.get("ask"))  # fmt: skip
+    return Page.of(
+        "order.html",
+        heading=visit.t("Order {n}", n=key[1:]),
+        key=key,
+        order=one,
+        sent=visit.t(DELIVERIES[one["delivery"]][0]),
+        ask=visit.query.get("ask"),
+    )
 
 
 @site.form("orders/<key>/cancel")
@@ -129,8 +147,12 @@ def again(visit: Visit, key: str) -> str | None:
 
 @site.page("account")
 def account(visit: Visit) -> Page:
-    return Page.of("account.html", heading=visit.t("Account"), addresses=visit.records["addresses"],
-                   letters=visit.records["letters"])  # fmt: skip
+    return Page.of(
+        "account.html",
+        heading=visit.t("Account"),
+        addresses=visit.records["addresses"],
+        letters=visit.records["letters"],
+    )
 
 
 @site.page("account/address/<key>")
@@ -139,8 +161,9 @@ def one_address(visit: Visit, key: str) -> Page | None:
     if known is None and key != "new":
         return None
     empty = {"name": "", "street": "", "city": "", "postcode": "", "default": False}
-    return Page.of("address.html", heading=visit.t("Address"), key=key, address=known or empty,
-                   ask=visit.query.get("ask"))  # fmt: skip
+    return Page.of(
+        "address.html", heading=visit.t("Address"), key=key, address=known or empty, ask=visit.query.get("ask")
+    )
 
 
 @site.form("account/address/<key>/save")

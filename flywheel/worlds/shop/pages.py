@@ -23,10 +23,13 @@ def _menu(visit: Visit) -> list[tuple[str, str, str]]:
 def _common(visit: Visit) -> dict[str, Any]:
     records = visit.records
     return {
-        "accent": "#8a3b12", "accent_soft": "#f9e9df", "products": records["_products"],
-        "in_cart": sum(item["count"] for item in records["cart"].values()), "wishes": len(records["wishlist"]),
+        "accent": "#8a3b12",
+        "accent_soft": "#f9e9df",
+        "products": records["_products"],
+        "in_cart": sum(item["count"] for item in records["cart"].values()),
+        "wishes": len(records["wishlist"]),
         "money": lambda amount: visit.t("${n}", n=amount),
-    }  # fmt: skip
+    }
 
 
 site = Site(Path(__file__).parent, make_records, menu=_menu, common=_common, small=classic)
@@ -72,12 +75,17 @@ def _list(visit: Visit, department: str) -> Page:
     number = visit.number("page", 1, 1, count)
     asked = {"q": visit.query.get("q", ""), "brand": brand, "most": str(most) if most else "", "sort": sort}
     return Page.of(
-        "list.html", heading=visit.t(DEPARTMENTS[department][0]) if department else visit.t("Search"),
-        rows=rows[(number - 1) * A_PAGE : number * A_PAGE], total=len(rows), number=number, count=count, asked=asked,
+        "list.html",
+        heading=visit.t(DEPARTMENTS[department][0]) if department else visit.t("Search"),
+        rows=rows[(number - 1) * A_PAGE : number * A_PAGE],
+        total=len(rows),
+        number=number,
+        count=count,
+        asked=asked,
         brands=[("", visit.t("All brands")), *((one, one) for one in brands)],
         prices=[("", visit.t("Any price")), *((str(one), visit.t("Up to ${n}", n=one)) for one in PRICES)],
         sorts=[(key, visit.t(text)) for key, text in SORTS.items()],
-    )  # fmt: skip
+    )
 
 
 @site.page("product/<key>")
@@ -86,10 +94,16 @@ def product(visit: Visit, key: str) -> Page | None:
         return None
     mine = [review for review in visit.records["reviews"].values() if review["product"] == key]
     return Page.of(
-        "product.html", heading=one["name"], key=key, product=one, tab=visit.option("tab", ("about", "reviews")),
-        wished=key in visit.records["wishlist"], reviews=mine, department=visit.t(DEPARTMENTS[one["department"]][0]),
+        "product.html",
+        heading=one["name"],
+        key=key,
+        product=one,
+        tab=visit.option("tab", ("about", "reviews")),
+        wished=key in visit.records["wishlist"],
+        reviews=mine,
+        department=visit.t(DEPARTMENTS[one["department"]][0]),
         colours=[(colour, visit.t(colour)) for colour in one["colours"]],
-    )  # fmt: skip
+    )
 
 
 @site.page("product/<key>/review")
@@ -143,8 +157,14 @@ def save_review(visit: Visit, key: str) -> str | None:
 # -- cart and wish list ------------------------------------------------------------------------------------------------
 @site.page("cart")
 def cart(visit: Visit) -> Page:
-    return Page.of("cart.html", heading=visit.t("Cart"), cart=visit.records["cart"], ask=visit.query.get("ask"),
-                   coupon=visit.records["coupon"], **totals(visit.records))  # fmt: skip
+    return Page.of(
+        "cart.html",
+        heading=visit.t("Cart"),
+        cart=visit.records["cart"],
+        ask=visit.query.get("ask"),
+        coupon=visit.records["coupon"],
+        **totals(visit.records),
+    )
 
 
 def totals(records: dict[str, Any], delivery: str = "") -> dict[str, Any]:

@@ -151,8 +151,15 @@ def _steps_letters(screen: Screen, p: Params) -> Move | None:
 
 def _draw_message(d: Draw) -> Params:
     topic = d.rng.choice(list(data.TOPICS))
-    text = d.rng.choice(("When will it come?", "The box was empty.", "Do you have it in white?", "Please call me back.",
-                         "Can I pay by invoice?"))  # fmt: skip
+    text = d.rng.choice(
+        (
+            "When will it come?",
+            "The box was empty.",
+            "Do you have it in white?",
+            "Please call me back.",
+            "Can I pay by invoice?",
+        )
+    )
     return {"topic": topic, "title": d.t(data.TOPICS[topic]), "text": d.t(text)}
 
 
@@ -166,28 +173,94 @@ def _steps_message(screen: Screen, p: Params) -> Move | None:
 
 
 TASKS = (
-    SiteTask("checkout", "Order what is in the cart for {name}, {street}, {postcode} {city}. Delivery: {sending}.",
-             {5: 24}, _draw_checkout, _steps_checkout, _order,
-             zh="为购物车里的商品下单。收货人：{name}，街道：{street}，城市：{city}，邮编：{postcode}。配送方式：{sending}。"),
-    SiteTask("quick_checkout", "Order what is in the cart for the saved address of {name}. Delivery: {sending}.",
-             {4: 12}, _draw_saved_checkout, _steps_saved_checkout, _order,
-             zh="为购物车里的商品下单，寄到已保存的{name}的地址。配送方式：{sending}。"),
-    SiteTask("cancel_order", "Cancel the order {number}.", {4: 8}, _draw_order, _steps_cancel, _cancel,
-             zh="取消订单{number}。"),
-    SiteTask("order_total", "What is the total of the order {number}, in dollars? Answer with the number.", {3: 6},
-             _draw_any_order, _steps_order_total, answer=lambda records, p: records["orders"][p["key"]]["total"],
-             zh="订单{number}的总价是多少元？请回答数字。"),
-    SiteTask("order_again", "Put everything of the order {number} into the cart again.", {4: 7}, _draw_again,
-             _steps_again, _again, zh="把订单{number}里的所有商品再次放进购物车。"),
-    SiteTask("new_address", "Add an address to the account: {name}, {street}, {postcode} {city}.", {5: 18},
-             _draw_address, _steps_new_address, _new_address,
-             zh="在账户中添加一个地址。收货人：{name}，街道：{street}，城市：{city}，邮编：{postcode}。"),
-    SiteTask("default_address", "Make the address of {name}, {street}, the default of the account.", {3: 8},
-             _draw_other_address, _steps_default, _default, zh="把{name}在{street}的地址设为默认地址。"),
-    SiteTask("delete_address", "Delete the address of {name}, {street}, from the account.", {4: 10},
-             _draw_other_address, _steps_delete_address, _delete_address, zh="从账户中删除{name}在{street}的地址。"),
-    SiteTask("letters", "Of the letters of the shop, I want {chosen} and no other.", {4: 12}, _draw_letters,
-             _steps_letters, _letters, zh="商店的邮件我只想订阅{chosen}，其他的都不要。"),
-    SiteTask("message", "Send the shop a message on the topic “{title}”: “{text}”", {4: 11}, _draw_message,
-             _steps_message, _message, zh="给商店发一条留言，主题选“{title}”，内容是：“{text}”"),
-)  # fmt: skip
+    SiteTask(
+        "checkout",
+        "Order what is in the cart for {name}, {street}, {postcode} {city}. Delivery: {sending}.",
+        {5: 24},
+        _draw_checkout,
+        _steps_checkout,
+        _order,
+        zh="为购物车里的商品下单。收货人：{name}，街道：{street}，城市：{city}，邮编：{postcode}。配送方式：{sending}。",
+    ),
+    SiteTask(
+        "quick_checkout",
+        "Order what is in the cart for the saved address of {name}. Delivery: {sending}.",
+        {4: 12},
+        _draw_saved_checkout,
+        _steps_saved_checkout,
+        _order,
+        zh="为购物车里的商品下单，寄到已保存的{name}的地址。配送方式：{sending}。",
+    ),
+    SiteTask(
+        "cancel_order",
+        "Cancel the order {number}.",
+        {4: 8},
+        _draw_order,
+        _steps_cancel,
+        _cancel,
+        zh="取消订单{number}。",
+    ),
+    SiteTask(
+        "order_total",
+        "What is the total of the order {number}, in dollars? Answer with the number.",
+        {3: 6},
+        _draw_any_order,
+        _steps_order_total,
+        answer=lambda records, p: records["orders"][p["key"]]["total"],
+        zh="订单{number}的总价是多少元？请回答数字。",
+    ),
+    SiteTask(
+        "order_again",
+        "Put everything of the order {number} into the cart again.",
+        {4: 7},
+        _draw_again,
+        _steps_again,
+        _again,
+        zh="把订单{number}里的所有商品再次放进购物车。",
+    ),
+    SiteTask(
+        "new_address",
+        "Add an address to the account: {name}, {street}, {postcode} {city}.",
+        {5: 18},
+        _draw_address,
+        _steps_new_address,
+        _new_address,
+        zh="在账户中添加一个地址。收货人：{name}，街道：{street}，城市：{city}，邮编：{postcode}。",
+    ),
+    SiteTask(
+        "default_address",
+        "Make the address of {name}, {street}, the default of the account.",
+        {3: 8},
+        _draw_other_address,
+        _steps_default,
+        _default,
+        zh="把{name}在{street}的地址设为默认地址。",
+    ),
+    SiteTask(
+        "delete_address",
+        "Delete the address of {name}, {street}, from the account.",
+        {4: 10},
+        _draw_other_address,
+        _steps_delete_address,
+        _delete_address,
+        zh="从账户中删除{name}在{street}的地址。",
+    ),
+    SiteTask(
+        "letters",
+        "Of the letters of the shop, I want {chosen} and no other.",
+        {4: 12},
+        _draw_letters,
+        _steps_letters,
+        _letters,
+        zh="商店的邮件我只想订阅{chosen}，其他的都不要。",
+    ),
+    SiteTask(
+        "message",
+        "Send the shop a message on the topic “{title}”: “{text}”",
+        {4: 11},
+        _draw_message,
+        _steps_message,
+        _message,
+        zh="给商店发一条留言，主题选“{title}”，内容是：“{text}”",
+    ),
+)

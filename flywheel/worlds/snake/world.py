@@ -68,9 +68,15 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
         return [[y, x] if turned else [x, y] for x, y in cells]
 
     params = {
-        "cols": side, "rows": side, "walls": places(sorted(walls)), "doors": places(gaps), "keys": places(keys),
-        "apples": places(food), "exit": places([exit_])[0], "snake": places(snake),
-    }  # fmt: skip
+        "cols": side,
+        "rows": side,
+        "walls": places(sorted(walls)),
+        "doors": places(gaps),
+        "keys": places(keys),
+        "apples": places(food),
+        "exit": places([exit_])[0],
+        "snake": places(snake),
+    }
     made = Level(params)
     way = made.solve(limit=3000) if made.connected() else None
     return params if way and fewest <= len(way) <= most else None

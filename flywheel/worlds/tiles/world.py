@@ -50,9 +50,13 @@ def _flat(level: int, rng: random.Random) -> dict[str, Any] | None:
         shift = 0.5 if stacked else 0.0
         x, y = column * _PITCH + rng.choice(_ASIDE), row * _PITCH_Y + rng.choice(_ASIDE)
         tiles.append(
-            {"kind": kind, "x": round(min(x + shift, 10.8), 2), "y": round(min(y + shift, 6.7), 2),
-             "layer": int(stacked)}
-        )  # fmt: skip
+            {
+                "kind": kind,
+                "x": round(min(x + shift, 10.8), 2),
+                "y": round(min(y + shift, 6.7), 2),
+                "layer": int(stacked),
+            }
+        )
     params = {"tiles": tiles, "slots": {1: 3, 2: 4, 3: 5}[level], "side": 2.9}
     return params if Level(params).solve() else None
 

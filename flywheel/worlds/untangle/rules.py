@@ -40,9 +40,11 @@ def crossings_of(side: int) -> np.ndarray:
     ends = [turn(a[one], b[one], a[other]), turn(a[one], b[one], b[other])]
     ends += [turn(a[other], b[other], a[one]), turn(a[other], b[other], b[one])]
     on = [
-        (ends[0] == 0) & between(a[one], b[one], a[other]), (ends[1] == 0) & between(a[one], b[one], b[other]),
-        (ends[2] == 0) & between(a[other], b[other], a[one]), (ends[3] == 0) & between(a[other], b[other], b[one]),
-    ]  # fmt: skip
+        (ends[0] == 0) & between(a[one], b[one], a[other]),
+        (ends[1] == 0) & between(a[one], b[one], b[other]),
+        (ends[2] == 0) & between(a[other], b[other], a[one]),
+        (ends[3] == 0) & between(a[other], b[other], b[one]),
+    ]
     meet = (ends[0] * ends[1] < 0) & (ends[2] * ends[3] < 0) | np.logical_or.reduce(on)
     shared = np.zeros_like(meet)
     for p in (first, last):

@@ -26,9 +26,21 @@ _LEVELS = {
     6: (7, 14, 20, 14, 7, 12),
 }
 NAMES = (
-    "star", "heart", "moon", "bell", "drop", "bolt", "leaf", "key", "house", "circle", "square", "triangle", "diamond",
+    "star",
+    "heart",
+    "moon",
+    "bell",
+    "drop",
+    "bolt",
+    "leaf",
+    "key",
+    "house",
+    "circle",
+    "square",
+    "triangle",
+    "diamond",
     "cross",
-)  # fmt: skip
+)
 _plans = Plans()
 
 
@@ -52,9 +64,11 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
     for knot, dot in zip(moving, rng.sample(free, out), strict=True):
         places[knot] = dot
     params = {
-        "side": side, "knots": [[dot % side, dot // side] for dot in places], "edges": edges,
+        "side": side,
+        "knots": [[dot % side, dot // side] for dot in places],
+        "edges": edges,
         "names": rng.sample(NAMES, knots),
-    }  # fmt: skip
+    }
     made = Level(params)
     if made.crossings(made.start) < 2:
         return None
@@ -115,9 +129,11 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
         thought = say(rng, f"I move the {what}, and no line crosses.", f"The {what} is the last one.")
     else:
         thought = say(
-            rng, f"I move the {what} to the {where}.", f"The {what} goes to the {where}.",
+            rng,
+            f"I move the {what} to the {where}.",
+            f"The {what} goes to the {where}.",
             f"The lines of the {what} cross others.",
-        )  # fmt: skip
+        )
     return thought, drag(state, (here[0] + 0.5, here[1] + 0.5), (there[0] + 0.5, there[1] + 0.5))
 
 

@@ -41,8 +41,19 @@ def _turns(shape: list[Cell]) -> set[tuple[Cell, ...]]:
 
 
 _PICTURES = (
-    "xx", "xxx", "xx/x", "xxxx", "xx/xx", "xxx/x", "xxx/.x", "xx/.xx", "xxx/xx", "xxx/x/x", "xxx/.x/.x", "x.x/xxx",
-)  # fmt: skip
+    "xx",
+    "xxx",
+    "xx/x",
+    "xxxx",
+    "xx/xx",
+    "xxx/x",
+    "xxx/.x",
+    "xx/.xx",
+    "xxx/xx",
+    "xxx/x/x",
+    "xxx/.x/.x",
+    "x.x/xxx",
+)
 _SHAPES = sorted(
     turned
     for picture in _PICTURES
@@ -67,9 +78,11 @@ def _attempt(level: int, rng: random.Random) -> dict[str, Any] | None:
         return None  # a line that is full already
     shapes = [shape for shape in _SHAPES if small <= len(shape) <= large]
     params = {
-        "size": side, "filled": [list(cell) for cell in filled], "pieces": placing.deal(shapes, count, rng),
+        "size": side,
+        "filled": [list(cell) for cell in filled],
+        "pieces": placing.deal(shapes, count, rng),
         "target": target,
-    }  # fmt: skip
+    }
     return placing.attempt(_make, params, fewest, most, thought)
 
 

@@ -16,7 +16,8 @@ else:
     notebook = json.loads(pathlib.Path("work.ipynb").read_text(encoding="utf-8"))
     found = [
         output.get("data", {}).get("text/plain")
-        for cell in notebook["cells"] if "".join(cell["source"]).replace(" ", "") == f"{a}*{b}"
+        for cell in notebook["cells"]
+        if "".join(cell["source"]).replace(" ", "") == f"{a}*{b}"
         for output in cell.get("outputs", ())
-    ]  # fmt: skip
+    ]
     print(int([[str(a * b)]] == [[text] if isinstance(text, str) else text for text in found]))

@@ -21,11 +21,17 @@ class Ppo:
     def advantages(self, batch: Sequence[Rewarded], rl: Rl) -> list[TurnEstimates]:
         found = [
             estimate_turns(
-                one.rewards, one.values, gamma=rl.gamma, lambda_critic=rl.lambda_critic, alpha=rl.alpha,
-                lambda_policy=rl.lambda_policy, bootstrap=one.bootstrap, outcome=one.outcome,
+                one.rewards,
+                one.values,
+                gamma=rl.gamma,
+                lambda_critic=rl.lambda_critic,
+                alpha=rl.alpha,
+                lambda_policy=rl.lambda_policy,
+                bootstrap=one.bootstrap,
+                outcome=one.outcome,
             )
             for one in batch
-        ]  # fmt: skip
+        ]
         return normalised(found) if rl.normalise else found
 
     def loss(self, part: TokenBatch, rl: Rl) -> tuple[Tensor, PolicyTerms]:
