@@ -34,7 +34,7 @@ from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.synthesis.tasks import make_tasks
-from flywheel.training.forward.sequence_packing import packs
+from flywheel.training.forward.sequence_packing import pack
 from flywheel.training.rl.experience import Experience, experiences, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.update import ppo_update
@@ -134,15 +134,15 @@ def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetition
     samples = [sample for experience in batch for sample in experience.samples]
     tokens = sum(len(sample.response) for sample in samples)
     reader = sides["ours"].learner.reader
-    lines = [reader.item(sample.context, sample.response).sequence for sample in samples]
-    read = packs(lines, rl.pack_tokens)
-    lengths = np.array([len(line) for line in lines])
+    sequences = [reader.item(sample.context, sample.response).sequence for sample in samples]
+    read = pack(sequences, rl.pack_tokens)
+    lengths = np.array([len(line) for line in sequences])
     facts = {
         "samples": len(samples),
         "tokens": tokens,
         "length_median": float(np.median(lengths)),
         "length_max": int(lengths.max()),
-        "screens_shown": sum(len(line.screens) for line in lines),
+        "screens_shown": sum(len(line.screens) for line in sequences),
         "screens_computed": sum(len(pack.screens) for pack in read),
         "sequence_tokens": int(lengths.sum()),
         "computed_tokens": sum(pack.tokens for pack in read),

@@ -18,7 +18,7 @@ from flywheel.synthesis import scenes, words
 from flywheel.synthesis.scenes import Box
 from flywheel.training.pretrain import attention, objectives
 from flywheel.training.pretrain import train as module
-from flywheel.training.pretrain.mixture import WINDOW, Tally, plan
+from flywheel.training.pretrain.mixture import WINDOW, KindAccuracy, plan
 from flywheel.training.pretrain.question_batch import IGNORED, READING, QuestionCollator, cover
 from flywheel.training.pretrain.targets import CHARACTERS, name_cells, place_cells, read_cells, spell_patches
 from flywheel.training.pretrain.train import Recipe, pretrain
@@ -278,7 +278,7 @@ def test_all_kinds_and_levels_are_shown_and_success_is_told_by_kind():
     shown = plan(2000, random.Random(0))
     assert set(shown) == {(kind, level) for kind in scenes.KINDS for level in range(1, scenes.LEVELS + 1)}
     assert sum(level >= 3 for _, level in shown) > 1200
-    tally = Tally()
+    tally = KindAccuracy()
     tally.note("shapes", WINDOW // 2, WINDOW - 1)
     assert not tally.success
     tally.note("shapes", 0, 1)

@@ -16,7 +16,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.policy.protocol import Image, Message
 from flywheel.training.forward.policy_forward import PaddedBatch, PolicyForward
-from flywheel.training.forward.sequence_packing import TokenSequence, packs
+from flywheel.training.forward.sequence_packing import TokenSequence, pack
 from flywheel.training.forward.varlen_attention import plan
 
 S = settings()
@@ -87,12 +87,12 @@ def test_each_screen_and_each_shared_beginning_is_computed_once(folder):
     encoder = Encoder.from_folder(folder)
     reader = PolicyForward(load_model(folder))
     items = [reader.item(*pair) for pair in samples(encoder)]
-    (pack,) = reader.parts(items, PACKED)
-    assert len(pack.screens) == 3  # left, left clicked once, right clicked twice
-    assert pack.given == sum(len(item.sequence) for item in items)
-    assert pack.tokens < 0.8 * pack.given
-    (alone,) = packs([items[0].sequence], 4096)
-    (twice,) = packs([items[0].sequence, items[5].sequence], 4096)
+    (packed,) = reader.parts(items, PACKED)
+    assert len(packed.screens) == 3  # left, left clicked once, right clicked twice
+    assert packed.unshared_tokens == sum(len(item.sequence) for item in items)
+    assert packed.tokens < 0.8 * packed.unshared_tokens
+    (alone,) = pack([items[0].sequence], 4096)
+    (twice,) = pack([items[0].sequence, items[5].sequence], 4096)
     assert twice.tokens == alone.tokens
     assert len(twice.targets) == 2 * len(alone.targets)
 
@@ -143,25 +143,25 @@ def _line(ids: list[int]) -> TokenSequence:
 def test_every_sample_finds_its_own_tokens(rows, limit):
     """Followed along its path through a pack a sample reads its own ids at its own positions, and attention sees just
     those, each before its own place."""
-    lines = [_line([7] * 9 + row) for row in rows]
+    sequences = [_line([7] * 9 + row) for row in rows]
     seen = []
-    for pack in packs(lines, limit):
+    for packed in pack(sequences, limit):
         found = {}
-        for group in pack.plan.groups:
+        for group in packed.plan.groups:
             for row in range(len(group.queries)):
                 for tail in range(group.queries.shape[1]):
                     keys = group.keys[row][group.mask[row, 0, tail]]
                     if len(keys) and int(keys[-1]) == int(group.queries[row, tail]):
                         found.setdefault(int(keys[-1]), keys.tolist())
-        assert sorted(found) == list(range(pack.tokens))  # each token is asked for once
+        assert sorted(found) == list(range(packed.tokens))  # each token is asked for once
         start = 0
-        for member in pack.members:
-            mine = lines[member]
-            path = found[int(pack.predicting[start + 1])]
-            assert pack.ids[0, path].tolist() == mine.ids.tolist()
-            assert pack.positions[0, 0, path].tolist() == list(range(len(mine)))
+        for member in packed.members:
+            mine = sequences[member]
+            path = found[int(packed.predicting[start + 1])]
+            assert packed.ids[0, path].tolist() == mine.ids.tolist()
+            assert packed.positions[0, 0, path].tolist() == list(range(len(mine)))
             start += 2
-        seen += pack.members
+        seen += packed.members
     assert sorted(seen) == list(range(len(rows)))
 
 

@@ -40,7 +40,7 @@ def groups():
 @pytest.mark.parametrize(("size", "total"), [(1, 5.0), (3, 18.0)])
 def test_every_member_is_called(groups, size, total):
     before, made = dict(os.environ), groups(Member, size)
-    assert [made.call("add", 5.0), made.do("add", 5.0)] == [total, total]
+    assert [made.call("add", 5.0), made.call("add", 5.0)] == [total, total]
     made.close()
     assert dict(os.environ) == before
 

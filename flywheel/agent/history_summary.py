@@ -21,7 +21,7 @@ from flywheel.language_model import LanguageModel, LanguageModelError, OpenAIMod
 log = logging.getLogger(__name__)
 
 RULES = "rules"
-_KEPT = 8  # newest pages and typed texts that a tally remembers
+_KEPT = 8  # newest pages and typed texts that a counts remembers
 _TYPED_CHARACTERS = 24  # of each typed text
 _PAGE_CHARACTERS = 48
 _LINE_CHARACTERS = 400  # of each step that a language model is told
@@ -29,7 +29,7 @@ _CACHE = 4096  # digests that a process keeps
 
 
 @dataclass(frozen=True)
-class Tally:
+class StepCounts:
     """What a rule can say of any number of steps in bounded space.
 
     actions: how many of each kind, in the order of their first use; "" for steps without one. pages, typed: the
@@ -40,16 +40,16 @@ class Tally:
     pages: tuple[str, ...] = ()
     typed: tuple[str, ...] = ()
 
-    def with_steps(self, steps: Iterable[PastStep]) -> Tally:
+    def with_steps(self, steps: Iterable[PastStep]) -> StepCounts:
         actions, pages, typed = dict(self.actions), self.pages, self.typed
         for step in steps:
             actions[step.action_type] = actions.get(step.action_type, 0) + 1
             pages = _newest(pages, cut(one_line(step.url), _PAGE_CHARACTERS))
             typed = _newest(typed, cut(one_line(step.typed), _TYPED_CHARACTERS))
-        return Tally(tuple(actions.items()), pages, typed)
+        return StepCounts(tuple(actions.items()), pages, typed)
 
     def text(self, characters: int) -> str:
-        """The tally in words, at most so many characters: the oldest pages go first, then the oldest typed texts."""
+        """The counts in words, at most so many characters: the oldest pages go first, then the oldest typed texts."""
         pages, typed = self.pages, self.typed
         while True:
             said = [", ".join(f"{kind or 'no action'} {n}" for kind, n in self.actions)]
@@ -66,7 +66,7 @@ def _newest(kept: tuple[str, ...], one: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Digest:
+class HistorySummary:
     """The oldest `steps` steps of a trajectory in one text of at most `policy.digest_characters`.
 
     by: who wrote it, as the data name them: rules, a language model, or rules in its place and why.
@@ -75,11 +75,11 @@ class Digest:
     steps: int = 0
     text: str = ""
     by: str = ""
-    tally: Tally = field(default=Tally(), repr=False)
+    counts: StepCounts = field(default=StepCounts(), repr=False)
 
-    def stored(self, since: Sequence[PastStep], steps: int, text: str, by: str) -> Digest:
+    def stored(self, since: Sequence[PastStep], steps: int, text: str, by: str) -> HistorySummary:
         """A digest that was stored with a step, where this one and the steps `since` are what came before."""
-        return Digest(steps, text, by, self.tally.with_steps(since))
+        return HistorySummary(steps, text, by, self.counts.with_steps(since))
 
 
 class Summarizer(Protocol):
@@ -88,7 +88,7 @@ class Summarizer(Protocol):
     name: str
     every: int
 
-    def digest(self, before: Digest, aged: Sequence[PastStep]) -> Digest:
+    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
         """`before` and the steps that follow it, as one. Equal arguments give equal digests within a process."""
 
 
@@ -100,9 +100,9 @@ class RuleSummarizer:
     def __init__(self, characters: int) -> None:
         self._characters = characters
 
-    def digest(self, before: Digest, aged: Sequence[PastStep]) -> Digest:
-        tally = before.tally.with_steps(aged)
-        return Digest(before.steps + len(aged), tally.text(self._characters), self.name, tally)
+    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
+        counts = before.counts.with_steps(aged)
+        return HistorySummary(before.steps + len(aged), counts.text(self._characters), self.name, counts)
 
 
 class ModelSummarizer:
@@ -121,17 +121,19 @@ class ModelSummarizer:
         self._known: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def digest(self, before: Digest, aged: Sequence[PastStep]) -> Digest:
+    def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
         """Blocks while the model answers, `language_model.timeout_s` at most. Raises BadInput for a bad endpoint."""
         ruled = self._rules.digest(before, aged)
         try:
             text = self._ask(before, aged)
         except LanguageModelError as error:
             log.warning("a digest of %d steps is by rules: %s", ruled.steps, error)
-            return Digest(ruled.steps, ruled.text, f"{RULES}, since {self.name} failed: {error.what}", ruled.tally)
-        return Digest(ruled.steps, text, self.name, ruled.tally)
+            return HistorySummary(
+                ruled.steps, ruled.text, f"{RULES}, since {self.name} failed: {error.what}", ruled.counts
+            )
+        return HistorySummary(ruled.steps, text, self.name, ruled.counts)
 
-    def _ask(self, before: Digest, aged: Sequence[PastStep]) -> str:
+    def _ask(self, before: HistorySummary, aged: Sequence[PastStep]) -> str:
         system = _SYSTEM.format(characters=self._characters)
         lines = (f"{before.steps + n}. {summarise(step, _LINE_CHARACTERS)}" for n, step in enumerate(aged, 1))
         user = _USER.format(steps=before.steps, record=before.text or "Nothing yet.", lines="\n".join(lines))

@@ -15,7 +15,7 @@ from flywheel.rollout.episode import Episode
 from flywheel.stages import shards
 
 
-class Kept:
+class EpisodeArchive:
     """A folder of episodes, one file each. Of every `every`-th episode of a task (rl.samples: one a group) the screens
     are kept too."""
 

@@ -11,14 +11,14 @@ from transformers import PreTrainedModel
 from flywheel.policy.encoding import Encoded
 from flywheel.settings import Training
 from flywheel.training.forward.padded import Batch, batch_of, by_length, response_hidden
-from flywheel.training.forward.sequence_packing import PackedBatch, TokenSequence, line, packed_hidden, packs
+from flywheel.training.forward.sequence_packing import PackedBatch, TokenSequence, pack, packed_hidden, token_sequence
 from flywheel.training.forward.varlen_attention import install
 from flywheel.training.rl.ppo import token_logprobs
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A prompt and its response; line: the two as packs take them, where the model can read packs."""
+    """A prompt and its response. sequence: the two as packs take them, where the model can read packs."""
 
     context: Encoded
     response: tuple[int, ...]
@@ -50,7 +50,7 @@ class PolicyForward(nn.Module):
 
     def item(self, context: Encoded, response: Sequence[int]) -> Example:
         """response: one token at least."""
-        made = line(self.policy, context, response) if self.reads_packs else None
+        made = token_sequence(self.policy, context, response) if self.reads_packs else None
         return Example(context, tuple(response), made)
 
     def parts(self, items: Sequence[Example], settings: Training, processes: int = 1) -> list[MicroBatch]:
@@ -59,7 +59,7 @@ class PolicyForward(nn.Module):
         if settings.pack_tokens and items and items[0].sequence is not None:
             even = -(-sum(len(item.sequence) for item in items) // processes)
             return [
-                pack.to(device) for pack in packs([item.sequence for item in items], min(settings.pack_tokens, even))
+                packed.to(device) for packed in pack([item.sequence for item in items], min(settings.pack_tokens, even))
             ]
         size = min(settings.micro_batch, -(-len(items) // processes))
         found = []

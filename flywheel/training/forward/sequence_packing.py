@@ -29,16 +29,16 @@ SHARED = 8  # tokens: a shorter common beginning is computed for each sample by 
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class TokenSequence:
     """A prompt and its response, ready to be packed. The last response token is not in it: nothing follows it.
 
-    ids: int64 [tokens]. positions: int64 [3, tokens], time, row and column of multimodal RoPE. marks: int64 [tokens],
+    ids: int64 [tokens]. positions: int64 [3, tokens], time, row and column of multimodal RoPE. keys: int64 [tokens],
     equal for equal tokens of equal screens. screens: in order. response: int64 [response], all of its tokens.
     """
 
     ids: np.ndarray
     positions: np.ndarray
-    marks: np.ndarray
+    keys: np.ndarray
     screens: tuple[Screen, ...]
     response: np.ndarray
 
@@ -48,7 +48,7 @@ class Line:
     @cached_property
     def order(self) -> tuple[int, ...]:
         """Lines that begin alike lie next to one another when sorted by it."""
-        return tuple(self.marks.tolist())
+        return tuple(self.keys.tolist())
 
     @property
     def predicting(self) -> np.ndarray:
@@ -56,19 +56,19 @@ class Line:
         return len(self.ids) - len(self.response) + np.arange(len(self.response))
 
 
-def line(model: PreTrainedModel, prompt: Encoded, response: Sequence[int]) -> Line:
+def token_sequence(model: PreTrainedModel, prompt: Encoded, response: Sequence[int]) -> TokenSequence:
     """One sample; a response has at least one token. Of `model` only the rule for positions is used."""
     whole = fed(prompt, response[:-1])
-    keys = _keys(whole)
-    read = prompt_of(model, whole, -1, keys)
-    marks = whole.input_ids.copy()
+    screen_keys = _screen_keys(whole)
+    read = prompt_of(model, whole, -1, screen_keys)
+    keys = whole.input_ids.copy()
     for screen in read.screens:
-        marks[screen.start : screen.stop] = -1 - (int.from_bytes(screen.key[:8]) >> 1)
+        keys[screen.start : screen.stop] = -1 - (int.from_bytes(screen.key[:8]) >> 1)
     target = np.asarray(response, dtype=np.int64)
-    return Line(whole.input_ids, read.positions.numpy(), marks, read.screens, target)
+    return TokenSequence(whole.input_ids, read.positions.numpy(), keys, read.screens, target)
 
 
-def _keys(encoded: Encoded) -> list[bytes]:
+def _screen_keys(encoded: Encoded) -> list[bytes]:
     """A name for each screen: equal names mean equal pictures."""
     ends = np.cumsum(encoded.image_grid_thw.prod(axis=1))[:-1]
     parts = np.split(encoded.pixel_values, ends) if len(encoded.image_grid_thw) else []
@@ -79,12 +79,12 @@ def _keys(encoded: Encoded) -> list[bytes]:
 
 
 @dataclass(frozen=True, eq=False)
-class Pack:
-    """members: numbers of its lines, in the list that it was made from. ids: [1, tokens]; positions: [3, 1, tokens].
+class PackedBatch:
+    """members: numbers of its sequences, in the list that it was made from. ids: [1, tokens]; positions: [3, 1, tokens].
 
     screens: each once; shown: which of them stands at each place that has one, in order of the tokens. plan: who
     attends to whom. predicting: int64 [responses], the tokens that predict the members' responses, one after the
-    other; targets: int64 [responses], what they predict. given: tokens of the members, before what they share.
+    other; targets: int64 [responses], what they predict. unshared_tokens: tokens of the members, before what they share.
     """
 
     members: tuple[int, ...]
@@ -95,47 +95,47 @@ class Pack:
     plan: Plan
     predicting: Tensor
     targets: Tensor
-    given: int
+    unshared_tokens: int
 
     @property
     def tokens(self) -> int:
         return self.ids.shape[1]
 
-    def to(self, device: torch.device) -> Pack:
+    def to(self, device: torch.device) -> PackedBatch:
         names = ("ids", "positions", "plan", "predicting", "targets")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def packs(lines: Sequence[Line], limit: int, share: bool = True) -> list[Pack]:
-    """All lines in packs of at most `limit` computed tokens (one line at least). Which lines there are decides, not
-    their order. share: false computes every line by itself."""
-    order = sorted(range(len(lines)), key=lambda row: (lines[row].order, row))
-    parts: list[list[tuple[int, int]]] = []  # (line, tokens shared with the line before it)
+def pack(sequences: Sequence[TokenSequence], limit: int, share: bool = True) -> list[PackedBatch]:
+    """All sequences in packs of at most `limit` computed tokens (one sequence at least). Which sequences there are
+    decides, not their order. share: false computes every sequence by itself."""
+    order = sorted(range(len(sequences)), key=lambda row: (sequences[row].order, row))
+    parts: list[list[tuple[int, int]]] = []  # (sequence, tokens shared with the one before it)
     room = 0
     for place, row in enumerate(order):
-        common = _common(lines[order[place - 1]], lines[row]) if share and place else 0
-        if not parts or len(lines[row]) - common > room:
+        common = _common(sequences[order[place - 1]], sequences[row]) if share and place else 0
+        if not parts or len(sequences[row]) - common > room:
             parts.append([])
             common, room = 0, limit
         parts[-1].append((row, common))
-        room -= len(lines[row]) - common
-    return [_pack(lines, part) for part in parts]
+        room -= len(sequences[row]) - common
+    return [_pack(sequences, part) for part in parts]
 
 
-def _common(before: Line, after: Line) -> int:
+def _common(before: TokenSequence, after: TokenSequence) -> int:
     n = min(len(before), len(after))
-    different = np.flatnonzero(before.marks[:n] != after.marks[:n])
+    different = np.flatnonzero(before.keys[:n] != after.keys[:n])
     common = int(different[0]) if len(different) else n
     return common if common >= SHARED else 0
 
 
-def _pack(lines: Sequence[Line], part: Sequence[tuple[int, int]]) -> Pack:
+def _pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, int]]) -> PackedBatch:
     ids, positions, paths, shown = [], [], [], []
     screens: dict[bytes, int] = {}
     found: list[Screen] = []
     count = 0
     for row, common in part:
-        now = lines[row]
+        now = sequences[row]
         path = np.concatenate([paths[-1][:common] if common else [], count + np.arange(len(now) - common)])
         paths.append(path.astype(np.int64))
         ids.append(now.ids[common:])
@@ -147,9 +147,9 @@ def _pack(lines: Sequence[Line], part: Sequence[tuple[int, int]]) -> Pack:
                     screens[screen.key] = len(found)
                     found.append(screen)
                 shown.append(screens[screen.key])
-    members = [lines[row] for row, _ in part]
+    members = [sequences[row] for row, _ in part]
     predicting = [path[member.predicting] for path, member in zip(paths, members, strict=True)]
-    return Pack(
+    return PackedBatch(
         tuple(row for row, _ in part),
         torch.from_numpy(np.concatenate(ids))[None],
         torch.from_numpy(np.concatenate(positions, axis=1))[:, None],
@@ -162,7 +162,7 @@ def _pack(lines: Sequence[Line], part: Sequence[tuple[int, int]]) -> Pack:
     )
 
 
-def packed_hidden(trunk: torch.nn.Module, pack: Pack) -> Tensor:
+def packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
     """Hidden states [responses, width] from which the members' responses are predicted.
 
     trunk: the base model of one that has `varlen.install`ed.
@@ -182,7 +182,7 @@ def packed_hidden(trunk: torch.nn.Module, pack: Pack) -> Tensor:
     return hidden[0].index_select(0, pack.predicting)
 
 
-def _images(trunk: torch.nn.Module, pack: Pack) -> SimpleNamespace:
+def _images(trunk: torch.nn.Module, pack: PackedBatch) -> SimpleNamespace:
     """What the language model takes of the pack's screens: those of one size in one pass, each once."""
     sizes: dict[tuple[int, ...], list[int]] = {}
     for number, screen in enumerate(pack.screens):

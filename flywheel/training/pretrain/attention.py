@@ -20,7 +20,7 @@ NAME = "pretraining"
 
 
 @dataclass
-class Heard:
+class CapturedQK:
     """What one layer's attention was given. query, key: [batch, heads, length, width], with their rotary positions."""
 
     layer: int
@@ -30,25 +30,25 @@ class Heard:
     scaling: float = 1.0
 
 
-_listener: Heard | None = None
+_captured: CapturedQK | None = None
 
 
 @contextmanager
-def listening(layer: int, screens: int) -> Iterator[Heard]:
+def capture_attention(layer: int, screens: int) -> Iterator[CapturedQK]:
     """For one forward pass over `screens` screens of one size: keeps what the language model's `layer` attends by.
 
     One pass at a time in a process.
     """
-    global _listener
-    _listener = Heard(layer, screens)
+    global _captured
+    _captured = CapturedQK(layer, screens)
     try:
-        yield _listener
+        yield _captured
     finally:
-        _listener = None
+        _captured = None
 
 
 def install(model: PreTrainedModel) -> None:
-    """Make a Qwen3-VL attend in this way; it must then be called inside `listening`."""
+    """Make a Qwen3-VL attend in this way; it must then be called inside `capture_attention`."""
     model.set_attn_implementation(NAME)
     quick_patches(model)
 
@@ -68,11 +68,11 @@ def _attend(
     **kwargs,
 ) -> tuple[torch.Tensor, None]:
     """[batch, heads, length, width] each -> [batch, length, heads, width]. attention_mask: bool, or none."""
-    assert _listener is not None
+    assert _captured is not None
     if not hasattr(module, "layer_idx"):  # the vision tower: all screens in one row
-        query, key, value = (_parted(part, _listener.screens) for part in (query, key, value))
-    elif module.layer_idx == _listener.layer:
-        _listener.query, _listener.key, _listener.scaling = query, key, scaling
+        query, key, value = (_parted(part, _captured.screens) for part in (query, key, value))
+    elif module.layer_idx == _captured.layer:
+        _captured.query, _captured.key, _captured.scaling = query, key, scaling
     scores = torch.matmul(query * scaling, key.transpose(-1, -2)).float()
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, -1e9)

@@ -22,7 +22,7 @@ READING = ("read", "ask")  # skills whose whole answer is read off the screen
 
 
 @dataclass(frozen=True)
-class Packed:
+class QuestionBatch:
     """Tensors of a batch. inputs: the model's keyword arguments, with attention_mask bool [batch, 1, length, length]
     and position_ids [3, batch, length]. labels: [batch, length], the token itself where it belongs to a response.
     question: [batch, length], the number of the question that a token belongs to (-1: none). read: bool
@@ -33,11 +33,11 @@ class Packed:
     labels: torch.Tensor
     question: torch.Tensor
     read: torch.Tensor
-    looks: Looks
+    looks: AttentionTargets
 
 
 @dataclass(frozen=True)
-class Looks:
+class AttentionTargets:
     """Where the model should look on the screen while it writes a point, reads a thing out, or begins to judge it.
 
     row, position: [looks], of the token whose successor depends on it. cells: [looks, image tokens], the shares of the
@@ -76,7 +76,7 @@ def cover(box: Box, side: int, cells: int) -> np.ndarray:
     return (area / area.sum()).astype(np.float32)
 
 
-class Packer:
+class QuestionCollator:
     """For screens of one size, `side` x `side` pixels, given as arrays."""
 
     def __init__(self, encoder: Encoder, side: int) -> None:
@@ -99,7 +99,7 @@ class Packer:
     def _ids(self, text: str) -> list[int]:
         return self._encoder.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[Question]]) -> Packed:
+    def pack(self, pixels: np.ndarray, questions: Sequence[Sequence[Question]]) -> QuestionBatch:
         """pixels: uint8 [batch, side, side, 3]. questions: those of each screen."""
         rows = [self._row(asked) for asked in questions]
         length = max(len(row.ids) for row in rows)
@@ -126,7 +126,7 @@ class Packer:
             "pixel_values": self.patches(pixels),
             "image_grid_thw": torch.tensor([[1, self._grid, self._grid]] * batch),
         }
-        return Packed(
+        return QuestionBatch(
             inputs,
             torch.from_numpy(labels),
             torch.from_numpy(segment).clamp_min(-1),
@@ -134,9 +134,9 @@ class Packer:
             self._looks(rows),
         )
 
-    def _looks(self, rows: Sequence[_Row]) -> Looks:
+    def _looks(self, rows: Sequence[_Row]) -> AttentionTargets:
         looks = [(number, at, cells) for number, row in enumerate(rows) for at, cells in row.looks]
-        return Looks(
+        return AttentionTargets(
             torch.tensor([row for row, _, _ in looks], dtype=torch.long),
             torch.tensor([at for _, at, _ in looks], dtype=torch.long),
             torch.from_numpy(np.array([cells for _, _, cells in looks], np.float32).reshape(-1, self._cells**2)),

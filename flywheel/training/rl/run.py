@@ -184,7 +184,7 @@ class _Run:
         self.trajectories: list[str] = []
         self.weights: list[str] = []
         self.key = run_key(settings, sft_folder, domain, iteration, tasks, prior)
-        self.workers: WorkerGroup[Trainer] = thread.submit(self._workers, sft_folder).result()
+        self.workers: WorkerGroup[Trainer] = thread.submit(self._open_workers, sft_folder).result()
 
     def _open_workers(self, sft_folder: Path) -> WorkerGroup[Trainer]:
         make = partial(Trainer, sft_folder, self.rl, self._seed("value"), self.algorithm)

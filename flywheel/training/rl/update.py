@@ -75,7 +75,7 @@ def _agreement(turns: Sequence[StepSample], rl: Rl) -> dict[str, float]:
         ("drift", stale, rl.max_drift, "lower rl.max_staleness or the learning rate"),
     ):
         if some:
-            found[name] = float(_all(some, "apart").mean())
+            found[name] = float(_all(some, "logprob_diff").mean())
             if not found[name] <= limit:
                 worst = max(some, key=lambda turn: float(turn.logprob_diff.mean())).sample
                 raise TrainingError(
