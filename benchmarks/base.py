@@ -20,11 +20,11 @@ from PIL import Image, ImageDraw
 from flywheel import settings as config
 from flywheel.agent.actions import Click, ParseError
 from flywheel.agent.parser import parse
-from flywheel.bench import Case, emit, exit_code
+from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.synthesis import scenes, words
-from flywheel.training.pretrain.evaluate import DESCRIBING, Answer, ask, rate
+from flywheel.training.pretrain.evaluate import DESCRIBING, JudgedAnswer, ask, rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
     "shapes": ("shape",),
@@ -81,12 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code(cases)
 
 
-def _case(name: str, goal: float, right: Sequence[bool], chance: float | None, peer: str, **extra: object) -> Case:
+def _case(name: str, goal: float, right: Sequence[bool], chance: float | None, peer: str, **extra: object) -> BenchCase:
     found = rate(right)
     value = sum(right) / len(right)
     ratio = value / chance if chance else None
     return emit(
-        Case(
+        BenchCase(
             "base",
             name,
             "fraction",
@@ -101,7 +101,7 @@ def _case(name: str, goal: float, right: Sequence[bool], chance: float | None, p
     )
 
 
-def _parts(answers: Sequence[Answer], key) -> dict[str, str]:
+def _parts(answers: Sequence[JudgedAnswer], key) -> dict[str, str]:
     groups: dict[str, list[bool]] = {}
     for answer in answers:
         groups.setdefault(key(answer), []).append(answer.right)
@@ -140,11 +140,11 @@ def _action(number: int, rng: random.Random) -> Asked:
             return scene, [rng.choice(acts)]
 
 
-def _chance_click(answers: Sequence[Answer]) -> float:
+def _chance_click(answers: Sequence[JudgedAnswer]) -> float:
     return float(np.mean([1 / answer.scene.count for answer in answers]))
 
 
-def _chance_read(answers: Sequence[Answer]) -> float:
+def _chance_read(answers: Sequence[JudgedAnswer]) -> float:
     """Of one who knows all words, and whether it is a word or how many digits the number has."""
     return float(
         np.mean(
@@ -156,11 +156,11 @@ def _chance_read(answers: Sequence[Answer]) -> float:
     )
 
 
-def _parses(answer: Answer, policy: config.Policy) -> bool:
+def _parses(answer: JudgedAnswer, policy: config.Policy) -> bool:
     return not isinstance(parse(answer.text, policy.coordinates).action, ParseError)
 
 
-def _picture(answers: Sequence[Answer], policy: config.Policy, file: Path) -> None:
+def _picture(answers: Sequence[JudgedAnswer], policy: config.Policy, file: Path) -> None:
     """The first wrong answers, with what was asked and said: green where it is, red where it was clicked."""
     wrong = [answer for answer in answers if not answer.right][:SHOWN]
     columns, side = 6, scenes.SIDE

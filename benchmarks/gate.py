@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flywheel.bench import Case, emit, exit_code
+from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.evaluation import gate
 from flywheel.evaluation.intervals import newcombe_paired
 from flywheel.settings import Promotion
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         met = goal is None or (max(ours) <= -goal if goal < 0 else value >= goal)
         cases.append(
             emit(
-                Case(
+                BenchCase(
                     "gate",
                     f"promotes_{difference:+g}",
                     "fraction",

@@ -22,14 +22,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from flywheel import settings as config
-from flywheel.bench import Case, compare, emit, exit_code
+from flywheel.bench import BenchCase, compare, emit, exit_code
 from flywheel.evaluation.evaluate import judge
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import rollout
-from flywheel.rollout.rollout_log import Outcome
+from flywheel.rollout.rollout_log import EpisodeOutcome
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
@@ -112,12 +112,12 @@ def main(argv: list[str]) -> int:
     by_id, panel = {task.task_id: task for task in tasks}, Panel(settings)
     played = [episode for episode in played if episode.steps]
     results = [judge(by_id[episode.trajectory.task_id], episode, panel).result for episode in played]
-    outcomes = [Outcome(0, result.score, result.v) for result in results]
+    outcomes = [EpisodeOutcome(0, result.score, result.v) for result in results]
     batch = experiences(played, outcomes, by_id, encoder, settings)
     return exit_code([measure(folder, settings.rl, batch, options.repetitions)])
 
 
-def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetitions: int) -> Case:
+def measure(folder: Path, rl: config.Rl, batch: Sequence[Experience], repetitions: int) -> BenchCase:
     sides = {"ours": Side(folder, rl), "peer": Side(folder, rl.model_copy(update={"pack_tokens": 0}))}
     first = {name: side.step(batch) for name, side in sides.items()}  # warms up, too
     apart = max(abs(first["ours"][name] - first["peer"][name]) for name in ("policy_loss", "entropy", "grad_norm"))

@@ -31,7 +31,7 @@ from flywheel.agent import specimens
 from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parser import parse
-from flywheel.bench import Case, emit, exit_code
+from flywheel.bench import BenchCase, emit, exit_code
 
 GOAL = 50_000  # parses a second
 MEANT = 0.98  # share of the corpus
@@ -96,12 +96,12 @@ def rate(reads: Callable[[str, Grammar], bool], given: list[_Output]) -> float:
     return len(given) / (time.process_time() - started)
 
 
-def mix(count: int, rounds: int, seed: int) -> Case:
+def mix(count: int, rounds: int, seed: int) -> BenchCase:
     given = outputs(count, seed)
     read = {reads: sum(reads(*one) for one in given) / count for reads in (ours_reads, peer_reads)}  # and warms up
     rates = [(rate(ours_reads, given), rate(peer_reads, given)) for _ in range(rounds)]
     ours, peer = (statistics.median(one) for one in zip(*rates, strict=True))
-    return Case(
+    return BenchCase(
         "parse",
         "mix",
         "parses/s",
@@ -121,7 +121,7 @@ def mix(count: int, rounds: int, seed: int) -> Case:
     )
 
 
-def foreign() -> Case:
+def foreign() -> BenchCase:
     """Of the whole corpus, and in `held_out` of the part that the parser was not written by."""
     every = list(foreign_forms.outputs())
     held = [one for one in every if one.held_out]
@@ -130,7 +130,7 @@ def foreign() -> Case:
     for one in another:
         print(json.dumps({"read as something else": one.text[:300], "family": one.family}), flush=True)
     peer = sum(peer_reads(one.text, one.grammar) != isinstance(one.meant, str) for one in every) / len(every)
-    return Case(
+    return BenchCase(
         "parse",
         "foreign_forms",
         "share",
@@ -150,7 +150,7 @@ def foreign() -> Case:
     )
 
 
-def fuzz(count: int, seed: int) -> Case:
+def fuzz(count: int, seed: int) -> BenchCase:
     """Each string is made for one grammar and read in another, drawn at random."""
     rng = random.Random(seed)
     raised = errors = 0
@@ -163,7 +163,7 @@ def fuzz(count: int, seed: int) -> Case:
         except Exception as error:
             raised += 1
             print(json.dumps({"raised": repr(error)[:200], "text": text[:300], "form": grammar.form}), flush=True)
-    return Case(
+    return BenchCase(
         "parse",
         "fuzz",
         "raised",

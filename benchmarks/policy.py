@@ -25,7 +25,7 @@ from PIL import Image as Picture
 from PIL import ImageDraw
 
 from flywheel import settings as config
-from flywheel.bench import Case, compare, emit, exit_code
+from flywheel.bench import BenchCase, compare, emit, exit_code
 from flywheel.errors import PolicyTimeout
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
@@ -141,7 +141,7 @@ def measured(
 
 def against_the_library(
     folder: Path, settings: config.Policy, fresh: Iterator[Context], tokens: int, repetitions: int
-) -> list[Case]:
+) -> list[BenchCase]:
     sides = {
         "ours": partial(Ours, folder, settings),
         "static": partial(Library, folder, settings, singly=False),
@@ -174,7 +174,7 @@ def against_the_library(
 
 def shared_prefix(
     folder: Path, settings: config.Policy, fresh: Iterator[Context], tokens: int, repetitions: int
-) -> Case:
+) -> BenchCase:
     """16 samples of one context, new in each repetition, by a policy that shares and by one that does not."""
     sides = {
         "ours": partial(Ours, folder, settings),

@@ -26,7 +26,7 @@ from typing import Any
 import rl_run
 import rl_start
 
-from flywheel.bench import Case, emit, exit_code
+from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.errors import BadInput
 from flywheel.evaluation.intervals import student_mean
 from flywheel.report.charts import Chart, Series, lines
@@ -119,7 +119,7 @@ def _results(out: Path, variant: str) -> list[dict[str, Any]]:
     ]
 
 
-def cases(results: Sequence[dict[str, Any]]) -> list[Case]:
+def cases(results: Sequence[dict[str, Any]]) -> list[BenchCase]:
     """success_gain, one case for every other variant that has a result, and the start."""
     by = {name: [one for one in results if one["variant"] == name] for name in rl_run.VARIANTS}
     full = fmean(one["gain"] for one in by["full"]) if by["full"] else None
@@ -129,11 +129,11 @@ def cases(results: Sequence[dict[str, Any]]) -> list[Case]:
             continue
         gain, about = fmean(one["gain"] for one in mine), _about(mine)
         if name == "full":
-            found.append(Case("rl", "success_gain", "fraction", gain, None, "", None, GOAL, gain >= GOAL, about))
+            found.append(BenchCase("rl", "success_gain", "fraction", gain, None, "", None, GOAL, gain >= GOAL, about))
         else:
             case = f"gain_{name.replace('-', '_')}"
             peer_name = rl_run.VARIANTS["full"][0]
-            found.append(Case("rl", case, "fraction", gain, full, peer_name, None, None, True, about))
+            found.append(BenchCase("rl", case, "fraction", gain, full, peer_name, None, None, True, about))
     start = fmean(one["before"]["sampled"]["success"] for one in results)
     about = {
         "goal_is": f"between {START[0]} and {START[1]}",
@@ -141,7 +141,10 @@ def cases(results: Sequence[dict[str, Any]]) -> list[Case]:
         "n": results[0]["n"],
         "kinds": [" ".join(kind) for kind in rl_start.KINDS],
     }
-    return [*found, Case("rl", "start", "fraction", start, None, "", None, None, START[0] <= start <= START[1], about)]
+    return [
+        *found,
+        BenchCase("rl", "start", "fraction", start, None, "", None, None, START[0] <= start <= START[1], about),
+    ]
 
 
 def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from sandbox_speed import (
     time_acceleration,
 )
 
-from flywheel.bench import Case, emit, exit_code
+from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.errors import BadInput, FlywheelError
 
 CASES: dict[str, Callable] = {
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     if unknown:
         raise BadInput(f"no case is called {unknown[0]!r}", where="--only", fix=f"one of {', '.join(CASES)}")
     logging.getLogger("flywheel").setLevel(logging.ERROR)  # of crashes, which are made here, the figures tell
-    done: list[Case] = []
+    done: list[BenchCase] = []
     with tempfile.TemporaryDirectory(prefix="flywheel-bench-") as folder:
         run = Run(options, Path(folder))
         for function in dict.fromkeys(CASES[name] for name in CASES if name in options.only):
@@ -79,6 +79,6 @@ def main(argv: list[str]) -> int:
     return exit_code(done)
 
 
-def _failed(name: str, error: FlywheelError) -> Case:
+def _failed(name: str, error: FlywheelError) -> BenchCase:
     """A case that could not be measured is not met, and says why."""
-    return Case("sandbox", name, "", math.nan, None, "none", None, None, False, {"error": str(error)})
+    return BenchCase("sandbox", name, "", math.nan, None, "none", None, None, False, {"error": str(error)})

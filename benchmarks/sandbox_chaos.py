@@ -27,7 +27,7 @@ from sandbox_run import Run
 from flywheel.agent.actions import Finished
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parser import serialise
-from flywheel.bench import Case
+from flywheel.bench import BenchCase
 from flywheel.errors import EnvError
 from flywheel.policy.protocol import Completion, Context, Sampling
 from flywheel.rollout.episode import Episode
@@ -204,7 +204,7 @@ def _thirds(samples: Sequence[tuple[float, dict[str, float]]]) -> list[dict[str,
     return [{key: sorted(row[key] for row in part)[len(part) // 2] for key in part[0]} for part in parts]
 
 
-async def chaos_cases(run: Run) -> list[Case]:
+async def chaos_cases(run: Run) -> list[BenchCase]:
     count = run.count(1000, 60)
     pages = run.options.chaos_pages
     # Twenty tries: with a kill every two seconds a try is lost now and then, and this counts what no try can save.
@@ -235,7 +235,7 @@ def _temporary(folder: Path):
         tempfile.tempdir = before
 
 
-def _chaos_lines(found: Chaos, settings: Settings) -> list[Case]:
+def _chaos_lines(found: Chaos, settings: Settings) -> list[BenchCase]:
     facts = {
         "episodes": found.episodes,
         "seconds": found.seconds,
@@ -255,7 +255,7 @@ def _chaos_lines(found: Chaos, settings: Settings) -> list[Case]:
     }
     counts["leaked"] = (len(found.left), leaks)
     return [
-        Case(
+        BenchCase(
             "sandbox",
             f"chaos_{name}",
             "processes" if name == "leaked" else "episodes",

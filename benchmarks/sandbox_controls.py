@@ -21,7 +21,7 @@ from sandbox_controls_pages import CONTROLS, HEIGHT, WIDTH, at, page_of
 from sandbox_run import Run
 
 from flywheel.agent.actions import Action, Click, Hotkey, Wait
-from flywheel.bench import Case
+from flywheel.bench import BenchCase
 from flywheel.sandbox import chromium
 from flywheel.sandbox.process import Chromium
 from flywheel.sandbox.tab import Tab
@@ -161,11 +161,11 @@ async def tried(way: str, names: Sequence[str] = tuple(CONTROLS)) -> dict[str, s
     return found
 
 
-async def native_controls(run: Run) -> Case:
+async def native_controls(run: Run) -> BenchCase:
     found = {f"{way}: {one}": why for way in WAYS for one, why in (await tried(way)).items()}
     broken = {one: why for one, why in found.items() if why}
     share = 1 - len(broken) / len(found)
-    return Case(
+    return BenchCase(
         "sandbox",
         "native_controls",
         "fraction",

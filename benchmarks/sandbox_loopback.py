@@ -16,7 +16,7 @@ from unittest import mock
 from sandbox_ways import WAYS, Way
 
 from flywheel.agent.actions import Click, Point
-from flywheel.bench import Case
+from flywheel.bench import BenchCase
 from flywheel.errors import EnvError
 from flywheel.sandbox import chromium, process, tab
 from flywheel.sandbox.process import Chromium
@@ -195,7 +195,7 @@ async def one_tab(settings: Sandbox) -> AsyncIterator[Tab]:
         await browser.close()
 
 
-async def loopback_blocked(run: Run) -> Case:
+async def loopback_blocked(run: Run) -> BenchCase:
     settings = run.sandbox()
     with unguarded():
         async with one_tab(settings) as open_tab:
@@ -204,7 +204,7 @@ async def loopback_blocked(run: Run) -> Case:
         tried = await attempt(shut, WAYS, guarded=True)
     blocked = len(reach - tried.arrived) / len(reach)
     own = {way.name for way in WAYS if way.own and way.name in reach}
-    return Case(
+    return BenchCase(
         "sandbox",
         "loopback_blocked",
         "fraction",

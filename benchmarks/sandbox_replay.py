@@ -12,7 +12,7 @@ from sandbox_run import Run
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Point, Wait
-from flywheel.bench import Case
+from flywheel.bench import BenchCase
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Settings
@@ -51,7 +51,7 @@ async def play(pool: BrowserPool, task: Task, actions: Sequence[Action]) -> list
     return screens
 
 
-async def replay_identical(run: Run) -> Case:
+async def replay_identical(run: Run) -> BenchCase:
     """Episodes of all worlds and of the moving game; the replay runs in another browser, in another order."""
     count = run.count(100, 10)
     rng = random.Random(0)
@@ -76,7 +76,7 @@ async def replay_identical(run: Run) -> Case:
     pairs = [pair for number in range(count) for pair in itertools.zip_longest(first[number], again[number])]
     same = sum(one == other for one, other in pairs) / len(pairs)
     whole = sum(first[number] == again[number] for number in range(count)) / count
-    return Case(
+    return BenchCase(
         "sandbox",
         "replay_identical",
         "fraction of screenshots",

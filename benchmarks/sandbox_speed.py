@@ -17,7 +17,7 @@ from sandbox_peers import browsergym, browsergym_python, miniwob_html, playwrigh
 from sandbox_run import Run, clicks, quartiles
 
 from flywheel.agent.actions import Click, Point, Wait
-from flywheel.bench import Case
+from flywheel.bench import BenchCase
 from flywheel.sandbox import chromium
 from flywheel.sandbox.pool import BrowserPool
 
@@ -80,10 +80,10 @@ def facts(run: Run, side: Sequence[tuple[float, dict]]) -> dict[str, Any]:
     return {"interval": [min(rates), max(rates)], **{key: median(f[key] for _, f in side) for key in side[0][1]}}
 
 
-async def steps_alone(run: Run, size: int, goal: float) -> Case:
+async def steps_alone(run: Run, size: int, goal: float) -> BenchCase:
     side = (await steps(run, size, peer=False))["ours"]
     rate = median(rate for rate, _ in side)
-    return Case(
+    return BenchCase(
         "sandbox",
         f"steps_{size}",
         "steps/s",
@@ -103,19 +103,19 @@ async def steps_alone(run: Run, size: int, goal: float) -> Case:
     )
 
 
-async def steps_320(run: Run) -> Case:
+async def steps_320(run: Run) -> BenchCase:
     return await steps_alone(run, 320, STEPS_320)
 
 
-async def steps_720(run: Run) -> Case:
+async def steps_720(run: Run) -> BenchCase:
     return await steps_alone(run, 720, STEPS_720)
 
 
-async def steps_320_vs_playwright(run: Run) -> Case:
+async def steps_320_vs_playwright(run: Run) -> BenchCase:
     found = await steps(run, 320, peer=True)
     ours, peer = (median(rate for rate, _ in found[name]) for name in ("ours", "peer"))
     pairs = [mine / theirs for (mine, _), (theirs, _) in zip(found["ours"], found["peer"], strict=True)]
-    return Case(
+    return BenchCase(
         "sandbox",
         "steps_320_vs_playwright",
         "steps/s",
@@ -162,7 +162,7 @@ async def _observe_more(env: Any, screenshot: bytes) -> None:
     np.asarray(Image.open(io.BytesIO(screenshot)).convert("RGB"))
 
 
-async def against_browsergym(run: Run, case: str, *, equal: bool) -> Case:
+async def against_browsergym(run: Run, case: str, *, equal: bool) -> BenchCase:
     """Seconds a step, one page on both sides; the ratio is theirs over ours."""
     python = await asyncio.to_thread(browsergym_python, run.options.browsergym_python, run.options.install_s)
     html = await asyncio.to_thread(miniwob_html, python)
@@ -199,7 +199,7 @@ async def against_browsergym(run: Run, case: str, *, equal: bool) -> Case:
         "the accessibility tree too"
     )
     goal = None if equal else TIMES_BROWSERGYM
-    return Case(
+    return BenchCase(
         "sandbox",
         case,
         "s/step",
@@ -220,16 +220,16 @@ async def against_browsergym(run: Run, case: str, *, equal: bool) -> Case:
     )
 
 
-async def step_vs_browsergym(run: Run) -> Case:
+async def step_vs_browsergym(run: Run) -> BenchCase:
     return await against_browsergym(run, "step_vs_browsergym", equal=False)
 
 
-async def step_vs_browsergym_equal(run: Run) -> Case:
+async def step_vs_browsergym_equal(run: Run) -> BenchCase:
     return await against_browsergym(run, "step_vs_browsergym_equal", equal=True)
 
 
 # -- faster than time --------------------------------------------------------------------------------------------------
-async def time_acceleration(run: Run) -> Case:
+async def time_acceleration(run: Run) -> BenchCase:
     """Page time of steps of a minute each on the moving game: 3,600 frames, 2,000 timer calls, one screenshot."""
     rates, frames = [], []
     async with run.pool(run.sandbox(browsers=1, pages=1, step_ms=UNOBSERVED_MS)) as (pool, _), pool.env() as env:
@@ -241,7 +241,7 @@ async def time_acceleration(run: Run) -> Case:
                 rates.append(UNOBSERVED_MS / 1000 / (time.perf_counter() - begin))
             frames.append(result.info["state"]["frames"])
     rate = median(rates)
-    return Case(
+    return BenchCase(
         "sandbox",
         "time_acceleration",
         "page s/s",

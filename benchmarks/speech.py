@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from flywheel.bench import Case, emit, exit_code
+from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.errors import BadInput
 from flywheel.recording.recognizers.pocketsphinx import PocketSphinx
 from flywheel.recording.sound import audio
@@ -128,7 +128,7 @@ def _by_confidence(heard: Sequence[Heard]) -> dict[str, list[float]]:
     return {f"{a} to {min(b, 1.0)}": [rates(part)[0], len(part)] for (a, b), part in parts.items() if part}
 
 
-def word_error_rate(chosen: Sequence[tuple[str, str]], voices: Sequence[str], seed: int) -> Case:
+def word_error_rate(chosen: Sequence[tuple[str, str]], voices: Sequence[str], seed: int) -> BenchCase:
     heard, cpu = listen(chosen, voices)
     ours, peer = rates(heard)
     groups: dict[str, list[Heard]] = defaultdict(list)
@@ -149,15 +149,17 @@ def word_error_rate(chosen: Sequence[tuple[str, str]], voices: Sequence[str], se
         "cpu_s_per_s": [cpu["ours"], cpu["peer"]],
         "not_installed": [] if shutil.which("espeak-ng") else ["espeak-ng"],
     }
-    return Case("speech", "word_error_rate", "fraction", ours, peer, "its stock language model", ratio, 1.0, met, extra)
+    return BenchCase(
+        "speech", "word_error_rate", "fraction", ours, peer, "its stock language model", ratio, 1.0, met, extra
+    )
 
 
-def right_steps(folder: Path) -> Case:
+def right_steps(folder: Path) -> BenchCase:
     settings = Settings()
     ours = measure(folder, settings, PocketSphinx())
     peer = measure(folder, settings, PocketSphinx(adapted=False))
     share, theirs = ours["aligned_right"], peer["aligned_right"]
-    return Case(
+    return BenchCase(
         "speech",
         "right_steps",
         "fraction",

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from streaming_world import SIZE, Line, start, tasks
 
-from flywheel.bench import Case, compare, emit, exit_code
+from flywheel.bench import BenchCase, compare, emit, exit_code
 from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.evaluation.intervals import student_mean
@@ -137,7 +137,7 @@ async def final_reward(model: Path, chosen: Settings, options: argparse.Namespac
     return fmean(one.result.score for one in played)
 
 
-def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Namespace, before: float) -> list[Case]:
+def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Namespace, before: float) -> list[BenchCase]:
     """stream, batch: a run a seed, in the same order."""
     lengths = np.sort([task.max_steps for task in tasks(options.tasks, options.median, options.tail, 0)])
     p50, p99 = np.quantile(lengths, (0.5, 0.99))
@@ -174,7 +174,7 @@ def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Names
         staleness_max=max(max(side.late) for side in stream),
     )
     used, peer_used = (fmean(side.utilisation for side in sides) for sides in (stream, batch))
-    use = Case(
+    use = BenchCase(
         "streaming",
         "utilisation",
         "fraction",
@@ -193,7 +193,7 @@ def cases(stream: Sequence[Side], batch: Sequence[Side], options: argparse.Names
     )
     mine, theirs = (fmean(side.final for side in sides) for sides in (stream, batch))
     differences = [a.final - b.final for a, b in zip(stream, batch, strict=True)]
-    reward = Case(
+    reward = BenchCase(
         "streaming",
         "final_reward",
         "score",

@@ -28,7 +28,7 @@ from worlds_facts import page_cases
 from worlds_figures import Found, chance, level_cases, note, rejects, replays, rows_of, success, write_references
 from worlds_parts import Kept, Part, Row, measure, parts_of
 
-from flywheel.bench import Case, exit_code
+from flywheel.bench import BenchCase, exit_code
 from flywheel.errors import BadInput, EnvError
 from flywheel.settings import Sandbox, Settings
 from flywheel.worlds import catalogue, references
@@ -153,7 +153,7 @@ def _told(part: Part, rows: list[Row]) -> str:
     return f", won {sum(row['won'] for row in rows)} of {len(rows)}"
 
 
-def _cases(found: Found, only: Sequence[str]) -> list[Case]:
+def _cases(found: Found, only: Sequence[str]) -> list[BenchCase]:
     cases = []
     for kind, name in _ORACLES.items():
         rows = rows_of(found, "expert", kind)

@@ -12,7 +12,7 @@ import httpx
 from worlds_figures import case, rounded
 from worlds_play import slots
 
-from flywheel.bench import Case
+from flywheel.bench import BenchCase
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import make_task
@@ -23,11 +23,11 @@ _TIMES = 9
 SESSION_MS = 50.0  # most that a fresh seeded state may take, its first page included
 
 
-async def page_cases(worlds: list[World], settings: Settings) -> list[Case]:
+async def page_cases(worlds: list[World], settings: Settings) -> list[BenchCase]:
     return [await _resets(worlds, settings), *await _sessions(worlds)]
 
 
-async def _resets(worlds: list[World], settings: Settings) -> Case:
+async def _resets(worlds: list[World], settings: Settings) -> BenchCase:
     """Milliseconds until a page in a browser shows a task's first screen: the median of the worlds' medians."""
     by_world = {}
     async with open_sandbox(settings) as pool, pool.env() as env:
@@ -44,7 +44,7 @@ async def _resets(worlds: list[World], settings: Settings) -> Case:
     return case("reset_time", value, None, True, unit="ms", n=_TIMES, by_world=rounded(by_world))
 
 
-async def _sessions(worlds: list[World]) -> list[Case]:
+async def _sessions(worlds: list[World]) -> list[BenchCase]:
     """session_time: milliseconds of the slowest world. page_weight: KiB of the first page, all that it needs."""
     times, sizes = {}, {}
     async with WorldServer() as server, httpx.AsyncClient(follow_redirects=True) as client:

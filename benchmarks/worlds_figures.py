@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from worlds_parts import Part, Row
 from worlds_play import slots
 
-from flywheel.bench import Case, emit
+from flywheel.bench import BenchCase, emit
 from flywheel.worlds import catalogue, references
 from flywheel.worlds.references import Played, References
 
@@ -19,9 +19,9 @@ _SHOWN = 20  # things named where something failed
 Found = Mapping[Part, list[Row]]
 
 
-def case(name: str, value: float, goal: float | None, met: bool, unit: str = "fraction", **extra: object) -> Case:
+def case(name: str, value: float, goal: float | None, met: bool, unit: str = "fraction", **extra: object) -> BenchCase:
     """Printed at once. Nothing is compared with a peer here: goals are of the figure itself."""
-    return emit(Case("worlds", name, unit, value, None, "", None, goal, met, extra))
+    return emit(BenchCase("worlds", name, unit, value, None, "", None, goal, met, extra))
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -42,7 +42,7 @@ def rows_of(found: Found, kind: str, of: str = "") -> list[tuple[str, Row]]:
     ]
 
 
-def success(name: str, rows: list[tuple[str, Row]]) -> Case:
+def success(name: str, rows: list[tuple[str, Row]]) -> BenchCase:
     """Tasks that experts completed and verifiers accepted."""
     lost = [
         f"{_named(world, row)}, score {row['score']:.3g}, {row['steps']} steps {row['fault']}"
@@ -53,7 +53,7 @@ def success(name: str, rows: list[tuple[str, Row]]) -> Case:
     return case(name, 1 - len(lost) / len(rows), 1.0, not lost, n=len(rows), by_world=_shares(rows, "won"))
 
 
-def rejects(rows: list[tuple[str, Row]]) -> Case:
+def rejects(rows: list[tuple[str, Row]]) -> BenchCase:
     """Ends that are not what was asked, and that verifiers refuse."""
     checks: dict[str, list[bool]] = defaultdict(list)
     accepted = []
@@ -73,7 +73,7 @@ def rejects(rows: list[tuple[str, Row]]) -> Case:
     return case("verifier_rejects", 1 - len(accepted) / max(n, 1), 1.0, n > 0 and not accepted, n=n, **counted)
 
 
-def chance(rows: list[tuple[str, Row]]) -> Case:
+def chance(rows: list[tuple[str, Row]]) -> BenchCase:
     """Evaluation tasks that random play won; pages that failed do not count."""
     rows = [(world, row) for world, row in rows if not row["failed"]]
     _list("won at random", [f"{_named(world, row)}, {row['steps']} steps" for world, row in rows if row["won"]])
@@ -84,7 +84,7 @@ def chance(rows: list[tuple[str, Row]]) -> Case:
     return case("random_success", value, CHANCE, value < CHANCE, n=len(rows), **about, by_world=by_world)
 
 
-def replays(rows: list[tuple[str, Row]]) -> Case:
+def replays(rows: list[tuple[str, Row]]) -> BenchCase:
     """Episodes whose screens came back byte for byte, played again and through a checkpoint."""
     differ, checks, screens = [], 0, 0
     for world, row in rows:
@@ -99,7 +99,7 @@ def replays(rows: list[tuple[str, Row]]) -> Case:
     return case("replay_identical", value, 1.0, checks > 0 and not differ, n=checks, screens=screens)
 
 
-def level_cases(found: Found) -> list[Case]:
+def level_cases(found: Found) -> list[BenchCase]:
     """levels_distinct: share of games whose middle level did not repeat in `n` draws; `repeats`: where any did."""
     rates, repeats, middle = {}, {}, {}
     draws = max(part.of for part in found if part.kind == "levels")

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """One figure. bench, case: its name. unit: of `ours` and `peer`, such as tokens/s or fraction.
 
     peer, peer_name: what it is compared with, measured in the same run. ratio: ours / peer unless a script says
@@ -59,19 +59,19 @@ def _rounded(value: Any) -> Any:
 
 def compare(
     bench: str, case: str, unit: str, *, ours: float, peer: float, peer_name: str, goal: float, **extra: Any
-) -> Case:
+) -> BenchCase:
     """A case whose goal is a ratio ours / peer of at least `goal`."""
     ratio = ours / peer if peer else None
-    return Case(bench, case, unit, ours, peer, peer_name, ratio, goal, ratio is not None and ratio >= goal, extra)
+    return BenchCase(bench, case, unit, ours, peer, peer_name, ratio, goal, ratio is not None and ratio >= goal, extra)
 
 
-def emit(case: Case) -> Case:
+def emit(case: BenchCase) -> BenchCase:
     """Print the case's line at once, so that a long benchmark shows what it has."""
     print(case.line(), flush=True)
     return case
 
 
-def exit_code(cases: Iterable[Case]) -> int:
+def exit_code(cases: Iterable[BenchCase]) -> int:
     """1 where a case is not met, else 0."""
     return int(any(not case.met for case in cases))
 

@@ -15,7 +15,7 @@ from flywheel.workspace import Workspace, label
 
 
 @dataclass(frozen=True)
-class Plan:
+class DiscardPlan:
     """What goes. paths: in the order they go; stages: entries of dvc.lock."""
 
     iteration: int
@@ -23,7 +23,7 @@ class Plan:
     stages: tuple[str, ...]
 
 
-def plan(ws: Workspace, iteration: int | None = None) -> Plan:
+def plan(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
     """What discarding would remove; `iteration` is the newest one by default. Nothing is changed.
 
     Raises BadInput where there is none, where it is complete or released, or where a later one stands on it.
@@ -63,17 +63,17 @@ def plan(ws: Workspace, iteration: int | None = None) -> Plan:
         ws.run_target,
         ws.iteration(k),
     ]
-    return Plan(k, tuple(path for path in paths if path.exists()), tuple(dvc_lock.recorded(ws).get(k, ())))
+    return DiscardPlan(k, tuple(path for path in paths if path.exists()), tuple(dvc_lock.recorded(ws).get(k, ())))
 
 
-def lines(ws: Workspace, chosen: Plan) -> list[str]:
+def lines(ws: Workspace, chosen: DiscardPlan) -> list[str]:
     """What goes, for people to read."""
     entries = [f"dvc.lock: {versioning.address(ws, stage, chosen.iteration)}" for stage in chosen.stages]
     index = [f"iterations.yaml: {label(k)}" for k in versioning.iterations(ws) if k == chosen.iteration]
     return [*map(ws.relative, chosen.paths), *entries, *index]
 
 
-def carry_out(ws: Workspace, chosen: Plan) -> None:
+def carry_out(ws: Workspace, chosen: DiscardPlan) -> None:
     """Remove it, under the workspace's lock. What DVC's cache holds of it stays there, named by nothing."""
     last = ws.iteration(chosen.iteration)
     for path in (path for path in chosen.paths if path != last):

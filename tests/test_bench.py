@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from flywheel import bench
-from flywheel.bench import Case, compare, exit_code, names
+from flywheel.bench import BenchCase, compare, exit_code, names
 from flywheel.cli import main
 from flywheel.errors import BadInput
 
@@ -92,6 +92,6 @@ def test_a_line_has_its_nine_keys_first_and_numbers_that_can_be_read():
 
 
 def test_one_case_that_is_not_met_is_enough():
-    met = Case("b", "c", "s", 1.0, None, "none", None, None, True)
+    met = BenchCase("b", "c", "s", 1.0, None, "none", None, None, True)
     assert exit_code([met, met]) == 0
-    assert exit_code([met, Case("b", "c", "s", 1.0, None, "none", None, 2.0, False)]) == 1
+    assert exit_code([met, BenchCase("b", "c", "s", 1.0, None, "none", None, 2.0, False)]) == 1

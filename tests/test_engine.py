@@ -17,10 +17,10 @@ from flywheel.errors import PolicyError
 from flywheel.policy import engine as engines
 from flywheel.policy.cache import KeyValues, Lru
 from flywheel.policy.encoding import Encoder, collate
-from flywheel.policy.engine import Engine, Row
+from flywheel.policy.engine import InferenceEngine, Row
 from flywheel.policy.frozen import freeze
 from flywheel.policy.model import load_model
-from flywheel.policy.prefix import Screen, cuts_of, prompt_of
+from flywheel.policy.prefix import EncodedScreen, cuts_of, prompt_of
 from flywheel.policy.protocol import Image, Message, Sampling
 from flywheel.policy.sampling import generate
 from flywheel.policy.threads import side_by_side
@@ -69,7 +69,7 @@ class Checkpoint:
         return Row(self.prompt(context), Sampling(**sampling))
 
     def engine(self, **room):
-        return Engine(self.model, self.encoder.end_id, **room)
+        return InferenceEngine(self.model, self.encoder.end_id, **room)
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -209,7 +209,7 @@ def test_cuts_are_equal_as_far_as_prompts_are(one, other, data):
     made = []
     for tokens, key in zip((one, other), keys, strict=True):
         row = np.array([*tokens[:start], *[9] * size, *tokens[start:]], dtype=np.int64)
-        screen = Screen(key, start, start + size, (1, 2, 6), np.zeros((12, 4), np.float32))
+        screen = EncodedScreen(key, start, start + size, (1, 2, 6), np.zeros((12, 4), np.float32))
         found = cuts_of(row, [screen], end_id=2)
         assert [tokens for tokens, _ in found] == sorted({tokens for tokens, _ in found})
         assert found[-1][0] == len(row)
@@ -333,7 +333,7 @@ class Failing(torch.nn.Module):
 def test_a_prompt_that_fails_fails_alone(qwen3):
     rows = rows_of(qwen3, 6)
     worst = max(len(row.prompt) for row in rows)
-    engine = Engine(Failing(qwen3.model, lambda ids: ids.shape[1] >= worst), qwen3.encoder.end_id)
+    engine = InferenceEngine(Failing(qwen3.model, lambda ids: ids.shape[1] >= worst), qwen3.encoder.end_id)
     ended = finish(engine, engine.admit(rows))
     assert {id(row) for row in ended} == {id(row) for row in rows}
     for row, expected in zip(rows, rows_of(qwen3, 6), strict=True):
@@ -349,7 +349,7 @@ def test_a_prompt_that_fails_fails_alone(qwen3):
 def test_a_step_that_fails_ends_the_batch_and_the_engine_goes_on(qwen3):
     fails = [True]
     model = Failing(qwen3.model, lambda ids: ids.shape[1] == 1 and bool(fails) and fails.pop())
-    engine = Engine(model, qwen3.encoder.end_id)
+    engine = InferenceEngine(model, qwen3.encoder.end_id)
     rows = rows_of(qwen3, 3)
     ended = finish(engine, engine.admit(rows))
     assert all("out of memory" in str(row.error) for row in ended)
@@ -384,7 +384,7 @@ def test_long_prompts_are_computed_in_parts(qwen3, monkeypatch):
     widths = []
     model = Failing(qwen3.model, lambda ids: widths.append(ids.numel()))
     rows = rows_of(qwen3, 12)
-    engine = Engine(model, qwen3.encoder.end_id)
+    engine = InferenceEngine(model, qwen3.encoder.end_id)
     finish(engine, engine.admit(rows))
     whole = rows_of(qwen3, 12)
     bare = qwen3.engine()

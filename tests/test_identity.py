@@ -25,7 +25,9 @@ def _identity():
         "reset": {"parameter": "seed"},
         "path": "/x.yaml",
     }
-    return Identity(manifests.Manifest.model_validate(said), f"http://127.0.0.1:1/?level=1&seed={SEED}", "page", SEED)
+    return Identity(
+        manifests.PageManifest.model_validate(said), f"http://127.0.0.1:1/?level=1&seed={SEED}", "page", SEED
+    )
 
 
 _SPELLED = st.sampled_from(["seed", "SEED", "Seed", "%73eed", "%2573eed", "s%65ed", "seed%20", "+seed", "seed[]"])

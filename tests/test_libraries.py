@@ -14,7 +14,7 @@ from flywheel.agent.actions import Click, Drag, Point, Scroll, Wait
 from flywheel.errors import EnvError
 from flywheel.sandbox import packages
 from flywheel.sandbox.files import media_type
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import PageManifest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _LIST = """<style>li {{ height: 40px; list-style: none; background: #aac; width: 150px; margin: 0 }}</style>
@@ -44,7 +44,7 @@ async def stage():
 
 def use(stage: Stage, package: str, *folders: str) -> None:
     """Serve some files of an npm package on the stage's site; skips where it cannot be fetched."""
-    manifest = Manifest(
+    manifest = PageManifest(
         name="libraries",
         title="-",
         package=(package,),

@@ -127,7 +127,7 @@ _ANY = st.recursive(
 )
 
 
-@given(_ANY | st.dictionaries(st.sampled_from([*manifests.Manifest.model_fields, "other"]), _ANY))
+@given(_ANY | st.dictionaries(st.sampled_from([*manifests.PageManifest.model_fields, "other"]), _ANY))
 def test_whatever_stands_in_a_manifest_the_error_is_named(tmp_path_factory, raw):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(raw))

@@ -18,7 +18,7 @@ from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.rollout.pool import rollout
-from flywheel.rollout.rollout_log import Outcome
+from flywheel.rollout.rollout_log import EpisodeOutcome
 from flywheel.scoring import verifiers
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Supervised
@@ -70,7 +70,7 @@ def lamp_verifier(monkeypatch):
 
 def outcomes(episodes, tasks):
     results = [judge(tasks[one.trajectory.task_id], one, Panel(S)).result for one in episodes]
-    return [Outcome(0, result.score, result.v) for result in results]
+    return [EpisodeOutcome(0, result.score, result.v) for result in results]
 
 
 def train(sft, folder, chosen=S, **more):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flywheel.agent import actions as act
 from flywheel.errors import BadInput
-from flywheel.recording.actions import Event, to_actions, to_events
+from flywheel.recording.actions import InputEvent, to_actions, to_events
 
 fractions = st.floats(0, 1, exclude_max=True)
 points = st.builds(act.Point, fractions, fractions)
@@ -42,22 +42,22 @@ def test_events_of_actions_amount_to_the_same_actions(chosen):
 
 
 def test_enter_right_after_typing_submits_but_not_on_a_new_screen():
-    typed, enter = Event(1.0, "type", text="tom", screen=0), Event(1.5, "key", key="Enter")
+    typed, enter = InputEvent(1.0, "type", text="tom", screen=0), InputEvent(1.5, "key", key="Enter")
     assert [one.action for one in to_actions([typed, enter])] == [act.Type("tom\n")]
-    later = Event(1.5, "key", key="Enter", screen=1)
+    later = InputEvent(1.5, "key", key="Enter", screen=1)
     assert [one.action for one in to_actions([typed, later])] == [act.Type("tom"), act.Hotkey(("enter",))]
 
 
 @pytest.mark.parametrize(
     ("events", "what"),
     [
-        ([Event(0, "drop", 0.1, 0.1)], "a drop without a drag"),
-        ([Event(0, "drag", 0.1, 0.1, screen=0)], "a drag without its drop"),
-        ([Event(0, "click", 1.0, 0.5, screen=0)], "not on the screen"),
-        ([Event(0, "click", screen=0)], "not on the screen"),
-        ([Event(0, "key", key="a b c d", screen=0)], "one to three keys"),
-        ([Event(0, "scroll", 0.5, 0.5, text="sideways", screen=0)], "no scroll direction"),
-        ([Event(0, "wink", screen=0)], "no event is of kind 'wink'"),
+        ([InputEvent(0, "drop", 0.1, 0.1)], "a drop without a drag"),
+        ([InputEvent(0, "drag", 0.1, 0.1, screen=0)], "a drag without its drop"),
+        ([InputEvent(0, "click", 1.0, 0.5, screen=0)], "not on the screen"),
+        ([InputEvent(0, "click", screen=0)], "not on the screen"),
+        ([InputEvent(0, "key", key="a b c d", screen=0)], "one to three keys"),
+        ([InputEvent(0, "scroll", 0.5, 0.5, text="sideways", screen=0)], "no scroll direction"),
+        ([InputEvent(0, "wink", screen=0)], "no event is of kind 'wink'"),
     ],
 )
 def test_events_that_are_no_action_are_refused_by_number(events, what):

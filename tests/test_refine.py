@@ -9,14 +9,14 @@ from local_server import Server, said
 
 from flywheel.errors import BadInput
 from flywheel.language_model import LanguageModelError, LanguageModelTimeout, OpenAIModel
-from flywheel.recording.refine import Heard, ModelRefiner, RuleRefiner, open_refiner
+from flywheel.recording.refine import HeardUtterance, ModelRefiner, RuleRefiner, open_refiner
 from flywheel.settings import LanguageModel, Settings
 from flywheel.settings import parse as parse_settings
 
 
 def refine(text: str, vocabulary: str = "", confidence: float = 1.0) -> str:
     words = tuple(text.split())
-    return RuleRefiner().refine(Heard(words, (confidence,) * len(words), "", frozenset(vocabulary.split())))
+    return RuleRefiner().refine(HeardUtterance(words, (confidence,) * len(words), "", frozenset(vocabulary.split())))
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_what_is_refined_stays_as_it_is(said):
 def test_a_model_refines_and_signs_with_its_name():
     with Server(said(" I click\n the red tile. "), said("NONE.")) as server:
         refiner = ModelRefiner(OpenAIModel(server.settings()))
-        heard = Heard(("um", "red", "tile"), (1, 1, 1), "Clear the tiles.", frozenset({"tile"}))
+        heard = HeardUtterance(("um", "red", "tile"), (1, 1, 1), "Clear the tiles.", frozenset({"tile"}))
         assert refiner.refine(heard) == "I click the red tile."
         assert refiner.refine(heard) == ""
-        assert refiner.refine(Heard((), ())) == ""
+        assert refiner.refine(HeardUtterance((), ())) == ""
     assert refiner.name == "stub"
     assert len(server.requests) == 2
     path, body, _ = server.requests[0]
@@ -101,7 +101,7 @@ def test_a_server_that_stays_broken_is_an_error_and_not_the_rules():
         Server((500, "x"), (500, "x")) as server,
         pytest.raises(LanguageModelError, match="failed 2 times: status 500"),
     ):
-        ModelRefiner(OpenAIModel(server.settings(retries=1))).refine(Heard(("hi",), (1.0,)))
+        ModelRefiner(OpenAIModel(server.settings(retries=1))).refine(HeardUtterance(("hi",), (1.0,)))
 
 
 def test_a_server_that_is_not_there_is_named():

@@ -289,7 +289,7 @@ def test_one_step_is_named_once_and_zeros_that_cannot_fall_have_no_axis_below():
 
 
 def test_an_interval_is_drawn_around_its_value():
-    svg = charts.intervals([("001", [("tone-games", charts.Mark(0.5, 0.25, 0.75, "half"))])], title="p")
+    svg = charts.intervals([("001", [("tone-games", charts.ChartMark(0.5, 0.25, 0.75, "half"))])], title="p")
     top, foot = map(float, re.search(r'class="whisker [^"]*" d="M[\d.]+ ([\d.]+)V([\d.]+)', svg).groups())
     middle = float(re.search(r'class="dot [^"]*" cx="[\d.]+" cy="([\d.]+)"', svg).group(1))
     assert top < middle < foot

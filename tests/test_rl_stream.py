@@ -19,7 +19,7 @@ from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.rollout.episode import run_episode, seed_of
-from flywheel.rollout.rollout_log import Outcome
+from flywheel.rollout.rollout_log import EpisodeOutcome
 from flywheel.scoring import verifiers
 from flywheel.scoring.panel import Panel
 from flywheel.training.rl import run as rl
@@ -89,7 +89,9 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
         await policy.close()
         for group in groups:
             curriculum.record(*group)
-        outcomes = [Outcome(step, score, v) for _, scores, vs in groups for score, v in zip(scores, vs, strict=True)]
+        outcomes = [
+            EpisodeOutcome(step, score, v) for _, scores, vs in groups for score, v in zip(scores, vs, strict=True)
+        ]
         found = experiences(episodes, outcomes, tasks, encoder, chosen)
         ppo_update(made, step_samples(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
     return made.policy.state_dict()

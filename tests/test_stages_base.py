@@ -64,7 +64,7 @@ def test_finished_shards_of_other_inputs_are_not_taken(ctx):
 
 def test_what_is_written_and_not_declared_is_refused(ctx):
     with pytest.raises(FlywheelError, match=r"wrote the tables \['reviews'\] and declares \[\] \(stage count\)"):
-        base.run_stage(counting([], wrote=(partitions.Manifest("reviews", ()),)), ctx)
+        base.run_stage(counting([], wrote=(partitions.PartitionManifest("reviews", ()),)), ctx)
 
 
 def test_a_result_is_there_whole_or_not_at_all(ctx):

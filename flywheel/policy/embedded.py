@@ -29,7 +29,7 @@ from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.cache import Lru
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.engine import PREFILL_TOKENS, Counts, Engine, Row
+from flywheel.policy.engine import PREFILL_TOKENS, Counts, InferenceEngine, Row
 from flywheel.policy.frozen import freeze
 from flywheel.policy.model import load_model
 from flywheel.policy.prefix import Prompt, prompt_of
@@ -121,9 +121,9 @@ class EmbeddedPolicy:
         freeze(model)
         return _Loaded(model, encoder, version or digest(folder), text)
 
-    def _engine_of(self, loaded: _Loaded) -> Engine:
+    def _engine_of(self, loaded: _Loaded) -> InferenceEngine:
         room = self._policy.cache_mb << 20
-        return Engine(
+        return InferenceEngine(
             loaded.model, loaded.encoder.end_id, prefix_bytes=room // 2, vision_bytes=room // 4, share=room > 0
         )
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from flywheel.errors import PolicyError
 from flywheel.policy.cache import KeyValues
-from flywheel.policy.prefix import Prefix, Prefixes, Prompt, Screen
+from flywheel.policy.prefix import EncodedScreen, Prefix, Prefixes, Prompt
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw, generator_of
 from flywheel.policy.threads import side_by_side
@@ -85,7 +85,7 @@ class _Group:
         return len(self.prompt) - self.known
 
     @property
-    def screens(self) -> list[Screen]:
+    def screens(self) -> list[EncodedScreen]:
         return [screen for screen in self.prompt.screens if screen.start >= self.known]
 
 
@@ -98,7 +98,7 @@ class _Computed:
     hidden: Tensor
 
 
-class Engine:
+class InferenceEngine:
     """Any model of the Qwen-VL family. end_id: the token that ends a response.
 
     prefix_bytes, vision_bytes: room for prompts and for screens that may come again; 0 keeps none. share: whether

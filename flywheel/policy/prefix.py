@@ -24,7 +24,7 @@ STRIDE = 32  # text may be cut after each so many tokens
 
 
 @dataclass(frozen=True)
-class Screen:
+class EncodedScreen:
     """An image of a prompt. key: of its content. start, stop: its tokens. grid: (frames, rows, columns) of patches;
     pixels: float32 [patches, values of a patch]."""
 
@@ -46,7 +46,7 @@ class Prompt:
     ids: Tensor
     positions: Tensor
     following: int
-    screens: tuple[Screen, ...]
+    screens: tuple[EncodedScreen, ...]
     cuts: tuple[tuple[int, bytes], ...]
 
     def __len__(self) -> int:
@@ -70,19 +70,19 @@ def prompt_of(model: PreTrainedModel, encoded: Encoded, end_id: int, keys: Seque
     return Prompt(ids, positions[:, 0], int(positions.max()) + 1, screens, cuts_of(encoded.input_ids, screens, end_id))
 
 
-def _screens(encoded: Encoded, keys: Sequence[bytes]) -> tuple[Screen, ...]:
+def _screens(encoded: Encoded, keys: Sequence[bytes]) -> tuple[EncodedScreen, ...]:
     places = np.flatnonzero(encoded.mm_token_type_ids)
     patches = encoded.image_grid_thw.prod(axis=1)
     merged = int(patches.sum() // len(places)) if len(places) else 1  # patches that one token stands for
     found, token, patch = [], 0, 0
     for key, grid, count in zip(keys, encoded.image_grid_thw.tolist(), patches.tolist(), strict=True):
         start, size = int(places[token]), count // merged
-        found.append(Screen(key, start, start + size, tuple(grid), encoded.pixel_values[patch : patch + count]))
+        found.append(EncodedScreen(key, start, start + size, tuple(grid), encoded.pixel_values[patch : patch + count]))
         token, patch = token + size, patch + count
     return tuple(found)
 
 
-def cuts_of(ids: np.ndarray, screens: Sequence[Screen], end_id: int) -> tuple[tuple[int, bytes], ...]:
+def cuts_of(ids: np.ndarray, screens: Sequence[EncodedScreen], end_id: int) -> tuple[tuple[int, bytes], ...]:
     """After each screen, after each message, after every STRIDE tokens outside of screens, and at the end."""
     chain = hashlib.blake2b(digest_size=16)
     marks = sorted({*(np.flatnonzero(ids == end_id) + 1).tolist(), *range(STRIDE, len(ids), STRIDE), len(ids)})

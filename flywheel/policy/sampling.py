@@ -47,10 +47,10 @@ def generate(
     model: PreTrainedModel, end_id: int, prompts: Sequence[Encoded], samplings: Sequence[Sampling]
 ) -> list[Sampled]:
     """One response to each prompt, all in one batch. The same as the policy samples; raises what the model raises."""
-    from flywheel.policy.engine import Engine, Row
+    from flywheel.policy.engine import InferenceEngine, Row
     from flywheel.policy.prefix import prompt_of
 
-    engine = Engine(model, end_id)
+    engine = InferenceEngine(model, end_id)
     rows = []
     for prompt, sampling in zip(prompts, samplings, strict=True):
         keys = [b"%d %d" % (id(prompt), number) for number in range(len(prompt.image_grid_thw))]

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from flywheel.policy.cache import Lru
-from flywheel.policy.prefix import Screen
+from flywheel.policy.prefix import EncodedScreen
 
 PATCHES = 1024  # in one pass on a CPU: what it works on then stays in its caches
 PATCHES_CUDA = 65_536
@@ -35,7 +35,7 @@ class Vision:
         self._beside, self._threads = beside, threads
         self.encoded = self.shared = 0  # screens, since the start
 
-    def features(self, screens: Sequence[Screen]) -> list[Features]:
+    def features(self, screens: Sequence[EncodedScreen]) -> list[Features]:
         """In the order of `screens`; equal screens are encoded once."""
         unique = {screen.key: screen for screen in screens}
         known = {key: found for key in unique if (found := self._held.get(key)) is not None}
@@ -47,11 +47,11 @@ class Vision:
             self._held.put(screen.key, found, sum(tensor.nbytes for tensor in found))
         return [known[screen.key] for screen in screens]
 
-    def _encode_all(self, parts: Sequence[Sequence[Screen]]) -> Iterable[list[Features]]:
+    def _encode_all(self, parts: Sequence[Sequence[EncodedScreen]]) -> Iterable[list[Features]]:
         return (self._beside.map if self._beside and len(parts) > 1 else map)(self._encode, parts)
 
     @torch.inference_mode()  # holds for one thread
-    def _encode(self, screens: Sequence[Screen]) -> list[Features]:
+    def _encode(self, screens: Sequence[EncodedScreen]) -> list[Features]:
         # In memory of torch's own: where numpy's begins is chance, and matrix products may round by it.
         pixels = torch.cat([torch.from_numpy(screen.pixels) for screen in screens]).to(self._device)
         grid = torch.tensor([screen.grid for screen in screens], device=self._device)
@@ -65,12 +65,12 @@ class Vision:
         self._held.clear()
 
 
-def _parts(screens: Sequence[Screen], limit: int, threads: int) -> list[list[Screen]]:
+def _parts(screens: Sequence[EncodedScreen], limit: int, threads: int) -> list[list[EncodedScreen]]:
     """Parts of at most `limit` patches, one screen at least; of about equal size where threads are to share them."""
     patches = sum(len(screen.pixels) for screen in screens)
     if threads > 1:
         limit = -(-patches // (-(-patches // (limit * threads)) * threads)) if patches else limit
-    parts: list[list[Screen]] = []
+    parts: list[list[EncodedScreen]] = []
     room = 0
     for screen in screens:
         if not parts or len(screen.pixels) > room:

@@ -31,7 +31,7 @@ _DIRECTIONS = ("up", "down", "left", "right")
 
 
 @dataclass(frozen=True)
-class Event:
+class InputEvent:
     """One captured input event.
 
     time_s: on the screen's clock, from its start. x, y: fractions of the viewport. key: keys held together, separated
@@ -58,7 +58,7 @@ class Recorded:
     screen: int | None
 
 
-def to_actions(events: Sequence[Event]) -> list[Recorded]:
+def to_actions(events: Sequence[InputEvent]) -> list[Recorded]:
     """The actions that the events amount to: a drag with its drop, typed text with the Enter that follows at once.
 
     Raises BadInput for an event that cannot be part of an action, by its index.
@@ -81,13 +81,13 @@ def to_actions(events: Sequence[Event]) -> list[Recorded]:
     return recorded
 
 
-def _submits(event: Event, previous: Recorded | None) -> bool:
+def _submits(event: InputEvent, previous: Recorded | None) -> bool:
     """Enter right after typing, on the same screen: the recorder gives it no screen of its own."""
     typed = previous is not None and isinstance(previous.action, act.Type)
     return typed and event.kind == "key" and event.key.lower() == "enter" and event.screen is None
 
 
-def _action(event: Event, index: int) -> Action:
+def _action(event: InputEvent, index: int) -> Action:
     match event.kind:
         case "click" | "double" | "right" | "hover":
             return _POINTED[event.kind](_point(event, index))
@@ -118,7 +118,7 @@ def _action(event: Event, index: int) -> Action:
     raise BadInput(f"no event is of kind {event.kind!r}", where=f"event {index}", fix=f"known are {', '.join(KINDS)}")
 
 
-def _point(event: Event, index: int) -> Point:
+def _point(event: InputEvent, index: int) -> Point:
     if event.x is None or event.y is None or not (0 <= event.x < 1 and 0 <= event.y < 1):
         raise BadInput(
             f"the point ({event.x}, {event.y}) of a {event.kind} is not on the screen", where=f"event {index}"
@@ -126,15 +126,15 @@ def _point(event: Event, index: int) -> Point:
     return Point(event.x, event.y)
 
 
-def to_events(action: Action, time_s: float, screen: int, label: str = "", *, seconds: float = 0.3) -> list[Event]:
+def to_events(action: Action, time_s: float, screen: int, label: str = "", *, seconds: float = 0.3) -> list[InputEvent]:
     """The events of an action that begins at `time_s`; of two events the second comes `seconds` later.
 
     label: of the element under the pointer. Raises BadInput for an action that no input of a person makes.
     """
 
-    def first(kind: str, point: Point | None = None, **rest: str) -> Event:
+    def first(kind: str, point: Point | None = None, **rest: str) -> InputEvent:
         x, y = (point.x, point.y) if point else (None, None)
-        return Event(round(time_s, 3), kind, x, y, screen=screen, **rest)
+        return InputEvent(round(time_s, 3), kind, x, y, screen=screen, **rest)
 
     later = round(time_s + seconds, 3)
     match action:
@@ -147,7 +147,7 @@ def to_events(action: Action, time_s: float, screen: int, label: str = "", *, se
         case act.Hover(point):
             return [first("hover", point, text=label)]
         case act.Drag(start, end):
-            return [first("drag", start, text=label), Event(later, "drop", end.x, end.y)]
+            return [first("drag", start, text=label), InputEvent(later, "drop", end.x, end.y)]
         case act.Hotkey(keys):
             return [first("key", key=" ".join(keys))]
         case act.Press(key):
@@ -155,7 +155,7 @@ def to_events(action: Action, time_s: float, screen: int, label: str = "", *, se
         case act.Release(key):
             return [first("up", key=key)]
         case act.Type(content) if content.endswith("\n"):
-            return [first("type", text=content[:-1]), Event(later, "key", key="Enter")]
+            return [first("type", text=content[:-1]), InputEvent(later, "key", key="Enter")]
         case act.Type(content):
             return [first("type", text=content)]
         case act.Scroll(point, direction):

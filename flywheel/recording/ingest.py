@@ -18,7 +18,7 @@ from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.recording.align import Acted, Alignment, Spoken, align, words_of
 from flywheel.recording.curate import Curation
 from flywheel.recording.recognizers.recognizer import Recognizer, Transcript, open_recognizer
-from flywheel.recording.refine import Heard, Refiner, open_refiner
+from flywheel.recording.refine import HeardUtterance, Refiner, open_refiner
 from flywheel.recording.rows import IngestedSession, corrupt_rows, review_row, session_rows
 from flywheel.recording.session import Session, load_session
 from flywheel.recording.sound.audio import RATE
@@ -166,10 +166,12 @@ def _action_words(session: Session, events: Iterable[int]) -> tuple[str, ...]:
 _MUTE = {"drop", "stop", "enter", "key", "double", "right_single"}
 
 
-def heard(session: Session, utterance: Utterance) -> Heard:
+def heard(session: Session, utterance: Utterance) -> HeardUtterance:
     """What the refiner is told."""
     words = tuple(word.word for word in utterance.words)
-    return Heard(words, tuple(w.confidence for w in utterance.words), session.task.instruction, vocabulary(session))
+    return HeardUtterance(
+        words, tuple(w.confidence for w in utterance.words), session.task.instruction, vocabulary(session)
+    )
 
 
 def vocabulary(session: Session) -> frozenset[str]:

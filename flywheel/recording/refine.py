@@ -25,7 +25,7 @@ from flywheel.settings import Settings
 
 
 @dataclass(frozen=True)
-class Heard:
+class HeardUtterance:
     """One utterance: its words, and what the screen and the task say, from which misheard words are mended.
 
     confidence: 0 to 1 for each word. vocabulary: lower-case words that stand on the screen or in the task.
@@ -42,7 +42,7 @@ class Refiner(Protocol):
 
     name: str
 
-    def refine(self, heard: Heard) -> str:
+    def refine(self, heard: HeardUtterance) -> str:
         """A sentence in the first person; empty where nothing but fillers was said."""
 
 
@@ -59,7 +59,7 @@ class ModelRefiner:
     def __init__(self, model: LanguageModel) -> None:
         self.name, self._model = model.name, model
 
-    def refine(self, heard: Heard) -> str:
+    def refine(self, heard: HeardUtterance) -> str:
         if not heard.words:
             return ""
         answer = self._model.complete(_SYSTEM, _question(heard))
@@ -74,7 +74,7 @@ _SYSTEM = (
 )
 
 
-def _question(heard: Heard) -> str:
+def _question(heard: HeardUtterance) -> str:
     return (
         f"Task: {heard.instruction}\nWords on the screen: {', '.join(sorted(heard.vocabulary)[:80])}\n"
         f"Heard: {' '.join(heard.words)}"
@@ -86,7 +86,7 @@ class RuleRefiner:
 
     name = "rules"
 
-    def refine(self, heard: Heard) -> str:
+    def refine(self, heard: HeardUtterance) -> str:
         words = _mend(heard)
         words = _drop(words, FILLERS)
         words = _repair(words)
@@ -98,7 +98,7 @@ _SIMILAR = 0.72  # least similarity of a misheard word to the one meant
 _SURE = 0.9  # a word heard with this confidence is left alone
 
 
-def _mend(heard: Heard) -> list[str]:
+def _mend(heard: HeardUtterance) -> list[str]:
     """Replace a word heard with doubt by a similar one that stands on the screen or in the task."""
     known = sorted(word for word in heard.vocabulary if len(word) > 2 and word.isalpha())
     mended = []

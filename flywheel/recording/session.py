@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flywheel.errors import BadInput, DataError
-from flywheel.recording.actions import Event, Recorded, to_actions
+from flywheel.recording.actions import InputEvent, Recorded, to_actions
 from flywheel.recording.sound import audio, soundness
 from flywheel.sandbox.env import Task
 from flywheel.synthesis.tasks import from_row
@@ -78,7 +78,7 @@ class Meta(BaseModel):
 
 
 @dataclass(frozen=True)
-class Screen:
+class ScreenFrame:
     time_s: float
     sha256: str
     url: str
@@ -95,9 +95,9 @@ class Session:
     folder: Path
     meta: Meta
     task: Task
-    events: tuple[Event, ...]
+    events: tuple[InputEvent, ...]
     actions: tuple[Recorded, ...]
-    screens: Mapping[int, Screen]
+    screens: Mapping[int, ScreenFrame]
     samples: np.ndarray = field(repr=False)
 
 
@@ -123,7 +123,7 @@ def load_session(folder: Path) -> Session:
     return Session(folder, meta, task, tuple(events), tuple(actions), screens, samples)
 
 
-def _samples(path: Path, meta: Meta, events: list[Event]) -> np.ndarray:
+def _samples(path: Path, meta: Meta, events: list[InputEvent]) -> np.ndarray:
     """The speech. Raises DataError where it cannot be trusted: a thought at a wrong time goes to a wrong step."""
     samples = audio.read(path)
     if meta.audio_sha256 and _sha256(path) != meta.audio_sha256:
@@ -168,18 +168,18 @@ def _first(error: Exception) -> str:
     return str(error)
 
 
-def _events(path: Path) -> list[Event]:
+def _events(path: Path) -> list[InputEvent]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise DataError("the recording has no events", where=path, fix=_COPY) from None
     except UnicodeDecodeError as error:
         raise DataError(f"the events are not text: {error}", where=path, fix=_COPY) from None
-    events: list[Event] = []
+    events: list[InputEvent] = []
     for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
         try:
-            event = Event(**json.loads(line))
+            event = InputEvent(**json.loads(line))
             at = float(event.time_s)
         except (ValueError, TypeError) as error:
             raise DataError(f"not an event: {error}", where=where, fix=_COPY) from None
@@ -191,7 +191,7 @@ def _events(path: Path) -> list[Event]:
     return events
 
 
-def _screens(path: Path) -> dict[int, Screen]:
+def _screens(path: Path) -> dict[int, ScreenFrame]:
     if not path.is_file():
         raise DataError("the recording has no screens", where=path, fix=_COPY)
     try:
@@ -205,12 +205,12 @@ def _screens(path: Path) -> dict[int, Screen]:
         number = row.pop("screen")
         if hashlib.sha256(row["bytes"]).hexdigest() != row["sha256"]:
             raise DataError(f"screen {number} is damaged: its sha256 differs", where=path, fix=_COPY)
-        screens[number] = Screen(**row)
+        screens[number] = ScreenFrame(**row)
     return screens
 
 
 def write_session(
-    folder: Path, meta: Meta, events: list[Event], screens: list[Screen], samples: np.ndarray, rate: int
+    folder: Path, meta: Meta, events: list[InputEvent], screens: list[ScreenFrame], samples: np.ndarray, rate: int
 ) -> None:
     """Write a session folder; the screens get the numbers 0, 1, ... in their order. `folder` must not exist."""
     import soundfile

@@ -16,7 +16,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 12, 14, 26
 
 
 @dataclass(frozen=True)
-class Mark:
+class ChartMark:
     """A measured value with its interval; low and high None where there is none."""
 
     value: float
@@ -87,7 +87,7 @@ def lines(
     return _svg(title, body, width, height)
 
 
-def intervals(groups: Sequence[tuple[str, Sequence[tuple[str, Mark | None]]]], *, title: str) -> str:
+def intervals(groups: Sequence[tuple[str, Sequence[tuple[str, ChartMark | None]]]], *, title: str) -> str:
     """Fractions with intervals: for each x label, marks of (tone, mark) side by side; marks of a tone are joined.
 
     A tone that holds `before` is drawn hollow.

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 
 from flywheel.report import charts, replay
-from flywheel.report.charts import Chart, Mark, Series
+from flywheel.report.charts import Chart, ChartMark, Series
 from flywheel.report.palette import tone as _tone
 from flywheel.store import catalog
 from flywheel.store.metrics import ALL, VOCABULARY
@@ -255,15 +255,15 @@ def lineage(connection: duckdb.DuckDBPyConnection) -> list[list[list[Row]]]:
     return [turns[key] for key in sorted(turns)]
 
 
-def _share(row: Row | None, name: str) -> Mark | None:
+def _share(row: Row | None, name: str) -> ChartMark | None:
     if row is None or row["p"] is None:
         return None
     title = f"{name}: {row['verified']} of {row['scored']} ({100 * row['p']:.0f}%)"
-    return Mark(row["p"], row["low"], row["high"], title)
+    return ChartMark(row["p"], row["low"], row["high"], title)
 
 
-def _edge(row: Row, side: str) -> Mark | None:
+def _edge(row: Row, side: str) -> ChartMark | None:
     if row[side] is None:
         return None
     title = f"{side}: {100 * row[side]:.0f}% of {row['n']}"
-    return Mark(row[side], row[f"{side}_low"], row[f"{side}_high"], title)
+    return ChartMark(row[side], row[f"{side}_low"], row[f"{side}_high"], title)

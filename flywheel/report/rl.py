@@ -26,7 +26,7 @@ _SHOWN = 14  # tasks named of those sampled less
 
 
 @dataclass(frozen=True)
-class Panel:
+class ChartPanel:
     """names: a figure, and another one drawn dashed beside it, with what to call both in the legend."""
 
     title: str
@@ -40,40 +40,40 @@ class Panel:
 
 
 PANELS = (
-    Panel("Success", "Share of the batch's episodes that the verifier accepts.", ("success",), percent=True),
-    Panel("Reward", "Mean shaped reward of an episode.", ("reward",)),
-    Panel("Entropy", "Nats a token. Falling to 0: the policy has stopped exploring.", ("entropy",)),
-    Panel("KL", "Nats a token, of the policy that sampled from the one after the step.", ("kl",), zero=True),
-    Panel("Mismatch", "Mean |log-probability recomputed - sampled|: both must agree.", ("mismatch",), zero=True),
-    Panel(
+    ChartPanel("Success", "Share of the batch's episodes that the verifier accepts.", ("success",), percent=True),
+    ChartPanel("Reward", "Mean shaped reward of an episode.", ("reward",)),
+    ChartPanel("Entropy", "Nats a token. Falling to 0: the policy has stopped exploring.", ("entropy",)),
+    ChartPanel("KL", "Nats a token, of the policy that sampled from the one after the step.", ("kl",), zero=True),
+    ChartPanel("Mismatch", "Mean |log-probability recomputed - sampled|: both must agree.", ("mismatch",), zero=True),
+    ChartPanel(
         "Clip fraction",
         "Tokens whose gradient the clipping removed; and of older weights, whose weight was held.",
         ("clip_fraction", "truncated_fraction"),
         ("clipped", "held"),
         zero=True,
     ),
-    Panel(
+    ChartPanel(
         "Explained variance",
         "Of the returns, by the value model; it begins with what pretraining reached.",
         ("explained_variance",),
         begins="value_pretraining_explained_variance",
     ),
-    Panel(
+    ChartPanel(
         "Think length",
         "Tokens a step: of the thought, and of all that is said.",
         ("think_length", "response_length"),
         ("thought", "whole step"),
         zero=True,
     ),
-    Panel("Rounds a task", "Mean steps of an episode.", ("rounds",), zero=True),
-    Panel(
+    ChartPanel("Rounds a task", "Mean steps of an episode.", ("rounds",), zero=True),
+    ChartPanel(
         "Lengths: consumed and in flight",
         "Steps an episode. Those that finish first are short; where dashed lies far above, long ones wait.",
         ("length_consumed", "length_in_flight"),
         ("consumed", "in flight"),
         zero=True,
     ),
-    Panel(
+    ChartPanel(
         "Staleness",
         "Versions between the weights that sampled a token and those trained.",
         ("staleness_mean", "staleness_max"),
@@ -81,21 +81,21 @@ PANELS = (
         zero=True,
         smooth=False,
     ),
-    Panel("Environments at work", "Share of their time.", ("utilisation",), percent=True),
-    Panel(
+    ChartPanel("Environments at work", "Share of their time.", ("utilisation",), percent=True),
+    ChartPanel(
         "Groups that teach",
         "Share of the groups whose episodes do not all end alike.",
         ("curriculum_informative",),
         percent=True,
     ),
-    Panel(
+    ChartPanel(
         "Always or never solved",
         "Share of the tasks: always, and never.",
         ("curriculum_always", "curriculum_never"),
         ("always", "never"),
         percent=True,
     ),
-    Panel("Level", "The level that is open, mean over worlds.", ("curriculum_level",), smooth=False),
+    ChartPanel("Level", "The level that is open, mean over worlds.", ("curriculum_level",), smooth=False),
 )
 
 

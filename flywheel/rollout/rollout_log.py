@@ -64,7 +64,7 @@ class EpisodeRequest:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpisodeOutcome:
     """start: the version of the weights when it began, the oldest of its tokens."""
 
     start: int
@@ -90,9 +90,9 @@ class RolloutLog:
         self.folder, self.source, self.tasks, self.plan, self.version = folder, source, tasks, plan, version
         self.taken: list[int] | None = None  # the batch that is being trained on
         self.running: dict[int, int] = {}  # ordinal -> version at admission
-        self.finished: dict[int, Outcome] = {}  # and not trained on
+        self.finished: dict[int, EpisodeOutcome] = {}  # and not trained on
         self._groups: list[str] = []  # task_id by number
-        self._unrecorded: dict[int, dict[int, Outcome | None]] = {}  # group -> ordinal -> None where it failed
+        self._unrecorded: dict[int, dict[int, EpisodeOutcome | None]] = {}  # group -> ordinal -> None where it failed
         self._used: set[int] = set()  # ordinals that were trained on
         self._used_units: set[int] = set()
         self._failed: set[int] = set()
@@ -147,7 +147,7 @@ class RolloutLog:
     # -- how an episode ends --------------------------------------------------------------------------------------
     def accept(self, request: EpisodeRequest, episode: Episode, score: float, success: bool) -> None:
         """It finished: kept on disk until it has been trained on."""
-        outcome = Outcome(self.running[request.ordinal], score, success)
+        outcome = EpisodeOutcome(self.running[request.ordinal], score, success)
         facts = {"start": outcome.start, "score": score, "success": success}
         episode_files.write(self._file(request.ordinal), episode, facts)
         del self.running[request.ordinal]
@@ -159,7 +159,7 @@ class RolloutLog:
         del self.running[request.ordinal]
         self._settle(request.ordinal, None)
 
-    def _settle(self, ordinal: int, outcome: Outcome | None) -> None:
+    def _settle(self, ordinal: int, outcome: EpisodeOutcome | None) -> None:
         if outcome is None:
             self._failed.add(ordinal)
         else:
@@ -265,7 +265,7 @@ class RolloutLog:
                 for ordinal, score, success in line["episodes"]:
                     group = self._unrecorded.get(ordinal // self.plan.samples)
                     if group is not None:
-                        group[ordinal] = Outcome(line["batch"], score, success)
+                        group[ordinal] = EpisodeOutcome(line["batch"], score, success)
                 self._take([ordinal for ordinal, *_ in line["episodes"]], line["recorded"])
                 if line["batch"] < self.version:
                     self._use(self.taken)
@@ -275,7 +275,7 @@ class RolloutLog:
 
     def _find_episodes(self) -> None:
         for path in sorted(self.folder.glob("*.zip")):
-            ordinal, outcome = int(path.stem), Outcome(**episode_files.facts(path))
+            ordinal, outcome = int(path.stem), EpisodeOutcome(**episode_files.facts(path))
             self.finished[ordinal] = outcome
             if ordinal // self.plan.samples in self._unrecorded:
                 self._unrecorded[ordinal // self.plan.samples][ordinal] = outcome
@@ -294,6 +294,6 @@ class RolloutLog:
         return [json.loads(line) for line in whole.splitlines()]
 
 
-def _results(found: Mapping[int, Outcome | None]) -> tuple[list[float], list[bool]]:
+def _results(found: Mapping[int, EpisodeOutcome | None]) -> tuple[list[float], list[bool]]:
     known = [found[ordinal] for ordinal in sorted(found) if found[ordinal] is not None]
     return [outcome.score for outcome in known], [outcome.success for outcome in known]

@@ -20,7 +20,7 @@ from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.occupancy import Occupancy
 from flywheel.rollout.pool import RolloutStats, Sandbox, attempt, concurrent
-from flywheel.rollout.rollout_log import EpisodeRequest, Outcome, RolloutLog
+from flywheel.rollout.rollout_log import EpisodeOutcome, EpisodeRequest, RolloutLog
 from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 
@@ -28,12 +28,12 @@ Grade = Callable[[Task, Episode], tuple[float, bool]]
 
 
 @dataclass(frozen=True)
-class Batch:
+class EpisodeBatch:
     """What one training step is made of, in the order of tickets. figures: of the pool, see `Pool.batch`."""
 
     step: int
     episodes: tuple[tuple[EpisodeRequest, Episode], ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[EpisodeOutcome, ...]
     figures: Mapping[str, float]
 
 
@@ -88,7 +88,7 @@ class Pool:
         """Episodes are begun before the first batch is asked for."""
         self._fill()
 
-    async def batch(self) -> Batch:
+    async def batch(self) -> EpisodeBatch:
         """The episodes of the next training step, as soon as there are enough.
 
         Figures: staleness_mean and _max (of the batch's tokens, in training steps), length_consumed and
@@ -113,7 +113,7 @@ class Pool:
         figures, outcomes = self._figures(), tuple(self.rollout_log.finished[request.ordinal] for request in tickets)
         read = await asyncio.to_thread(lambda: [self.rollout_log.read(request) for request in tickets])
         episodes = tuple(zip(tickets, read, strict=True))
-        return Batch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
+        return EpisodeBatch(self.rollout_log.version, episodes, outcomes, figures | self._staleness(read))
 
     def announce(self, weight_version: str, version: int) -> None:
         """Weights that the policy is about to be given: how many training steps they have had."""

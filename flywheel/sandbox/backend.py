@@ -28,7 +28,7 @@ from flywheel.errors import EnvError, EnvTimeout
 from flywheel.local_server import free_port
 from flywheel.sandbox import guarded, isolation, memory, relay
 from flywheel.sandbox.child import Child
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import PageManifest
 from flywheel.sandbox.profiles import Profile
 from flywheel.sandbox.programs import Programs
 from flywheel.sandbox.server_reading import values_of
@@ -50,7 +50,7 @@ class Backend:
     programs: where its command is. Everything is freed by `stop`, which returns at once, and `gone`.
     """
 
-    def __init__(self, manifest: Manifest, variant: str, seed: int, programs: Programs) -> None:
+    def __init__(self, manifest: PageManifest, variant: str, seed: int, programs: Programs) -> None:
         self._manifest, self._said, self._programs = manifest, manifest.server, programs
         self._listener: socket.socket | None = free_port()
         self.port = self._listener.getsockname()[1]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import PageManifest
 
 _DONE_MS = 5_000  # page time after which one is not logged in
 # As a page's own script library would do it: the value set past the page's own setter, then told.
@@ -40,7 +40,7 @@ class Entry:
     done: str = ""
 
 
-def entry_of(manifest: Manifest, origin: str, names: Mapping[str, str]) -> Entry | None:
+def entry_of(manifest: PageManifest, origin: str, names: Mapping[str, str]) -> Entry | None:
     """names: what `{seed}` and `{variant}` stand for in the texts of a login."""
     login = manifest.login
     if login is None:

@@ -12,7 +12,7 @@ from typing import Any
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox.env import Env
 from flywheel.sandbox.events import Closed, Crashed, Events, Started
-from flywheel.sandbox.hosts import Host, Page
+from flywheel.sandbox.hosts import BrowserSlot, PageSlot
 from flywheel.settings import Sandbox
 
 log = logging.getLogger(__name__)
@@ -57,19 +57,19 @@ class Fleet:
         clock: Callable[[], float],
         launch: Callable[[], Coroutine[Any, Any, Any]],
         make_env: Callable[[Any], Env],
-        lost: Callable[[Page, str], None],
+        lost: Callable[[PageSlot, str], None],
     ) -> None:
         self._settings, self._events, self._clock = settings, events, clock
         self._launch, self._make_env, self._lost = launch, make_env, lost
         self._background, self._closers = BackgroundTasks(), BackgroundTasks()
         self._numbers = {"host": 0, "page": 0}
-        self.hosts: list[Host] = []
+        self.hosts: list[BrowserSlot] = []
 
     @property
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[PageSlot]:
         return [page for host in self.hosts for page in host.pages]
 
-    def reserve(self) -> Page:
+    def reserve(self) -> PageSlot:
         """A page of the browser with the least load; of a new one, where all have some and one more is allowed.
 
         Reserved at once, though it may still be `opening`. The caller sees to it that no more than sandbox.pages are
@@ -85,7 +85,7 @@ class Fleet:
         page.reserved = True
         return page
 
-    def give_back(self, page: Page) -> None:
+    def give_back(self, page: PageSlot) -> None:
         """A page is free for the next session."""
         page.reserved, page.used = False, self._clock()
         page.host.used = page.used
@@ -98,13 +98,13 @@ class Fleet:
         for page in [self.reserve() for _ in range(self._settings.pages_min)]:
             page.reserved = False
 
-    def retire(self, host: Host, why: str) -> None:
+    def retire(self, host: BrowserSlot, why: str) -> None:
         """A browser takes no more sessions, and is closed when its last one has ended."""
         if not host.retiring:
             host.retiring = why
         self._close_if_empty(host)
 
-    def throw_away(self, page: Page, why: str) -> None:
+    def throw_away(self, page: PageSlot, why: str) -> None:
         """Close a page for good; nobody waits for it. One that does not close takes its browser out of service."""
         if page.reserved:
             page.host.used = self._clock()
@@ -119,15 +119,15 @@ class Fleet:
         await self._closers.end(cancel=False)
 
     # -- browsers -------------------------------------------------------------------------------------------------
-    def _new_host(self) -> Host:
+    def _new_host(self) -> BrowserSlot:
         self._numbers["host"] += 1
         now = self._clock()
-        host = Host(self._numbers["host"], opened=now, used=now)
+        host = BrowserSlot(self._numbers["host"], opened=now, used=now)
         self.hosts.append(host)
         host.starting = self._background.begin(self._start(host))
         return host
 
-    async def _start(self, host: Host) -> None:
+    async def _start(self, host: BrowserSlot) -> None:
         try:
             async with asyncio.timeout(_START_S):
                 host.chromium = await self._launch()
@@ -142,7 +142,7 @@ class Fleet:
         self._events.tell(Started(browser=host.pid, seconds=self._clock() - host.opened))
         self._background.begin(self._await_exit(host))
 
-    async def _await_exit(self, host: Host) -> None:
+    async def _await_exit(self, host: BrowserSlot) -> None:
         """Wait for a browser's death. Those who are on it are told at once."""
         await host.chromium.died.wait()
         if host.closed:
@@ -155,11 +155,11 @@ class Fleet:
                 self._lost(page, "the browser died")
         await self._close(host, "lost")
 
-    def _close_if_empty(self, host: Host) -> None:
+    def _close_if_empty(self, host: BrowserSlot) -> None:
         if host.retiring and not host.load and not host.closed:
             self._closers.begin(self._close(host, host.retiring))
 
-    async def _close(self, host: Host, why: str) -> None:
+    async def _close(self, host: BrowserSlot, why: str) -> None:
         if host.closed:
             return
         host.closed, host.retiring = True, host.retiring or why
@@ -176,15 +176,15 @@ class Fleet:
         self._events.tell(Closed(browser=host.pid, why=why))
 
     # -- pages ----------------------------------------------------------------------------------------------------
-    def _new_page(self, host: Host) -> Page:
+    def _new_page(self, host: BrowserSlot) -> PageSlot:
         self._numbers["page"] += 1
         now = self._clock()
-        page = Page(self._numbers["page"], host, opened=now, used=now)
+        page = PageSlot(self._numbers["page"], host, opened=now, used=now)
         host.pages.append(page)
         page.opening = self._background.begin(self._open(page))
         return page
 
-    async def _open(self, page: Page) -> None:
+    async def _open(self, page: PageSlot) -> None:
         host = page.host
         try:
             await asyncio.wait({host.starting})
@@ -204,7 +204,7 @@ class Fleet:
         self._events.tell(Started(browser=host.pid, page=page.number, seconds=page.used - page.opened))
         page.mourning = self._background.begin(self._mourn_page(page))
 
-    async def _mourn_page(self, page: Page) -> None:
+    async def _mourn_page(self, page: PageSlot) -> None:
         await page.tab.died.wait()
         if page.state == "closing" or not page.host.alive:
             return
@@ -216,7 +216,7 @@ class Fleet:
             )
             self.throw_away(page, "lost")
 
-    async def _throw_away(self, page: Page, why: str) -> None:
+    async def _throw_away(self, page: PageSlot, why: str) -> None:
         host = page.host
         if host.alive:
             try:
@@ -231,7 +231,7 @@ class Fleet:
         self._events.tell(Closed(browser=host.pid, page=page.number, why=why))
         self._close_if_empty(host)
 
-    async def _close_env(self, page: Page) -> None:
+    async def _close_env(self, page: PageSlot) -> None:
         """Frees what the environment holds besides its page, such as the world server's session."""
         if page.mourning is not None:
             page.mourning.cancel()

@@ -17,14 +17,14 @@ State = Literal["opening", "ready", "tidying", "closing"]
 
 
 @dataclass(eq=False)
-class Page:
+class PageSlot:
     """One tab. opened, used: seconds of the pool's clock. reserved: it is a lease's, or of one that waits for it.
 
     env, tab: None until `opening` is done, which raises EnvError where it fails.
     """
 
     number: int
-    host: Host
+    host: BrowserSlot
     opened: float
     used: float
     state: State = "opening"
@@ -46,7 +46,7 @@ class Page:
 
 
 @dataclass(eq=False)
-class Host:
+class BrowserSlot:
     """One browser. opened, used: seconds of the pool's clock. closed: its end has begun.
 
     retiring: why it takes no more sessions; empty while it does. episodes: resets so far. memory_mb: when it was last
@@ -58,7 +58,7 @@ class Host:
     used: float
     starting: asyncio.Task[None] | None = field(default=None, repr=False)
     chromium: Any = None
-    pages: list[Page] = field(default_factory=list)
+    pages: list[PageSlot] = field(default_factory=list)
     episodes: int = 0
     retiring: str = ""
     closed: bool = False
@@ -76,7 +76,7 @@ class Host:
     def load(self) -> int:
         return sum(page.reserved for page in self.pages)
 
-    def free_page(self) -> Page | None:
+    def free_page(self) -> PageSlot | None:
         """A page that is there or on its way for nobody; the one used last, so that the others can grow idle."""
         free = [page for page in self.pages if page.free]
         return max(free, key=lambda page: (page.state == "ready", page.used), default=None)

@@ -10,7 +10,7 @@ import re
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from flywheel.sandbox.manifest_parts import Parameter
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import PageManifest
 
 _LAYERS = 5  # of percent signs
 
@@ -18,7 +18,7 @@ _LAYERS = 5  # of percent signs
 class Identity:
     """One session's task. address: of its first page, as it was asked for."""
 
-    def __init__(self, manifest: Manifest, address: str, variant: str, seed: int) -> None:
+    def __init__(self, manifest: PageManifest, address: str, variant: str, seed: int) -> None:
         template = manifest.url or manifest.first
         asked = [
             (name, text.replace("{variant}", variant))

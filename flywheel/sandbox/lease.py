@@ -17,7 +17,7 @@ from flywheel.agent.actions import Action
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox.env import StepResult, Task
 from flywheel.sandbox.events import Stepped
-from flywheel.sandbox.hosts import Page
+from flywheel.sandbox.hosts import PageSlot
 from flywheel.sandbox.recording import Camera, Film
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Lease:
     def __init__(
         self,
         session: str,
-        page: Page,
+        page: PageSlot,
         owner: Owner,
         clock: Callable[[], float],
         timeout_s: float,

@@ -41,7 +41,7 @@ _PACKAGE = r"^(pypi:[A-Za-z0-9._-]+==|npm:(@[a-z0-9._-]+/)?[a-z0-9._-]+@|deb:[a-
 PackageName = Annotated[str, StringConstraints(pattern=_PACKAGE)]
 
 
-class Manifest(Part):
+class PageManifest(Part):
     """One page and its tasks. What is left out has the default beside it."""
 
     name: Name  # the tasks' `world`
@@ -111,7 +111,7 @@ class Manifest(Part):
         return value
 
     @model_validator(mode="after")
-    def _together(self) -> Manifest:
+    def _together(self) -> PageManifest:
         from_folder = bool(self.folder and not self.package)
         if bool(self.url) + from_folder + bool(self.package) + (self.server is not None) != 1:
             raise ValueError("give one of url, folder, package and server")
@@ -195,15 +195,15 @@ class Manifest(Part):
         return self.instruction.replace("{variant}", variant) if isinstance(self.instruction, str) else ""
 
 
-def load(path: Path) -> Manifest:
+def load(path: Path) -> PageManifest:
     """Read and check one manifest. Raises BadInput that names file, field and what to write."""
     raw = manifest_text.parse(path)
     if "path" in raw:
         raise BadInput("the manifest has no field path", where=path, fix="take it out")
     try:
-        manifest = Manifest.model_validate({**raw, "path": path.resolve()})
+        manifest = PageManifest.model_validate({**raw, "path": path.resolve()})
     except ValidationError as error:
-        known = [name for name in Manifest.model_fields if name != "path"]
+        known = [name for name in PageManifest.model_fields if name != "path"]
         faults = list(dict.fromkeys(manifest_text.told(fault, known) for fault in error.errors()))
         more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
         raise BadInput("the manifest is wrong: " + "; ".join(faults[:3]) + more, where=path) from None
@@ -234,13 +234,13 @@ def find(name: str) -> Path:
     raise BadInput("no such manifest", where=name, fix=f"give its path, or one that ships with flywheel: {known}")
 
 
-def load_all(entries: Sequence[str], root: Path) -> dict[str, Manifest]:
+def load_all(entries: Sequence[str], root: Path) -> dict[str, PageManifest]:
     """Every manifest that `synthesis.manifests` names, by name: files, folders of files, names of shipped ones.
 
     root: what relative paths are relative to. Raises BadInput for an entry that is none of these, a folder without
     manifests, or a name that two manifests have.
     """
-    found: dict[str, Manifest] = {}
+    found: dict[str, PageManifest] = {}
     for entry in entries:
         for path in _files(entry, root):
             manifest = load(path)
@@ -250,7 +250,7 @@ def load_all(entries: Sequence[str], root: Path) -> dict[str, Manifest]:
     return found
 
 
-def check_start(manifest: Manifest, served: Path) -> None:
+def check_start(manifest: PageManifest, served: Path) -> None:
     """Raises BadInput where a first page is not among what is served, or lies outside of it."""
     for variant in manifest.variants:
         start = urlsplit(manifest.start.replace("{variant}", variant)).path.lstrip("/")
@@ -265,7 +265,7 @@ def check_start(manifest: Manifest, served: Path) -> None:
             raise BadInput(f"start: there is no {start} in {served}", where=manifest.path, fix=there)
 
 
-def called(manifest: Manifest) -> str:
+def called(manifest: PageManifest) -> str:
     """How a command names a manifest."""
     return manifest.path.stem if manifest.path.parent == THIRD_PARTY else str(manifest.path)
 

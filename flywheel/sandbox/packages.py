@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from flywheel.errors import BadInput, EnvError
-from flywheel.sandbox.manifests import Manifest, called
+from flywheel.sandbox.manifests import PageManifest, called
 
 FETCH_S = 300.0  # deadline of one package
 _MARK = "sha256"  # file beside a fetched tree: the checksum of what is served of it
@@ -30,7 +30,7 @@ def cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "flywheel" / "packages"
 
 
-def served(manifest: Manifest) -> Path:
+def served(manifest: PageManifest) -> Path:
     """The folder whose files a manifest's page is made of: its own, an installed package's, or one in the cache.
 
     Raises BadInput where its packages are not fetched, or are not those whose checksum the manifest gives.
@@ -55,7 +55,7 @@ def served(manifest: Manifest) -> Path:
     return folder
 
 
-def ready(manifest: Manifest) -> bool:
+def ready(manifest: PageManifest) -> bool:
     """Whether the files of its page are here (True where they are not ours to serve)."""
     try:
         return bool(manifest.url or manifest.server) or served(manifest).is_dir()
@@ -63,7 +63,7 @@ def ready(manifest: Manifest) -> bool:
         return False
 
 
-def fetch(manifest: Manifest) -> tuple[Path, str]:
+def fetch(manifest: PageManifest) -> tuple[Path, str]:
     """Fetch a manifest's packages into the cache: the folder that is served, and its checksum.
 
     Raises BadInput for a manifest without packages or with another checksum, EnvError where a registry does not give
@@ -109,7 +109,7 @@ def checksum(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _installed(manifest: Manifest) -> Path | None:
+def _installed(manifest: PageManifest) -> Path | None:
     """The served folder of a PyPI package where exactly that version is installed beside us."""
     kind, _, name = manifest.package[0].partition(":")
     if kind != "pypi" or len(manifest.package) > 1 or not manifest.folder:
@@ -123,12 +123,12 @@ def _installed(manifest: Manifest) -> Path | None:
     return folder if found.version == version and folder.is_dir() else None
 
 
-def _place(manifest: Manifest) -> Path:
+def _place(manifest: PageManifest) -> Path:
     names = "\n".join((*manifest.package, manifest.folder))
     return cache() / f"{manifest.name}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
 
 
-def _same(manifest: Manifest, found: str, folder: Path) -> None:
+def _same(manifest: PageManifest, found: str, folder: Path) -> None:
     if manifest.sha256 and manifest.sha256 != found:
         raise BadInput(
             f"sha256: what is in {folder} has the checksum {found}",

@@ -19,7 +19,7 @@ from flywheel.sandbox.env import Task
 from flywheel.sandbox.files import FileServer, Folder
 from flywheel.sandbox.identity import Identity
 from flywheel.sandbox.manifest_parts import Parameter
-from flywheel.sandbox.manifests import VERIFIER, Manifest, check_start
+from flywheel.sandbox.manifests import VERIFIER, PageManifest, check_start
 from flywheel.sandbox.programs import Programs
 
 
@@ -69,7 +69,7 @@ class ManifestPages:
     Raises BadInput where a package is not fetched, a first page or a server's program is not there.
     """
 
-    def __init__(self, manifests: Mapping[str, Manifest]) -> None:
+    def __init__(self, manifests: Mapping[str, PageManifest]) -> None:
         self._manifests = dict(manifests)
         self._served: dict[str, Folder] = {}
         self._programs: dict[str, Programs] = {}
@@ -133,7 +133,7 @@ class ManifestPages:
             files=manifest.file_folder,
         )
 
-    def _backend(self, manifest: Manifest, variant: str, seed: int) -> Backend | None:
+    def _backend(self, manifest: PageManifest, variant: str, seed: int) -> Backend | None:
         if manifest.server is None:
             return None
         self._backends = [one for one in self._backends if not one.over]
@@ -142,7 +142,7 @@ class ManifestPages:
         return backend
 
 
-def _seeded(address: str, manifest: Manifest, seed: int) -> str:
+def _seeded(address: str, manifest: PageManifest, seed: int) -> str:
     """The address with its seed parameter, where the page takes its seed from there."""
     if not isinstance(manifest.reset, Parameter):
         return address

@@ -22,7 +22,7 @@ from flywheel.sandbox.browser import BrowserEnv
 from flywheel.sandbox.env import Env
 from flywheel.sandbox.events import Crashed, Event, Events, Leased, Reclaimed, Released, Stepped
 from flywheel.sandbox.fleet import CLOSE_S, BackgroundTasks, Fleet
-from flywheel.sandbox.hosts import Page
+from flywheel.sandbox.hosts import PageSlot
 from flywheel.sandbox.lease import Lease
 from flywheel.sandbox.process import Chromium
 from flywheel.sandbox.sessions import PageSource
@@ -153,7 +153,7 @@ class BrowserPool:
         finally:
             self.waiting -= 1
 
-    async def _page(self) -> Page:
+    async def _page(self) -> PageSlot:
         """A sound page, reserved. Tried again where its browser dies while it is being opened."""
         for attempt in range(1, _TRIES + 1):
             if not self._open:
@@ -191,7 +191,7 @@ class BrowserPool:
         lease.page.lease, lease.page.state = None, "tidying"
         lease.chores.add(self._background.begin(self._tidy(lease.page)))
 
-    async def _tidy(self, page: Page) -> None:
+    async def _tidy(self, page: PageSlot) -> None:
         """Make a page that was given back ready for the next session, or throw it away."""
         try:
             if page.sound:
@@ -206,7 +206,7 @@ class BrowserPool:
         finally:
             self._permits.release()
 
-    def _died(self, page: Page, what: str) -> None:
+    def _died(self, page: PageSlot, what: str) -> None:
         lease = page.lease
         if lease is not None:
             self.lost(lease, EnvError(what, where=lease.where, fix=_ANOTHER))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flywheel.errors import BadInput, EnvError
 from flywheel.sandbox import isolation
-from flywheel.sandbox.manifests import Manifest, called
+from flywheel.sandbox.manifests import PageManifest, called
 
 _INSTALL_S = 900.0
 _MARK = "whole"  # file in an environment that is made to its end
@@ -23,7 +23,7 @@ _MARK = "whole"  # file in an environment that is made to its end
 class Programs:
     """Where the commands of a manifest's server are. Raises BadInput where one is missing, with what to type."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: PageManifest) -> None:
         self._manifest = manifest
         own = place(manifest)
         if own is not None and not _made(own):
@@ -57,7 +57,7 @@ class Programs:
         return isolation.home_of(program)
 
 
-def ready(manifest: Manifest) -> bool:
+def ready(manifest: PageManifest) -> bool:
     """Whether the programs of its server are here (True where it has none)."""
     try:
         return manifest.server is None or bool(Programs(manifest))
@@ -65,7 +65,7 @@ def ready(manifest: Manifest) -> bool:
         return False
 
 
-def place(manifest: Manifest) -> Path | None:
+def place(manifest: PageManifest) -> Path | None:
     """The environment of a manifest's server; None where it has none of its own."""
     if manifest.server is None or not manifest.server.packages:
         return None
@@ -75,7 +75,7 @@ def place(manifest: Manifest) -> Path | None:
     return cache / f"{manifest.name}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
 
 
-def install(manifest: Manifest) -> Path:
+def install(manifest: PageManifest) -> Path:
     """Make the environment of a manifest's server. Raises EnvError where PyPI does not give the packages."""
     own = place(manifest)
     if own is None:
@@ -95,7 +95,7 @@ def _made(own: Path) -> bool:
     return (own / _MARK).is_file()
 
 
-def _run(command: list[str], manifest: Manifest) -> None:
+def _run(command: list[str], manifest: PageManifest) -> None:
     try:
         done = subprocess.run(
             command,

@@ -14,7 +14,7 @@ from typing import Any
 from flywheel.errors import EnvError
 from flywheel.sandbox.identity import Identity
 from flywheel.sandbox.manifest_parts import Parameter
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import PageManifest
 
 READY_MS = 5_000  # page time after which a page that is not ready is given up
 _SCRIPT = (Path(__file__).parent / "reading.js").read_text(encoding="utf-8")
@@ -22,18 +22,18 @@ _KINDS = {"reward": "a number", "success": "a number", "end": "true or false", "
 _TRY = "see it with `flywheel page try`"
 
 
-def prepare(manifest: Manifest, seed: int, variant: str) -> str:
+def prepare(manifest: PageManifest, seed: int, variant: str) -> str:
     """Statements to run once after the load; they return a promise that holds when the page is reset."""
     how = {"readyMs": READY_MS, "settleMs": manifest.settle_ms}
     return f"return {_call('prepare', manifest, seed, variant, how)};"
 
 
-def expression(manifest: Manifest, seed: int, variant: str) -> str:
+def expression(manifest: PageManifest, seed: int, variant: str) -> str:
     """JavaScript whose value tells the state, for `state`."""
     return _call("read", manifest, seed, variant)
 
 
-def _call(function: str, manifest: Manifest, seed: int, variant: str, *more: object) -> str:
+def _call(function: str, manifest: PageManifest, seed: int, variant: str, *more: object) -> str:
     fields = {field: {"kind": _KINDS.get(field), "text": text} for field, text in manifest.expressions.items()}
     reset = None if manifest.reset == "reload" or isinstance(manifest.reset, Parameter) else manifest.reset
     asked = {"fields": fields, "ready": manifest.ready, "reset": reset}
@@ -50,7 +50,7 @@ class Reader:
     than the one that was set, which is noted.
     """
 
-    def __init__(self, manifest: Manifest, identity: Identity) -> None:
+    def __init__(self, manifest: PageManifest, identity: Identity) -> None:
         self._manifest, self._identity, self._follows = manifest, identity, manifest.follows
         self._last: dict[str, Any] | None = None
         self._moved = False  # the document that was reset asks something else now
@@ -134,7 +134,7 @@ def page_reward(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
     return min(max(float(done), 0.0), 1.0)
 
 
-def _fault(manifest: Manifest, told: Mapping[str, Any], page: str) -> EnvError:
+def _fault(manifest: PageManifest, told: Mapping[str, Any], page: str) -> EnvError:
     """The first fault in one line, with what speaks for a cause."""
     field, fault = next(iter(told["faults"].items()))
     more = f" (and {len(told['faults']) - 1} more fields)" if len(told["faults"]) > 1 else ""

@@ -21,7 +21,7 @@ from flywheel.errors import EnvError
 from flywheel.sandbox.manifest_parts import Answer, Output, Outside, Row
 
 if TYPE_CHECKING:
-    from flywheel.sandbox.manifests import Manifest
+    from flywheel.sandbox.manifests import PageManifest
 
 MOST = 20_000  # characters of a recorded value
 _STEPS = 10_000  # of SQLite's machine between two looks at the deadline
@@ -44,14 +44,14 @@ class _Fault(Exception):
     """Why a field cannot be read."""
 
 
-async def values_of(manifest: Manifest, server: Asked) -> dict[str, Any]:
+async def values_of(manifest: PageManifest, server: Asked) -> dict[str, Any]:
     """Every field that is read outside of the page, by its name. Raises EnvError naming the one at fault."""
     asked = manifest.readings
     found = await asyncio.gather(*(_read(manifest, field, what, server) for field, what in asked.items()))
     return dict(zip(asked, found, strict=True))
 
 
-async def _read(manifest: Manifest, field: str, what: Outside, server: Asked) -> Any:
+async def _read(manifest: PageManifest, field: str, what: Outside, server: Asked) -> Any:
     deadline = manifest.server.read_s
     try:
         async with asyncio.timeout(deadline):

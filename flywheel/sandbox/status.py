@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flywheel.sandbox import memory
 
 if TYPE_CHECKING:
-    from flywheel.sandbox.hosts import Host, Page
+    from flywheel.sandbox.hosts import BrowserSlot, PageSlot
     from flywheel.sandbox.pool import BrowserPool
 
 
@@ -92,7 +92,7 @@ async def look(pool: BrowserPool) -> PoolStatus:
     return PoolStatus(browsers, pool.waiting, pool.events.counts)
 
 
-def _browser(pool: BrowserPool, host: Host, family: list[memory.Process]) -> BrowserStatus:
+def _browser(pool: BrowserPool, host: BrowserSlot, family: list[memory.Process]) -> BrowserStatus:
     state = f"retiring ({host.retiring})" if host.retiring else "serving" if host.pid else "starting"
     return BrowserStatus(
         host.pid,
@@ -105,7 +105,7 @@ def _browser(pool: BrowserPool, host: Host, family: list[memory.Process]) -> Bro
     )
 
 
-def _page(pool: BrowserPool, page: Page) -> PageStatus:
+def _page(pool: BrowserPool, page: PageSlot) -> PageStatus:
     now, lease = pool.clock(), page.lease
     if lease is None:
         return PageStatus(page.number, page.state, now - page.opened, now - page.used)

@@ -18,7 +18,7 @@ from flywheel.sandbox import isolation
 from flywheel.sandbox.check import CLAUSES, Checked, Differs
 from flywheel.sandbox.check_seeds import draw
 from flywheel.sandbox.env import StepResult, Task
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import PageManifest
 from flywheel.sandbox.pages import ManifestPages
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.sandbox.trial_controls import try_controls
@@ -44,7 +44,7 @@ class Trial:
 
 
 async def try_page(
-    manifest: Manifest, task: Task, settings: Settings, picture: Path | None, say: Say, *, check: bool = True
+    manifest: PageManifest, task: Task, settings: Settings, picture: Path | None, say: Say, *, check: bool = True
 ) -> Trial:
     """Try one task of a manifest. picture: a file for the first screen.
 
@@ -78,7 +78,7 @@ async def try_page(
     return trial
 
 
-async def _check(pool: BrowserPool, manifest: Manifest, task: Task, say: Say, trial: Trial) -> None:
+async def _check(pool: BrowserPool, manifest: PageManifest, task: Task, say: Say, trial: Trial) -> None:
     """The conformance suite, then what only a page has: seeds by their own words, form controls, drags."""
     checked = Checked(pool.env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)))
     for name, clause in CLAUSES.items():
@@ -102,14 +102,14 @@ async def _check(pool: BrowserPool, manifest: Manifest, task: Task, say: Say, tr
             trial.wrong.append(f"{name}: {error}")
 
 
-async def _seeds(pool: BrowserPool, manifest: Manifest, task: Task, trial: Trial) -> str:
+async def _seeds(pool: BrowserPool, manifest: PageManifest, task: Task, trial: Trial) -> str:
     verdict = await try_seeds(pool, manifest, task)
     trial.wrong += [verdict.wrong] if verdict.wrong else []
     trial.doubtful += [verdict.doubtful] if verdict.doubtful else []
     return verdict.found
 
 
-async def _controls(pool: BrowserPool, manifest: Manifest, task: Task, trial: Trial) -> str:
+async def _controls(pool: BrowserPool, manifest: PageManifest, task: Task, trial: Trial) -> str:
     tried = await try_controls(pool, task)
     for harm in dict.fromkeys(one.harm for one in tried if one.harm):
         kinds = ", ".join(one.kind for one in tried if one.harm == harm)
@@ -121,7 +121,7 @@ async def _controls(pool: BrowserPool, manifest: Manifest, task: Task, trial: Tr
     return f"holds: {', '.join(one.kind for one in tried)}" if tried else "there is none"
 
 
-async def _drags(pool: BrowserPool, manifest: Manifest, task: Task, trial: Trial) -> str:
+async def _drags(pool: BrowserPool, manifest: PageManifest, task: Task, trial: Trial) -> str:
     dragged = await try_drags(pool, task)
     trial.wrong += [f"drags: {one.way}: {one.wrong}" for one in dragged if one.wrong]
     trial.doubtful += [f"drags: {one.way} changed nothing that is seen" for one in dragged if not one.seen]
@@ -135,7 +135,7 @@ def _apart() -> str:
     return f"not kept apart from this machine: {why}" if why else "kept apart by bubblewrap"
 
 
-def _tell(manifest: Manifest, first: StepResult, say: Say) -> None:
+def _tell(manifest: PageManifest, first: StepResult, say: Say) -> None:
     state = first.info["state"]
     say("instruction", state.get("instruction") or manifest.instruct(manifest.variants[0]))
     say("reward", f"{state['reward']:g} (0 is scored at {state['floor']:g}, 1 at {state['success']:g})")

@@ -10,7 +10,7 @@ from typing import Any
 from flywheel.errors import EnvError
 from flywheel.sandbox.check_seeds import SEEDS, Seeds, compare
 from flywheel.sandbox.env import Task
-from flywheel.sandbox.manifests import Manifest
+from flywheel.sandbox.manifests import PageManifest
 from flywheel.sandbox.pool import BrowserPool
 
 # Scripts of the document and all that they loaded, where they may be read.
@@ -24,7 +24,7 @@ _NAMES_CHANCE = """(async () => {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SeedFinding:
     """found: in a few words. wrong, doubtful: as in a Trial; "" where there is nothing to say."""
 
     found: str
@@ -32,7 +32,7 @@ class Verdict:
     doubtful: str = ""
 
 
-async def try_seeds(pool: BrowserPool, manifest: Manifest, task: Task) -> Verdict:
+async def try_seeds(pool: BrowserPool, manifest: PageManifest, task: Task) -> SeedFinding:
     """Raises EnvError where the page does not play."""
     named = False
 
@@ -44,13 +44,13 @@ async def try_seeds(pool: BrowserPool, manifest: Manifest, task: Task) -> Verdic
     return judge(manifest, await compare(pool.env, task, look), named)
 
 
-def judge(manifest: Manifest, seeds: Seeds, named: bool) -> Verdict:
+def judge(manifest: PageManifest, seeds: Seeds, named: bool) -> SeedFinding:
     """named: the page's scripts name a source of chance."""
     if seeds.differ_at is not None:
-        return Verdict(f"holds: another seed shows {seeds}")
+        return SeedFinding(f"holds: another seed shows {seeds}")
     tried = f"{SEEDS} other seeds gave the same screens and state, over {seeds.steps} steps of the same actions"
     if seeds.drawn:
-        return Verdict(
+        return SeedFinding(
             "no difference was seen",
             doubtful=(
                 f"seeding: {tried}, though the page drew {seeds.drawn} numbers from its seeded chance: a difference "
@@ -59,7 +59,7 @@ def judge(manifest: Manifest, seeds: Seeds, named: bool) -> Verdict:
             ),
         )
     if how := _hands_in(manifest):
-        return Verdict(
+        return SeedFinding(
             "does not hold",
             wrong=(
                 f"seeding: the seed is ignored, as far as can be seen: {tried}, and no number of chance was drawn, "
@@ -68,14 +68,14 @@ def judge(manifest: Manifest, seeds: Seeds, named: bool) -> Verdict:
             ),
         )
     if named:
-        return Verdict(
+        return SeedFinding(
             "no difference was seen",
             doubtful=(
                 f"seeding: {tried}, and no number of chance was drawn, though the page's scripts name Math.random: a "
                 "difference may come later. If none does, write seeded: false, with splits"
             ),
         )
-    return Verdict(
+    return SeedFinding(
         "does not hold",
         wrong=(
             "seeding: there is no chance in this page, and the manifest does not hand the seed in: every seed gives "
@@ -84,7 +84,7 @@ def judge(manifest: Manifest, seeds: Seeds, named: bool) -> Verdict:
     )
 
 
-def _hands_in(manifest: Manifest) -> str:
+def _hands_in(manifest: PageManifest) -> str:
     """The field by which the page may know its seed; "" where there is none."""
     if not isinstance(manifest.reset, str):
         return "reset"

@@ -24,7 +24,7 @@ from flywheel import frozen, progress
 from flywheel.errors import FlywheelError
 from flywheel.settings import Settings
 from flywheel.store.artifacts import DOMAIN, Artifact, Checkpoint, Partition, Record, of_domains
-from flywheel.store.partitions import Manifest, disk_full_is_named, write, write_json
+from flywheel.store.partitions import PartitionManifest, disk_full_is_named, write, write_json
 from flywheel.workspace import Workspace
 
 
@@ -52,7 +52,7 @@ class Context:
         """Say how far it is, in a short line."""
         progress.report(self.stage, line)
 
-    def write(self, table: str, rows: Any) -> Manifest:
+    def write(self, table: str, rows: Any) -> PartitionManifest:
         """Write the partition of `table` that this stage owns."""
         return write(self.ws, table, self.iteration, self.stage, rows)
 
@@ -81,7 +81,7 @@ class StageResult:
     summary: a few figures for people, in the order to show them. tables: rows by name, to be shown beside it.
     """
 
-    manifests: tuple[Manifest, ...] = ()
+    manifests: tuple[PartitionManifest, ...] = ()
     metrics: tuple[Mapping[str, Any], ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)

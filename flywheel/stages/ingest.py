@@ -16,14 +16,14 @@ from flywheel.stages import shards
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import manifest, metrics, partitions, sessions
 from flywheel.store.artifacts import Record
-from flywheel.store.sessions import Session
+from flywheel.store.sessions import SessionFolder
 
 _PER_SHARD = 6  # sessions that a kill can lose
 # Table -> the column by which shards may share a row.
 _TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id"}
 
 
-def _sessions(ctx: Context) -> list[Session]:
+def _sessions(ctx: Context) -> list[SessionFolder]:
     return sessions.listed(ctx.ws, ctx.iteration)
 
 

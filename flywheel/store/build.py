@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flywheel.settings import Settings
 from flywheel.store import catalog, contracts, expectations, manifest, metrics, partitions, routing, sessions
-from flywheel.store.partitions import Manifest
+from flywheel.store.partitions import PartitionManifest
 from flywheel.workspace import Workspace
 
 STAGE = "route"
@@ -27,7 +27,7 @@ class Built:
     routed: destination -> trajectories. reasons: of the trajectories set aside -> how many.
     """
 
-    manifests: tuple[Manifest, ...]
+    manifests: tuple[PartitionManifest, ...]
     metrics: tuple[dict, ...]
     routed: dict[str, int]
     reasons: dict[str, int]

@@ -1,7 +1,7 @@
 """Write and read the Parquet partitions of a table. Half a partition is never visible.
 
 A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. It is written to a temporary
-folder beside it and renamed. What a stage hands on is a `Manifest`: paths, rows, sha256, never the rows.
+folder beside it and renamed. What a stage hands on is a `PartitionManifest`: paths, rows, sha256, never the rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class PartitionManifest:
     """What one stage wrote to one table."""
 
     table: str
@@ -53,7 +53,7 @@ class Manifest:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Manifest:
+    def from_dict(cls, raw: Mapping[str, Any]) -> PartitionManifest:
         return cls(raw["table"], tuple(Part(**part) for part in raw["parts"]))
 
 
@@ -76,7 +76,9 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return result
 
 
-def write(ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]) -> Manifest:
+def write(
+    ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]
+) -> PartitionManifest:
     """Replace the partition by `data`, sorted and compressed; zero rows give one typed zero-row file.
 
     Raises DataError where the data do not fit the schema, DiskFull where there is no space.
@@ -106,7 +108,7 @@ def write(ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table 
             temporary.replace(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    return Manifest(table, tuple(parts))
+    return PartitionManifest(table, tuple(parts))
 
 
 def read(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
@@ -159,13 +161,13 @@ def _not_whole(path: Path, error: Exception) -> DataError:
     )
 
 
-def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> Manifest:
+def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
     """The manifest of a partition as it lies on disk."""
     parts = []
     for path in sorted(ws.partition(table, iteration, stage).glob("part-*.parquet")):
         rows = pq.ParquetFile(path).metadata.num_rows
         parts.append(Part(ws.relative(path), rows, sha256_file(path)))
-    return Manifest(table, tuple(parts))
+    return PartitionManifest(table, tuple(parts))
 
 
 def sha256_file(path: Path) -> str:

@@ -22,7 +22,7 @@ from flywheel.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionFolder:
     """id: the folder's name. path: the folder, relative to the workspace (or absolute)."""
 
     id: str
@@ -30,7 +30,7 @@ class Session:
     sha256: str
 
 
-def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[Session]:
+def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[SessionFolder]:
     """Choose the next `limit` sessions, by name, that no earlier iteration used; a choice once made stands.
 
     A session that was set aside (a damaged one) and is mended since is chosen again. Until the stage `ingest` is
@@ -49,18 +49,18 @@ def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[Session
     return listed(ws, iteration)
 
 
-def listed(ws: Workspace, iteration: int) -> list[Session]:
+def listed(ws: Workspace, iteration: int) -> list[SessionFolder]:
     """The sessions of iteration k, as they were chosen. Raises DataError where their list is not one."""
     path = _path(ws, iteration)
     try:
-        return [Session(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
+        return [SessionFolder(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"no list of sessions: {error}", where=ws.relative(path), fix="restore it from git, or begin the iteration"
         ) from None
 
 
-def check(ws: Workspace, sessions: Iterable[Session]) -> None:
+def check(ws: Workspace, sessions: Iterable[SessionFolder]) -> None:
     """For who reads their files: they are as they were when they were chosen. Raises DataError naming one that changed
     since."""
     for session in sessions:
@@ -77,11 +77,11 @@ def _path(ws: Workspace, iteration: int) -> Path:
     return ws.iteration(iteration) / "sessions.json"
 
 
-def _write(path: Path, sessions: list[Session]) -> None:
+def _write(path: Path, sessions: list[SessionFolder]) -> None:
     write_json(path, {"sessions": [vars(session) for session in sessions]})
 
 
-def _as_it_is(ws: Workspace, session: Session) -> Session:
+def _as_it_is(ws: Workspace, session: SessionFolder) -> SessionFolder:
     folder = ws.resolve(session.path)
     if not folder.is_dir():
         raise DataError(
@@ -104,14 +104,14 @@ def digest(folder: Path) -> str:
     return state.hexdigest()
 
 
-def _choose(ws: Workspace, iteration: int, folder: Path, limit: int) -> list[Session]:
+def _choose(ws: Workspace, iteration: int, folder: Path, limit: int) -> list[SessionFolder]:
     if not folder.is_dir():
         raise BadInput(
             "no recordings folder", where=folder, fix="set recording.folder, or recording.sessions_per_iteration to 0"
         )
     taken = set(manifest.read(ws, iteration - 1).sessions) - _mended(ws, iteration, folder)
     fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)[:limit]
-    return [Session(path.name, _name(ws, path), digest(path)) for path in fresh]
+    return [SessionFolder(path.name, _name(ws, path), digest(path)) for path in fresh]
 
 
 def _mended(ws: Workspace, iteration: int, folder: Path) -> set[str]:

@@ -18,10 +18,10 @@ from flywheel.agent.actions import Hotkey
 from flywheel.errors import EnvError
 from flywheel.sandbox import packages
 from flywheel.sandbox.env import Task
-from flywheel.sandbox.manifests import VERIFIER, Manifest
+from flywheel.sandbox.manifests import VERIFIER, PageManifest
 
 
-def make_task(manifest: Manifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
+def make_task(manifest: PageManifest, variant: str, seed: int, split: str, domain: str = "") -> Task:
     """One task of a manifest. Its instruction is "" where the page tells it. Raises BadInput for unfetched packages.
 
     domain: by default the one that the manifest names.
@@ -45,7 +45,7 @@ def make_task(manifest: Manifest, variant: str, seed: int, split: str, domain: s
     )
 
 
-def checksum(manifest: Manifest) -> str:
+def checksum(manifest: PageManifest) -> str:
     """sha256 of what a task was made for: the manifest, and the files of its page where they are ours to serve."""
     if manifest.url or manifest.server:
         files = packages.checksum(manifest.template) if manifest.template else ""
@@ -75,7 +75,7 @@ async def instruct(tasks: Iterable[Task], lease: Callable[[], AbstractAsyncConte
     return list(await asyncio.gather(*(one(task) for task in tasks)))
 
 
-def turns(manifests: Iterable[Manifest], split: str) -> list[tuple[Manifest, list[tuple[str, int]]]]:
+def turns(manifests: Iterable[PageManifest], split: str) -> list[tuple[PageManifest, list[tuple[str, int]]]]:
     """Those that have tasks in a split, each with its (variant, level) slots."""
     chosen = [one for one in manifests if split in one.splits]
     return [(one, [(variant, one.level) for variant in one.variants]) for one in chosen]

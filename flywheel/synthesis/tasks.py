@@ -14,7 +14,7 @@ from typing import Any
 
 from flywheel.errors import BadInput, known
 from flywheel.sandbox.env import Task
-from flywheel.sandbox.manifests import Manifest, load_all
+from flywheel.sandbox.manifests import PageManifest, load_all
 from flywheel.settings import Settings
 from flywheel.synthesis import pages
 from flywheel.worlds import catalogue, levels
@@ -27,7 +27,7 @@ _ATTEMPTS = 200
 _FEWEST = 4  # templates that a world must have before a share of them is held out
 _SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
 Slot = tuple[str, int]  # template, level
-Turn = tuple[World | Manifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
+Turn = tuple[World | PageManifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
 
 
 def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None = None) -> list[Task]:
@@ -88,7 +88,7 @@ def _draw(
     taken: set[str] = set()
     empty: set[tuple[str, Slot]] = set()
 
-    def fresh(index: int, domain: str, world: World | Manifest, slot: Slot) -> Task | None:
+    def fresh(index: int, domain: str, world: World | PageManifest, slot: Slot) -> Task | None:
         for attempt in range(_ATTEMPTS):
             seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
             task = make_task(world, *slot, seed, split, domain, settings.routing.threshold)
@@ -108,7 +108,7 @@ def _draw(
             if task is not None:
                 taken.add(content(task))
                 drawn.append(task)
-                if passing and isinstance(world, Manifest) and not world.seeded:
+                if passing and isinstance(world, PageManifest) and not world.seeded:
                     empty.add((world.name, slot))  # the same task under every seed: it speaks once
                 break
             if not passing:
@@ -134,7 +134,9 @@ def _turns(settings: Settings, split: str, root: Path | None) -> list[tuple[str,
     return turns
 
 
-def placed(settings: Settings, manifests: Mapping[str, Manifest]) -> dict[str, tuple[list[World], list[Manifest]]]:
+def placed(
+    settings: Settings, manifests: Mapping[str, PageManifest]
+) -> dict[str, tuple[list[World], list[PageManifest]]]:
     """Domain -> its worlds and its third-party pages. A page that no domain names is of its manifest's own domain.
 
     Raises BadInput for a name that is of neither, and for a page whose domain the settings have not.
@@ -243,14 +245,20 @@ def _alternate(slots: list[Slot]) -> list[Slot]:
 
 
 def make_task(
-    world: World | Manifest, template: str, level: int, seed: int, split: str, domain: str = "", threshold: float = 1.0
+    world: World | PageManifest,
+    template: str,
+    level: int,
+    seed: int,
+    split: str,
+    domain: str = "",
+    threshold: float = 1.0,
 ) -> Task:
     """One task. Its id is its content: world, template, level, seed, params.
 
     seed: any integer. domain: by default the one that the world is listed in. threshold: of a template that names none;
     a manifest says itself what success is. Raises BadInput for a template or a level that the world has not.
     """
-    if isinstance(world, Manifest):
+    if isinstance(world, PageManifest):
         return pages.make_task(world, template, seed, split, domain)
     budget = world.budget(template, level)
     params = levels.draw(world, template, level, seed)

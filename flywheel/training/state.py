@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
-from flywheel.training.parallel.engine import Engine
+from flywheel.training.parallel.engine import TrainingEngine
 
 
 class TrainState:
@@ -26,7 +26,7 @@ class TrainState:
 
     counters: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, modules: Mapping[str, nn.Module], engines: Mapping[str, Engine]) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], engines: Mapping[str, TrainingEngine]) -> None:
         self._modules, self._engines = modules, engines
 
     @property

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type
-from flywheel.recording.actions import Event, to_events
-from flywheel.recording.session import Meta, Outcome, Screen, write_session
+from flywheel.recording.actions import InputEvent, to_events
+from flywheel.recording.session import Meta, Outcome, ScreenFrame, write_session
 from flywheel.recording.sound import audio
 from flywheel.recording.synthetic.speech import HABITS, Habits, as_spoken, speak, track
 from flywheel.sandbox.env import Env, Observation, Task
@@ -56,8 +56,8 @@ ANNOTATORS = (
 class _Take:
     """What is collected while a session is recorded; times on the screen's clock."""
 
-    events: list[Event] = field(default_factory=list)
-    screens: list[Screen] = field(default_factory=list)
+    events: list[InputEvent] = field(default_factory=list)
+    screens: list[ScreenFrame] = field(default_factory=list)
     pieces: list[tuple[float, np.ndarray]] = field(default_factory=list)
     clicks: list[float] = field(default_factory=list)
     utterances: list[dict[str, Any]] = field(default_factory=list)
@@ -179,7 +179,7 @@ def _duration(action: Action, rng: random.Random) -> float:
 
 def _screen(take: _Take, seen: Observation, shown: float) -> None:
     digest = hashlib.sha256(seen.screenshot).hexdigest()
-    take.screens.append(Screen(round(shown, 3), digest, seen.url, seen.width, seen.height, "png", seen.screenshot))
+    take.screens.append(ScreenFrame(round(shown, 3), digest, seen.url, seen.width, seen.height, "png", seen.screenshot))
 
 
 def _label(action: Action, state: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from flywheel.recording.ingest import align_session, heard, new_sessions
 from flywheel.recording.recognizers.recognizer import Recognizer, open_recognizer
-from flywheel.recording.refine import Heard, open_refiner
+from flywheel.recording.refine import HeardUtterance, open_refiner
 from flywheel.recording.session import load_session
 from flywheel.recording.sound.audio import RATE
 from flywheel.recording.utterances import joined, transcribe
@@ -56,7 +56,7 @@ def measure(folder: Path, settings: Settings, recognizer: Recognizer | None = No
         for step in sorted({u["step"] for u in known["utterances"]}):
             got = " ".join(text for text, at in zip(texts, alignment.steps, strict=True) if at == step)
             meant = tuple(_words(known["thoughts"][step]))
-            _count(thoughts, refiner.refine(Heard(meant, (1.0,) * len(meant))), got)
+            _count(thoughts, refiner.refine(HeardUtterance(meant, (1.0,) * len(meant))), got)
         for utterance, step, score in zip(utterances, alignment.steps, alignment.scores, strict=True):
             right = _meant(known, utterance.start_s + known["offset_s"], utterance.end_s + known["offset_s"])
             aligned[0] += step == right

@@ -19,7 +19,7 @@ from flywheel.training.rl.ppo import token_logprobs
 
 
 @dataclass(frozen=True)
-class Batch:
+class PaddedTokens:
     """Sequences (prompt and response), padded right. ids, mask: [batch, longest response]; positions: of the hidden
     state that predicts each response token."""
 
@@ -28,12 +28,12 @@ class Batch:
     mask: Tensor
     positions: Tensor
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> PaddedTokens:
         inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
-        return Batch(inputs, self.ids.to(device), self.mask.to(device), self.positions.to(device))
+        return PaddedTokens(inputs, self.ids.to(device), self.mask.to(device), self.positions.to(device))
 
 
-def batch_of(prompts: Sequence[Encoded], responses: Sequence[Sequence[int]]) -> Batch:
+def batch_of(prompts: Sequence[Encoded], responses: Sequence[Sequence[int]]) -> PaddedTokens:
     """Prompts and their responses as one batch; every response has at least one token."""
     longest = max(len(response) for response in responses)
     ids = np.zeros((len(prompts), longest), dtype=np.int64)
@@ -45,7 +45,7 @@ def batch_of(prompts: Sequence[Encoded], responses: Sequence[Sequence[int]]) -> 
         positions[row, :n] = np.arange(len(prompt) - 1, len(prompt) - 1 + n)
     # The last response token predicts nothing that is trained on: leave it out.
     items = [fed(prompt, response[:-1]) for prompt, response in zip(prompts, responses, strict=True)]
-    return Batch(collate(items, "right"), *(torch.from_numpy(part) for part in (ids, mask, positions)))
+    return PaddedTokens(collate(items, "right"), *(torch.from_numpy(part) for part in (ids, mask, positions)))
 
 
 def fed(prompt: Encoded, response: Sequence[int]) -> Encoded:
@@ -62,13 +62,13 @@ def fed(prompt: Encoded, response: Sequence[int]) -> Encoded:
     return prompt.extended(kept)
 
 
-def response_hidden(trunk: nn.Module, batch: Batch) -> Tensor:
+def response_hidden(trunk: nn.Module, batch: PaddedTokens) -> Tensor:
     """Hidden states [batch, longest response, hidden] from which the response's tokens are predicted."""
     hidden = trunk(**batch.inputs, use_cache=False).last_hidden_state
     return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
 
-def response_logprobs(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def response_logprobs(model: PreTrainedModel, batch: PaddedTokens, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of each response token, [batch, longest response], at a sampling temperature."""
     hidden = response_hidden(model.base_model, batch)
     return token_logprobs(model.get_output_embeddings()(hidden) / temperature, batch.ids)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import Encoded
 from flywheel.settings import Training
-from flywheel.training.forward.padded import Batch, batch_of, by_length, response_hidden
+from flywheel.training.forward.padded import PaddedTokens, batch_of, by_length, response_hidden
 from flywheel.training.forward.sequence_packing import PackedBatch, TokenSequence, pack, packed_hidden, token_sequence
 from flywheel.training.forward.varlen_attention import install
 from flywheel.training.rl.ppo import token_logprobs
@@ -30,7 +30,7 @@ class PaddedBatch:
     """members: numbers of its items."""
 
     members: tuple[int, ...]
-    batch: Batch
+    batch: PaddedTokens
 
     @property
     def targets(self) -> Tensor:

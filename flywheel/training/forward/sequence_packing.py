@@ -21,9 +21,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import Encoded
-from flywheel.policy.prefix import Screen, prompt_of
+from flywheel.policy.prefix import EncodedScreen, prompt_of
 from flywheel.training.forward.padded import fed
-from flywheel.training.forward.varlen_attention import Plan, plan
+from flywheel.training.forward.varlen_attention import AttentionPlan, plan
 
 SHARED = 8  # tokens: a shorter common beginning is computed for each sample by itself
 
@@ -39,7 +39,7 @@ class TokenSequence:
     ids: np.ndarray
     positions: np.ndarray
     keys: np.ndarray
-    screens: tuple[Screen, ...]
+    screens: tuple[EncodedScreen, ...]
     response: np.ndarray
 
     def __len__(self) -> int:
@@ -80,19 +80,22 @@ def _screen_keys(encoded: Encoded) -> list[bytes]:
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """members: numbers of its sequences, in the list that it was made from. ids: [1, tokens]; positions: [3, 1, tokens].
+    """members: numbers of its sequences, in the list that it was made from.
+
+    ids: [1, tokens]. positions: [3, 1, tokens].
 
     screens: each once; shown: which of them stands at each place that has one, in order of the tokens. plan: who
     attends to whom. predicting: int64 [responses], the tokens that predict the members' responses, one after the
-    other; targets: int64 [responses], what they predict. unshared_tokens: tokens of the members, before what they share.
+    other; targets: int64 [responses], what they predict. unshared_tokens: tokens of the members, what they
+    share counted for each.
     """
 
     members: tuple[int, ...]
     ids: Tensor
     positions: Tensor
-    screens: tuple[Screen, ...]
+    screens: tuple[EncodedScreen, ...]
     shown: tuple[int, ...]
-    plan: Plan
+    plan: AttentionPlan
     predicting: Tensor
     targets: Tensor
     unshared_tokens: int
@@ -132,7 +135,7 @@ def _common(before: TokenSequence, after: TokenSequence) -> int:
 def _pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, int]]) -> PackedBatch:
     ids, positions, paths, shown = [], [], [], []
     screens: dict[bytes, int] = {}
-    found: list[Screen] = []
+    found: list[EncodedScreen] = []
     count = 0
     for row, common in part:
         now = sequences[row]

@@ -40,18 +40,18 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class AttentionPlan:
     """Who attends to whom in a pack. outputs: int64 [tokens], the place of each token in the groups' results."""
 
     groups: tuple[Group, ...]
     outputs: Tensor
 
-    def to(self, device: torch.device) -> Plan:
+    def to(self, device: torch.device) -> AttentionPlan:
         groups = tuple(Group(*(part.to(device) for part in vars(group).values())) for group in self.groups)
-        return Plan(groups, self.outputs.to(device))
+        return AttentionPlan(groups, self.outputs.to(device))
 
 
-def plan(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> Plan:
+def plan(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> AttentionPlan:
     """paths: of each sample the pack's tokens from its first to its last, int64 [length]. shared: how many of them an
     earlier sample has already; the others are its tail. tokens: in the pack, each in exactly one tail."""
     own = [row for row in range(len(paths)) if len(paths[row]) > shared[row]]
@@ -69,7 +69,7 @@ def plan(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> Pla
             places[path[-tail:]] = at + number * longest + np.arange(tail)
         at += queries.size
         groups.append(Group(*(torch.from_numpy(part) for part in (queries, keys, mask))))
-    return Plan(tuple(groups), torch.from_numpy(places))
+    return AttentionPlan(tuple(groups), torch.from_numpy(places))
 
 
 def _alike(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[list[int]]:
@@ -108,7 +108,7 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    plan: Plan | None = None,
+    plan: AttentionPlan | None = None,
     screens: int = 0,
     scaling: float | None = None,
     **kwargs,
@@ -126,7 +126,7 @@ def attend(
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
 
-def _packed(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float) -> Tensor:
+def _packed(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float) -> Tensor:
     (heads, tokens, width), kept = query.shape[1:], key.shape[1]
     flat = [part[0].transpose(0, 1).reshape(tokens, -1) for part in (query, key, value)]
     results = []

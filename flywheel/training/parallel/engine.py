@@ -24,7 +24,7 @@ from flywheel.settings import Optimizer
 T = TypeVar("T")
 
 
-class Engine(Protocol):
+class TrainingEngine(Protocol):
     """One trained module with its optimiser. rank, size: this process, and how many there are. holds_weights: whether
     its `state_dict` has the module's weights, too.
 
@@ -95,7 +95,7 @@ class TorchEngine:
         self.optimizer.load_state_dict(state)
 
 
-def open_engine(module: nn.Module, chosen: Optimizer) -> Engine:
+def open_engine(module: nn.Module, chosen: Optimizer) -> TrainingEngine:
     """The engine that the settings name. Raises TrainingError where DeepSpeed is not installed."""
     if chosen.engine == "torch":
         return TorchEngine(module, chosen)
@@ -105,7 +105,7 @@ def open_engine(module: nn.Module, chosen: Optimizer) -> Engine:
 
 
 def gradient_step(
-    engine: Engine,
+    engine: TrainingEngine,
     mine: Sequence[tuple[T, float]],
     loss_of: Callable[[T], tuple[Tensor, Sequence[float]]],
     rate: float,
@@ -146,7 +146,7 @@ def processes() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
-def rounds(parts: Sequence[T], engine: Engine) -> list[tuple[T, float]]:
+def rounds(parts: Sequence[T], engine: TrainingEngine) -> list[tuple[T, float]]:
     """This process's parts, each with weight 1. All processes get as many, since their passes wait for one another:
     one that has none left takes a part with weight 0."""
     count = -(-len(parts) // engine.size)
@@ -154,7 +154,7 @@ def rounds(parts: Sequence[T], engine: Engine) -> list[tuple[T, float]]:
     return [(parts[place], 1.0) if place < len(parts) else (parts[0], 0.0) for place in places]
 
 
-def added(numbers: Sequence[float], engine: Engine) -> list[float]:
+def added(numbers: Sequence[float], engine: TrainingEngine) -> list[float]:
     """Sums over the processes."""
     if engine.size == 1:
         return list(numbers)
@@ -163,7 +163,7 @@ def added(numbers: Sequence[float], engine: Engine) -> list[float]:
     return total.tolist()
 
 
-def collected(mine: T, engine: Engine) -> list[T]:
+def collected(mine: T, engine: TrainingEngine) -> list[T]:
     """What each process has, by rank; it is pickled on the way."""
     if engine.size == 1:
         return [mine]

@@ -27,7 +27,7 @@ DESCRIBING = ("describe", "board")  # too long to answer in a step
 
 
 @dataclass(frozen=True)
-class Answer:
+class JudgedAnswer:
     """One question, what the model said, and whether it is right. pixels: uint8 [side, side, 3]."""
 
     scene: scenes.Scene
@@ -55,7 +55,7 @@ def ask(
     encoder: Encoder,
     policy: config.Policy,
     asked: Sequence[tuple[scenes.Scene, Sequence[scenes.Question]]],
-) -> list[Answer]:
+) -> list[JudgedAnswer]:
     """Greedy answers to some questions about each scene, which is drawn by Chromium."""
     with Renderer(str(chromium.find(config.Sandbox()))) as renderer:
         pixels = renderer.draw([scene for scene, _ in asked])
@@ -72,7 +72,7 @@ def ask(
         for (number, question), sample in zip(part, samples, strict=True):
             text = encoder.decode(sample.token_ids)
             right = success(question, text, policy.coordinates)
-            answers.append(Answer(asked[number][0], pixels[number], question, text, right))
+            answers.append(JudgedAnswer(asked[number][0], pixels[number], question, text, right))
     model.train(training)
     return answers
 

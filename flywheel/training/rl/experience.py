@@ -24,7 +24,7 @@ from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.reward.shaping import Shaping, shape
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import step_context
-from flywheel.rollout.rollout_log import Outcome
+from flywheel.rollout.rollout_log import EpisodeOutcome
 from flywheel.sandbox.env import Task
 from flywheel.settings import Rl, Settings
 from flywheel.training.forward.policy_forward import Example
@@ -77,7 +77,7 @@ class StepSample:
 
 def experiences(
     episodes: Sequence[Episode],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[EpisodeOutcome],
     tasks: Mapping[str, Task],
     encoder: Encoder,
     settings: Settings,
@@ -98,7 +98,7 @@ def experiences(
 
 
 def _experience(
-    episode: Episode, outcome: Outcome, task: Task, encoder: Encoder, settings: Settings, shaping: Shaping
+    episode: Episode, outcome: EpisodeOutcome, task: Task, encoder: Encoder, settings: Settings, shaping: Shaping
 ) -> Experience:
     summarizer = open_summarizer(settings)
     samples = agent_samples(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flywheel.rollout.stream import Batch
+from flywheel.rollout.stream import EpisodeBatch
 from flywheel.training.rl.experience import Experience
 
 
@@ -30,7 +30,7 @@ def of_episodes(batch: Sequence[Experience]) -> dict[str, float]:
     }
 
 
-def by_world(batch: Batch) -> dict[str, float]:
+def by_world(batch: EpisodeBatch) -> dict[str, float]:
     """success_<world>: of the batch's episodes in each."""
     found: dict[str, list[bool]] = defaultdict(list)
     for (ticket, _), outcome in zip(batch.episodes, batch.outcomes, strict=True):

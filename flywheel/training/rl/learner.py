@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from flywheel.settings import Rl
 from flywheel.training.forward.policy_forward import PolicyForward
-from flywheel.training.parallel.engine import Engine, TorchEngine, open_engine
+from flywheel.training.parallel.engine import TorchEngine, TrainingEngine, open_engine
 from flywheel.training.rl import algorithm as algorithms
 from flywheel.training.rl.algorithm import Algorithm
 from flywheel.training.rl.value import ValueModel
@@ -27,14 +27,14 @@ class Learner(TrainState):
         self.algorithm = algorithm or algorithms.find(rl.algorithm)
         self.policy = policy.train()
         self.reader = PolicyForward(policy)
-        self.actor: Engine = open_engine(self.reader, rl)
+        self.actor: TrainingEngine = open_engine(self.reader, rl)
         self.value: ValueModel | None = None
         modules, engines = {"policy": policy}, {"policy": self.actor}
         if self.algorithm.needs_value:
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 self.value = ValueModel(policy).to(next(policy.parameters()).device)
-            self.critic: Engine = TorchEngine(self.value, rl)  # too small to be shared out
+            self.critic: TrainingEngine = TorchEngine(self.value, rl)  # too small to be shared out
             modules["value"], engines["value"] = self.value, self.critic
         self.version = self.gradient_steps = 0
         super().__init__(modules, engines)

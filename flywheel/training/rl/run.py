@@ -48,7 +48,7 @@ from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.pool import Sandbox
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
-from flywheel.rollout.stream import Batch, Pool
+from flywheel.rollout.stream import EpisodeBatch, Pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
@@ -213,7 +213,7 @@ class _Run:
         finally:
             await policy.close()
 
-    async def _for_value(self, policy: Policy, sandbox: Sandbox) -> Batch:
+    async def _for_value(self, policy: Policy, sandbox: Sandbox) -> EpisodeBatch:
         """Episodes for value pretraining."""
         count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
@@ -222,7 +222,7 @@ class _Run:
         async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, sandbox) as pool:
             return await pool.batch()
 
-    async def _pretrain(self, batch: Batch) -> None:
+    async def _pretrain(self, batch: EpisodeBatch) -> None:
         with self._named(0, "value pretraining"):
             found = await self._on_thread(self._experiences, batch)
             figures = await self._on_thread(self.workers.call, "fit_value", found, self._seed("value pretraining"))
@@ -268,7 +268,7 @@ class _Run:
     async def _on_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.thread, partial(work, *arguments))
 
-    def _experiences(self, batch: Batch) -> list[Experience]:
+    def _experiences(self, batch: EpisodeBatch) -> list[Experience]:
         episodes = [episode for _, episode in batch.episodes]
         found = experiences(episodes, batch.outcomes, self.by_id, self.encoder, self.settings)
         if not found:
@@ -277,7 +277,7 @@ class _Run:
             )
         return found
 
-    def _update(self, batch: Batch) -> dict[str, float]:
+    def _update(self, batch: EpisodeBatch) -> dict[str, float]:
         found = self._experiences(batch)
         return self.workers.call("update", found, self._seed("minibatches", self.done)) | of_episodes(found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.worlds.board import data, draws, team, ways
+from flywheel.worlds.board import data, draws, nav, team
 from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
 
@@ -29,14 +29,14 @@ def _start(records: Records, p: Params) -> None:
 
 
 def _steps_start(screen: Screen, p: Params) -> Move | None:
-    move = ways.project(screen, p["project"], "sprints")
+    move = nav.project(screen, p["project"], "sprints")
     return move or screen.click(f"start {p['sprint']}", "I start it.", "I click start.")
 
 
 def _steps_finish(screen: Screen, p: Params) -> Move | None:
     if screen.has("confirm"):
         return screen.click("confirm", "Yes, I am sure.", "I confirm.")
-    move = ways.project(screen, p["project"], "sprints")
+    move = nav.project(screen, p["project"], "sprints")
     return move or screen.click(f"finish {p['sprint']}", "I end it.", "I click finish.")
 
 
@@ -51,8 +51,8 @@ def _new_sprint(records: Records, p: Params) -> None:
 
 def _steps_new_sprint(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"sprints/{p['project']}/new":
-        return screen.fill(p["wanted"], "save", ways.SAID)
-    return ways.project(screen, p["project"], "sprints") or screen.click("new sprint", "I plan a new one.")
+        return screen.fill(p["wanted"], "save", nav.SAID)
+    return nav.project(screen, p["project"], "sprints") or screen.click("new sprint", "I plan a new one.")
 
 
 def _draw_join(count: int):
@@ -77,7 +77,7 @@ def _join(records: Records, p: Params) -> None:
 
 def _steps_join(screen: Screen, p: Params) -> Move | None:
     left = [key for key in p["keys"] if screen.records["cards"][key]["sprint"] != p["sprint"]]
-    return ways.edited(screen, left[0], {"sprint": p["sprint"]}) if left else None
+    return nav.edited(screen, left[0], {"sprint": p["sprint"]}) if left else None
 
 
 def _join_and_start(records: Records, p: Params) -> None:
@@ -102,9 +102,9 @@ def _roled(screen: Screen, role: str) -> Move | None:
 
 def _steps_invite(screen: Screen, p: Params) -> Move | None:
     if screen.page != "members/new":
-        return ways.to(screen, "members", "menu members") or screen.click("invite", "I add somebody.")
+        return nav.to(screen, "members", "menu members") or screen.click("invite", "I add somebody.")
     if any(screen.has(name) and screen.value(name) != text for name, text in p["wanted"].items()):
-        return screen.fill(p["wanted"], "save", ways.SAID)
+        return screen.fill(p["wanted"], "save", nav.SAID)
     return _roled(screen, p["role"]) or screen.click("save", "I send it.", "I click the button.")
 
 
@@ -126,7 +126,7 @@ def _role(records: Records, p: Params) -> None:
 def _member(screen: Screen, key: str) -> Move | None:
     if screen.page == f"members/{key}":
         return None
-    return ways.to(screen, "members", "menu members") or screen.click(f"member {key}", "I open this one.")
+    return nav.to(screen, "members", "menu members") or screen.click(f"member {key}", "I open this one.")
 
 
 def _steps_role(screen: Screen, p: Params) -> Move | None:
@@ -134,7 +134,7 @@ def _steps_role(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_remove(screen: Screen, p: Params) -> Move | None:
-    return _member(screen, p["member"]) or ways.confirmed(screen, "remove", "I take this one out.")
+    return _member(screen, p["member"]) or nav.confirmed(screen, "remove", "I take this one out.")
 
 
 def _draw_hand_over(d: Draw) -> Params:
@@ -159,10 +159,10 @@ def _steps_hand_over(screen: Screen, p: Params) -> Move | None:
     if not left:
         return None
     if len(left) == len(p["keys"]) and screen.page in ("", f"board/{p['project']}"):
-        move = ways.filtered(screen, p["project"], {"who": p["member"]})
+        move = nav.filtered(screen, p["project"], {"who": p["member"]})
         if move is not None:
             return move
-    return ways.edited(screen, left[0], {"assignee": p["other"]})
+    return nav.edited(screen, left[0], {"assignee": p["other"]})
 
 
 # -- projects ----------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _draw_star(starred: bool):
 
 
 def _steps_star(screen: Screen, p: Params) -> Move | None:
-    return ways.to(screen, "", "home") or screen.click(f"star {p['project']}", "I click the star.", "The star.")
+    return nav.to(screen, "", "home") or screen.click(f"star {p['project']}", "I click the star.", "The star.")
 
 
 def _draw_new_project(d: Draw) -> Params:
@@ -196,8 +196,8 @@ def _new_project(records: Records, p: Params) -> None:
 
 def _steps_new_project(screen: Screen, p: Params) -> Move | None:
     if screen.page == "projects/new":
-        return screen.fill(p["wanted"], "create", {**ways.SAID, "create": ("I make it.", "I click the button.")})
-    return ways.to(screen, "", "home") or screen.click("new project", "I make a new project.")
+        return screen.fill(p["wanted"], "create", {**nav.SAID, "create": ("I make it.", "I click the button.")})
+    return nav.to(screen, "", "home") or screen.click("new project", "I make a new project.")
 
 
 def _draw_lead(d: Draw) -> Params:
@@ -209,8 +209,8 @@ def _lead(records: Records, p: Params) -> None:
 
 
 def _steps_lead(screen: Screen, p: Params) -> Move | None:
-    move = ways.project(screen, p["project"], "settings")
-    said = {**ways.SAID, "lead": ("I choose the person.",)}
+    move = nav.project(screen, p["project"], "settings")
+    said = {**nav.SAID, "lead": ("I choose the person.",)}
     return move or screen.fill({"lead": p["member"]}, "save", said)
 
 
@@ -223,7 +223,7 @@ def _add_column(records: Records, p: Params) -> None:
 
 
 def _steps_add_column(screen: Screen, p: Params) -> Move | None:
-    move = ways.project(screen, p["project"], "settings")
+    move = nav.project(screen, p["project"], "settings")
     said = {"column": ("I type the name.",), "add column": ("I add it.",)}
     return move or screen.fill({"column": p["name"]}, "add column", said)
 
@@ -243,7 +243,7 @@ def _rename_column(records: Records, p: Params) -> None:
 
 
 def _steps_rename_column(screen: Screen, p: Params) -> Move | None:
-    move = ways.project(screen, p["project"], "settings")
+    move = nav.project(screen, p["project"], "settings")
     return move or screen.fill({f"column{p['place']}": p["name"]}, "save columns", {"save columns": ("I save it.",)})
 
 
@@ -252,8 +252,8 @@ def _shelve(records: Records, p: Params) -> None:
 
 
 def _steps_shelve(screen: Screen, p: Params) -> Move | None:
-    move = ways.project(screen, p["project"], "settings")
-    return move or ways.confirmed(screen, "archive", "I put it away.")
+    move = nav.project(screen, p["project"], "settings")
+    return move or nav.confirmed(screen, "archive", "I put it away.")
 
 
 TASKS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.worlds.calendar import draws, times, ways
+from flywheel.worlds.calendar import draws, nav, times
 from flywheel.worlds.calendar.data import REMINDERS, blank, clock, minutes
 from flywheel.worlds.calendar.draws import Records
 from flywheel.worlds.calendar.editing import part
@@ -52,7 +52,7 @@ def _create(records: Records, p: Params) -> None:
 
 
 def _steps_new(screen: Screen, p: Params) -> Move | None:
-    return ways.new(screen, p["day"]) or ways.filled(screen, p["wanted"])
+    return nav.new(screen, p["day"]) or nav.filled(screen, p["wanted"])
 
 
 def _draw_guest(d: Draw) -> Params:
@@ -66,7 +66,7 @@ def _create_guest(records: Records, p: Params) -> None:
 
 
 def _steps_guest(screen: Screen, p: Params) -> Move | None:
-    return ways.new(screen, p["day"]) or ways.filled(screen, p["wanted"] | {"guests": p["name"]})
+    return nav.new(screen, p["day"]) or nav.filled(screen, p["wanted"] | {"guests": p["name"]})
 
 
 # -- changes of one event ----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _apply(records: Records, p: Params) -> None:
 
 
 def _steps_edit(screen: Screen, p: Params) -> Move | None:
-    return ways.editing(screen, p["key"]) or ways.filled(screen, p["wanted"])
+    return nav.editing(screen, p["key"]) or nav.filled(screen, p["wanted"])
 
 
 def _draw_copy(d: Draw) -> Params:
@@ -153,8 +153,8 @@ def _copy(records: Records, p: Params) -> None:
 
 def _steps_copy(screen: Screen, p: Params) -> Move | None:
     if screen.page == "new" and screen.query.get("copy") == p["key"]:
-        return ways.filled(screen, p["wanted"])
-    return ways.event(screen, p["key"]) or screen.click("copy", "I copy it.", "One more of it.")
+        return nav.filled(screen, p["wanted"])
+    return nav.event(screen, p["key"]) or screen.click("copy", "I copy it.", "One more of it.")
 
 
 # -- deleting ----------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def _draw_two(d: Draw) -> Params:
 
 
 def _steps_two(screen: Screen, p: Params) -> Move | None:
-    return ways.first(*(lambda key=key: ways.deleted(screen, key) for key in p["keys"]))
+    return nav.first(*(lambda key=key: nav.deleted(screen, key) for key in p["keys"]))
 
 
 def _draw_series(d: Draw) -> Params:
@@ -185,7 +185,7 @@ def _skip(records: Records, p: Params) -> None:
 def _steps_skip(screen: Screen, p: Params) -> Move | None:
     if screen.has("delete one"):
         return screen.click("delete one", "Only this one.", "Not the whole series.")
-    return ways.occurrence(screen, p["key"], p["day"]) or screen.click("delete", "I delete it.")
+    return nav.occurrence(screen, p["key"], p["day"]) or screen.click("delete", "I delete it.")
 
 
 def _draw_part(d: Draw) -> Params:
@@ -199,10 +199,10 @@ def _part(records: Records, p: Params) -> None:
 
 def _steps_part(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"event/{p['key']}/edit":
-        return ways.filled(screen, p["wanted"])
+        return nav.filled(screen, p["wanted"])
     if screen.has("edit one"):
         return screen.click("edit one", "Only this one.", "Not all of them.")
-    return ways.occurrence(screen, p["key"], p["day"]) or screen.click("edit", "I change it.", "I click edit.")
+    return nav.occurrence(screen, p["key"], p["day"]) or screen.click("edit", "I change it.", "I click edit.")
 
 
 def _draw_series_time(d: Draw) -> Params:
@@ -239,9 +239,7 @@ def _steps_full_day(screen: Screen, p: Params) -> Move | None:
     if screen.page in [f"event/{key}" for key in left]:
         return screen.click("delete", "I delete it.", "Away with it.")
     seen = [key for key in left if screen.has(f"event {key} {p['day']}")]
-    return ways.day(screen, p["day"]) or screen.click(
-        f"event {seen[0]} {p['day']}", "I open this one.", "The next one."
-    )
+    return nav.day(screen, p["day"]) or screen.click(f"event {seen[0]} {p['day']}", "I open this one.", "The next one.")
 
 
 TASKS = (
@@ -356,7 +354,7 @@ TASKS = (
         "Delete the event “{title}” on {when}.",
         {2: 9},
         draws.event,
-        lambda s, p: ways.deleted(s, p["key"]),
+        lambda s, p: nav.deleted(s, p["key"]),
         _delete,
     ),
     SiteTask("delete_two", "Delete the events “{title}” and “{other}”.", {4: 17}, _draw_two, _steps_two, _delete),
@@ -365,7 +363,7 @@ TASKS = (
         "Delete the whole series “{title}”.",
         {3: 9},
         _draw_series,
-        lambda s, p: ways.deleted(s, p["key"]),
+        lambda s, p: nav.deleted(s, p["key"]),
         _delete,
     ),
     SiteTask(

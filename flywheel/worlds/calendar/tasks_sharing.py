@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flywheel.worlds.calendar import draws, times, ways
+from flywheel.worlds.calendar import draws, nav, times
 from flywheel.worlds.calendar.data import COLOURS, LENGTHS, REMINDERS, WEEKDAYS, blank, clock, minutes
 from flywheel.worlds.calendar.draws import Records
 from flywheel.worlds.calendar.editing import ANSWERS, drop_calendar
-from flywheel.worlds.calendar.tasks_looking import searched
+from flywheel.worlds.calendar.tasks_lookup import searched
 from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
 
@@ -37,7 +37,7 @@ def _answer(records: Records, p: Params) -> None:
 
 def _steps_answer(screen: Screen, p: Params) -> Move | None:
     element = f"{p['answer']} {p['key']}"
-    return ways.to(screen, "invitations") or screen.click(element, "I answer it.", "That is my answer.")
+    return nav.to(screen, "invitations") or screen.click(element, "I answer it.", "That is my answer.")
 
 
 def _draw_comment(d: Draw) -> Params:
@@ -48,7 +48,7 @@ def _steps_comment(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"event/{p['key']}":
         said = {"comment": ("I type the comment.",), p["answer"]: ("I answer it.", "That is my answer.")}
         return screen.fill({"comment": p["comment"]}, p["answer"], said)
-    move = ways.to(screen, "invitations")
+    move = nav.to(screen, "invitations")
     return move or screen.click(f"invitation {p['key']}", "I open the invitation.", "This one.")
 
 
@@ -60,7 +60,7 @@ def _draw_all(d: Draw) -> Params:
 
 def _steps_all(screen: Screen, p: Params) -> Move | None:
     left = [name for name in screen.order(f"{p['answer']} ") if name.split(" ", 1)[1] in p["keys"]]
-    if (move := ways.to(screen, "invitations")) is not None:
+    if (move := nav.to(screen, "invitations")) is not None:
         return move
     return screen.click(left[0], "I answer this one.", "The next one.") if left else None
 
@@ -91,7 +91,7 @@ def _invite(records: Records, p: Params) -> None:
 
 
 def _steps_guests(screen: Screen, p: Params) -> Move | None:
-    return ways.editing(screen, p["key"]) or ways.filled(screen, {"guests": p["typed"]})
+    return nav.editing(screen, p["key"]) or nav.filled(screen, {"guests": p["typed"]})
 
 
 def _draw_uninvite(d: Draw) -> Params:
@@ -140,7 +140,7 @@ def _book(records: Records, p: Params) -> None:
 
 def _steps_book(screen: Screen, p: Params) -> Move | None:
     if screen.page == "new":
-        return ways.filled(screen, {"title": p["title"]})
+        return nav.filled(screen, {"title": p["title"]})
     return searched(screen, p) or screen.click(
         f"free {p['day']} {p['start']}", "The first free time.", "I take this one."
     )
@@ -159,7 +159,7 @@ def _hide(records: Records, p: Params) -> None:
 def _steps_hide(screen: Screen, p: Params) -> Move | None:
     if screen.has(f"show {p['key']}"):
         return screen.click(f"show {p['key']}", "I take it off.", "I hide this one.")
-    return ways.to(screen, "calendars") or screen.click(f"toggle {p['key']}", "I turn it off.", "I hide this one.")
+    return nav.to(screen, "calendars") or screen.click(f"toggle {p['key']}", "I turn it off.", "I hide this one.")
 
 
 def _only(records: Records, p: Params) -> None:
@@ -186,15 +186,13 @@ def _steps_add_calendar(screen: Screen, p: Params) -> Move | None:
     if screen.page == "calendars/new":
         said = {"name": ("I type the name.",), "colour": ("I choose the color.",)}
         return screen.fill({"name": p["name"], "colour": p["colour"]}, "save", said | _SAVE)
-    return ways.to(screen, "calendars") or screen.click("add calendar", "A new calendar.")
+    return nav.to(screen, "calendars") or screen.click("add calendar", "A new calendar.")
 
 
 def _calendar(screen: Screen, key: str) -> Move | None:
     if screen.page == f"calendars/{key}":
         return None
-    return ways.to(screen, "calendars") or screen.click(
-        f"edit calendar {key}", "I open this one.", "I change this one."
-    )
+    return nav.to(screen, "calendars") or screen.click(f"edit calendar {key}", "I open this one.", "I change this one.")
 
 
 def _draw_colour(d: Draw) -> Params:
@@ -233,7 +231,7 @@ def _set(records: Records, p: Params) -> None:
 
 def _steps_set(screen: Screen, p: Params) -> Move | None:
     said = {p["name"]: ("I choose from the list.",)} | _SAVE
-    return ways.to(screen, "settings") or screen.fill({p["name"]: p["value"]}, "save", said)
+    return nav.to(screen, "settings") or screen.fill({p["name"]: p["value"]}, "save", said)
 
 
 def _draw_hours(d: Draw) -> Params:
@@ -254,7 +252,7 @@ _HOURS = {
 
 def _steps_hours(screen: Screen, p: Params) -> Move | None:
     wanted = {"work_from": p["begin"], "work_to": p["end"]}
-    return ways.to(screen, "settings") or screen.fill(wanted, "save hours", _HOURS)
+    return nav.to(screen, "settings") or screen.fill(wanted, "save hours", _HOURS)
 
 
 def _draw_days(d: Draw) -> Params:
@@ -269,7 +267,7 @@ def _days(records: Records, p: Params) -> None:
 def _steps_days(screen: Screen, p: Params) -> Move | None:
     wanted = {f"day_{p['off']}": False, f"day_{p['on']}": True}
     said = _HOURS | {f"day_{p['off']}": ("Not this day.",), f"day_{p['on']}": ("But this day.",)}
-    return ways.to(screen, "settings") or screen.fill(wanted, "save hours", said)
+    return nav.to(screen, "settings") or screen.fill(wanted, "save hours", said)
 
 
 _LENGTHS = {str(one): f"{one} minutes" for one in LENGTHS}

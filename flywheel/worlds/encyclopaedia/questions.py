@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flywheel.worlds.encyclopaedia import ways
+from flywheel.worlds.encyclopaedia import nav
 from flywheel.worlds.encyclopaedia.facts import CONTINENTS, SERIES, Article, articles, of_kind
 from flywheel.worlds.encyclopaedia.pages import LABELS, celsius, ordered
 from flywheel.worlds.screen import Move, Screen
@@ -67,7 +67,7 @@ def _fact(p: Params) -> Answer:
 
 
 def _steps_fact(screen: Screen, p: Params) -> Move | None:
-    return ways.article(screen, p["key"]) or screen.answer(str(_fact(p)))
+    return nav.article(screen, p["key"]) or screen.answer(str(_fact(p)))
 
 
 def _draw_melting(d: Draw) -> Params:
@@ -87,7 +87,7 @@ def _melting(p: Params) -> float:
 
 
 def _steps_melting(screen: Screen, p: Params) -> Move | None:
-    move = ways.unit(screen, temperature=p["unit"]) or ways.article(screen, p["key"])
+    move = nav.unit(screen, temperature=p["unit"]) or nav.article(screen, p["key"])
     return move or screen.answer(f"{_melting(p):g}")
 
 
@@ -104,7 +104,7 @@ def _draw_neighbours(d: Draw) -> Params:
 
 
 def _steps_neighbours(screen: Screen, p: Params) -> Move | None:
-    move = ways.article(screen, p["key"])
+    move = nav.article(screen, p["key"])
     return move or screen.answer(", ".join(_titles(_get(p["key"]).links["Neighbors"])))
 
 
@@ -152,7 +152,7 @@ def _draw_extreme(d: Draw) -> Params:
 
 
 def _steps_extreme(screen: Screen, p: Params) -> Move | None:
-    move = ways.listed(screen, p["kind"], p["only"], p["sort"], p["order"])
+    move = nav.listed(screen, p["kind"], p["only"], p["sort"], p["order"])
     return move or screen.answer(_get(p["key"]).title, "The first one is the answer.", "It stands at the top.")
 
 
@@ -181,7 +181,7 @@ def _steps_chain(answer: Callable[[Params], Answer]) -> Callable[[Screen, Params
     """Follow the links, then answer with what the last article shows."""
 
     def steps(screen: Screen, p: Params) -> Move | None:
-        return ways.follow(screen, p["chain"]) or screen.answer(str(answer(p)))
+        return nav.follow(screen, p["chain"]) or screen.answer(str(answer(p)))
 
     return steps
 
@@ -264,12 +264,12 @@ def _steps_largest_neighbour(screen: Screen, p: Params) -> Move | None:
     for key in keys[:-1]:
         if screen.page == f"wiki/{key}":
             after = keys[keys.index(key) + 1]
-            return ways.article(screen, after)
+            return nav.article(screen, after)
     if screen.page == "search":
         asked = screen.query.get("q", "")
         here = next((key for key in keys if _get(key).title == asked), p["key"])
-        return ways.article(screen, here)
-    return ways.follow(screen, [p["key"], keys[0]])
+        return nav.article(screen, here)
+    return nav.follow(screen, [p["key"], keys[0]])
 
 
 def _draw_first_here(d: Draw) -> Params:

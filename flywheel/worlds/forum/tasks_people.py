@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flywheel.worlds.forum import draws, people, threads, ways
+from flywheel.worlds.forum import draws, nav, people, threads
 from flywheel.worlds.forum.data import ME, REASONS, Records
 from flywheel.worlds.forum.texts import BOARDS, PLACES, SAID
 from flywheel.worlds.screen import Move, Screen
@@ -25,7 +25,7 @@ def _befriend(records: Records, p: Params) -> None:
 
 
 def _steps_befriend(screen: Screen, p: Params) -> Move | None:
-    return ways.member(screen, p["user"]) or screen.click("follow", "I follow them.", "I click follow.")
+    return nav.member(screen, p["user"]) or screen.click("follow", "I follow them.", "I click follow.")
 
 
 def _unfriend(records: Records, p: Params) -> None:
@@ -33,7 +33,7 @@ def _unfriend(records: Records, p: Params) -> None:
 
 
 def _steps_unfriend(screen: Screen, p: Params) -> Move | None:
-    return ways.menu(screen, "following") or screen.click(f"unfollow {p['user']}", "I do not follow them any more.")
+    return nav.menu(screen, "following") or screen.click(f"unfollow {p['user']}", "I do not follow them any more.")
 
 
 def _draw_starter(d: Draw) -> Params:
@@ -60,7 +60,7 @@ def _steps_follow_all(screen: Screen, p: Params) -> Move | None:
         return screen.click("follow", "I follow it.", "I click follow.")
     if screen.page == f"member/{p['user']}":
         return screen.click(f"topic {left[0]}", "I open this topic.", "Now this one.")
-    return ways.member(screen, p["user"])
+    return nav.member(screen, p["user"])
 
 
 def _draw_profile(d: Draw) -> Params:
@@ -86,12 +86,12 @@ _SAVE = {"save": ("I save it.", "Now I save.")}
 
 
 def _steps_place(screen: Screen, p: Params) -> Move | None:
-    return ways.bar(screen, "profile") or screen.fill({"place": p["place"]}, "save", _SAVE)
+    return nav.bar(screen, "profile") or screen.fill({"place": p["place"]}, "save", _SAVE)
 
 
 def _steps_profile(screen: Screen, p: Params) -> Move | None:
     values = {"place": p["place"], "signature": p["signature"], "mail_news": False}
-    return ways.bar(screen, "profile") or screen.fill(values, "save", _SAVE)
+    return nav.bar(screen, "profile") or screen.fill(values, "save", _SAVE)
 
 
 def _read_all(records: Records, p: Params) -> None:
@@ -100,7 +100,7 @@ def _read_all(records: Records, p: Params) -> None:
 
 
 def _steps_read_all(screen: Screen, p: Params) -> Move | None:
-    return ways.bar(screen, "alerts") or screen.click("mark read", "I have seen all of them.")
+    return nav.bar(screen, "alerts") or screen.click("mark read", "I have seen all of them.")
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def _write(screen: Screen, p: Params, to: str) -> Move:
 def _steps_message(screen: Screen, p: Params) -> Move | None:
     if screen.page == "messages/new":
         return _write(screen, p, p["name"])
-    return ways.bar(screen, "messages") or screen.click("new message", "I write a new message.")
+    return nav.bar(screen, "messages") or screen.click("new message", "I write a new message.")
 
 
 def _draw_praise(d: Draw) -> Params:
@@ -147,7 +147,7 @@ def _steps_praise(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"topic/{p['key']}":
         name = "by" if screen.has(f"by {p['key']}") else "author"
         return screen.click(f"{name} {p['key']}", "I click the name.", "This is who began it.")
-    move = ways.board(screen, p["board"], "score")
+    move = nav.board(screen, p["board"], "score")
     return move or screen.click(f"topic {p['key']}", "This one has most votes.", "I compare, and open this one.")
 
 
@@ -167,7 +167,7 @@ def _answer(records: Records, p: Params) -> None:
 
 def _steps_answer(screen: Screen, p: Params) -> Move | None:
     said = {"text": ("I write the answer.",), "send": ("I send it.", "I click send.")}
-    return ways.talk(screen, p["key"]) or screen.fill({"text": p["text"]}, "send", said)
+    return nav.talk(screen, p["key"]) or screen.fill({"text": p["text"]}, "send", said)
 
 
 def _delete_talk(records: Records, p: Params) -> None:
@@ -177,7 +177,7 @@ def _delete_talk(records: Records, p: Params) -> None:
 def _steps_delete_talk(screen: Screen, p: Params) -> Move | None:
     if p["key"] not in screen.records["talks"]:
         return None
-    return ways.talk(screen, p["key"]) or ways.confirmed(screen, "delete", "I delete them.")
+    return nav.talk(screen, p["key"]) or nav.confirmed(screen, "delete", "I delete them.")
 
 
 # -- moderators ------------------------------------------------------------------------------------------------------
@@ -205,14 +205,14 @@ def _switch(*names: str):
 
 
 def _steps_switch(element: str, said: str):
-    return lambda screen, p: ways.moderate(screen, p["key"], element, said, "I click it.")
+    return lambda screen, p: nav.moderate(screen, p["key"], element, said, "I click it.")
 
 
 def _steps_announce(screen: Screen, p: Params) -> Move | None:
     one = screen.records["topics"][p["key"]]
     for name, element, said in (("pinned", "pin", "I pin it."), ("locked", "lock", "I lock it.")):
         if not one[name]:
-            return ways.moderate(screen, p["key"], element, said, "I click it.")
+            return nav.moderate(screen, p["key"], element, said, "I click it.")
     return None
 
 
@@ -230,7 +230,7 @@ def _steps_move(screen: Screen, p: Params) -> Move | None:
     if screen.query.get("ask") == "move" and screen.page == f"topic/{p['key']}":
         said = {"board": ("I choose the board.",), "confirm": ("I move it.",)}
         return screen.fill({"board": p["board"]}, "confirm", said)
-    return ways.moderate(screen, p["key"], "move", "I look for the menu.", "I click here to move it.")
+    return nav.moderate(screen, p["key"], "move", "I look for the menu.", "I click here to move it.")
 
 
 def _draw_reported(d: Draw) -> Params:
@@ -255,7 +255,7 @@ def _dismiss(records: Records, p: Params) -> None:
 
 
 def _steps_dismiss(screen: Screen, p: Params) -> Move | None:
-    return ways.menu(screen, "reports") or screen.click(f"dismiss {p['key']}", "I leave it.", "It may stay.")
+    return nav.menu(screen, "reports") or screen.click(f"dismiss {p['key']}", "I leave it.", "It may stay.")
 
 
 def _remove(records: Records, p: Params) -> None:
@@ -265,7 +265,7 @@ def _remove(records: Records, p: Params) -> None:
 def _steps_remove(screen: Screen, p: Params) -> Move | None:
     if screen.records["reports"][p["key"]]["state"] != "open":
         return None
-    return ways.menu(screen, "reports") or ways.confirmed(screen, f"remove {p['key']}", "I delete it.", "It must go.")
+    return nav.menu(screen, "reports") or nav.confirmed(screen, f"remove {p['key']}", "I delete it.", "It must go.")
 
 
 def _draw_spam(d: Draw) -> Params:

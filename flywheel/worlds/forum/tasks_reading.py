@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flywheel.worlds.forum import draws, threads, ways
+from flywheel.worlds.forum import draws, nav, threads
 from flywheel.worlds.forum.data import Records
 from flywheel.worlds.forum.pages import SORTS, shown_day
 from flywheel.worlds.screen import Move, Screen
@@ -22,7 +22,7 @@ def _draw_tag(d: Draw) -> Params:
 
 
 def _steps_tag(screen: Screen, p: Params) -> Move | None:
-    return ways.menu(screen, "tags") or screen.click(f"tag {p['tag']}", "I click the tag.", "This is the tag.")
+    return nav.menu(screen, "tags") or screen.click(f"tag {p['tag']}", "I click the tag.", "This is the tag.")
 
 
 def _draw_refined(d: Draw) -> Params:
@@ -43,7 +43,7 @@ def _steps_refined(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_my_tab(screen: Screen, p: Params) -> Move | None:
-    return ways.tab(screen, "mine", "tab", p["tab"])
+    return nav.tab(screen, "mine", "tab", p["tab"])
 
 
 # -- questions -------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def _replies(records: Records, p: Params) -> int:
 
 
 def _steps_replies(screen: Screen, p: Params) -> Move | None:
-    move = ways.topic(screen, p["key"]) or screen.seen("count")
+    move = nav.topic(screen, p["key"]) or screen.seen("count")
     return move or screen.answer(str(_replies(screen.records, p)))
 
 
@@ -61,7 +61,7 @@ def _author(records: Records, p: Params) -> str:
 
 
 def _steps_author(screen: Screen, p: Params) -> Move | None:
-    return ways.topic(screen, p["key"]) or screen.answer(_author(screen.records, p))
+    return nav.topic(screen, p["key"]) or screen.answer(_author(screen.records, p))
 
 
 def _draw_busiest(d: Draw) -> Params:
@@ -71,7 +71,7 @@ def _draw_busiest(d: Draw) -> Params:
 
 def _steps_busiest(screen: Screen, p: Params) -> Move | None:
     title = screen.records["topics"][p["key"]]["title"]
-    move = ways.board(screen, p["board"], "replies") or screen.seen(f"topic {p['key']}")
+    move = nav.board(screen, p["board"], "replies") or screen.seen(f"topic {p['key']}")
     return move or screen.answer(title, "I compare them, this one has most.")
 
 
@@ -83,7 +83,7 @@ def _draw_voted(d: Draw) -> Params:
 
 def _steps_begun(screen: Screen, p: Params) -> Move | None:
     """Who began the topic of most votes: the list says it."""
-    move = ways.board(screen, p["board"], "score") or screen.seen(f"topic {p['key']}")
+    move = nav.board(screen, p["board"], "score") or screen.seen(f"topic {p['key']}")
     return move or screen.answer(_author(screen.records, p), "It stands below the title.")
 
 
@@ -104,7 +104,7 @@ def _best_author(records: Records, p: Params) -> str:
 
 
 def _steps_best_reply(screen: Screen, p: Params) -> Move | None:
-    if (move := ways.topic(screen, p["key"])) is not None:
+    if (move := nav.topic(screen, p["key"])) is not None:
         return move
     number = int(screen.query.get("page", "1"))
     if number * threads.POSTS_A_PAGE < threads.counts(screen.records)[p["key"]]:
@@ -120,7 +120,7 @@ def _since(records: Records, p: Params) -> str:
 def _steps_since(screen: Screen, p: Params) -> Move | None:
     if screen.page == "members" and screen.has(f"member {p['user']}"):
         return screen.answer(_since(screen.records, p))
-    return ways.member(screen, p["user"])
+    return nav.member(screen, p["user"])
 
 
 def _written(records: Records, user: str) -> int:
@@ -136,7 +136,7 @@ def _writer(records: Records, p: Params) -> str:
 
 
 def _steps_writer(screen: Screen, p: Params) -> Move | None:
-    if (move := ways.menu(screen, "members")) is not None:
+    if (move := nav.menu(screen, "members")) is not None:
         return move
     if screen.query.get("sort") == "-posts":
         return screen.answer(_writer(screen.records, p), "The first one is the answer.")
@@ -162,7 +162,7 @@ def _letter(records: Records, p: Params) -> str | int:
 
 
 def _steps_letter(screen: Screen, p: Params) -> Move | None:
-    return ways.talk(screen, p["key"]) or screen.answer(str(_letter(screen.records, p)))
+    return nav.talk(screen, p["key"]) or screen.answer(str(_letter(screen.records, p)))
 
 
 TASKS = (
@@ -171,7 +171,7 @@ TASKS = (
         "Open the board {name}.",
         {1: 4},
         draws.draw_board,
-        lambda s, p: ways.board(s, p["board"]),
+        lambda s, p: nav.board(s, p["board"]),
         page=lambda p: (f"board/{p['board']}", {}),
     ),
     SiteTask(
@@ -187,7 +187,7 @@ TASKS = (
         "Open the topic “{title}”.",
         {1: 6},
         draws.draw_topic,
-        lambda s, p: ways.topic(s, p["key"]),
+        lambda s, p: nav.topic(s, p["key"]),
         page=lambda p: (f"topic/{p['key']}", {}),
     ),
     SiteTask(
@@ -203,7 +203,7 @@ TASKS = (
         "Open the page of the member {name}.",
         {2: 7},
         draws.draw_member,
-        lambda s, p: ways.member(s, p["user"]),
+        lambda s, p: nav.member(s, p["user"]),
         page=lambda p: (f"member/{p['user']}", {}),
     ),
     SiteTask(
@@ -219,7 +219,7 @@ TASKS = (
         "Show the topics of the board {name} in the order “{order}”.",
         {2: 6},
         _draw_sort,
-        lambda s, p: ways.board(s, p["board"], p["sort"]),
+        lambda s, p: nav.board(s, p["board"], p["sort"]),
         page=lambda p: (f"board/{p['board']}", {"sort": p["sort"]}),
     ),
     SiteTask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.worlds.forum import draws, threads, ways
+from flywheel.worlds.forum import draws, nav, threads
 from flywheel.worlds.forum.data import ME, REASONS, Records
 from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
@@ -42,7 +42,7 @@ def _vote(records: Records, p: Params) -> None:
 def _steps_vote(screen: Screen, p: Params) -> Move | None:
     if screen.records["votes"].get(p["post"]) == p["way"]:
         return None
-    return ways.post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", f"I vote {p['what']}.")
+    return nav.post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", f"I vote {p['what']}.")
 
 
 def _draw_voted(d: Draw) -> Params:
@@ -55,7 +55,7 @@ def _unvote(records: Records, p: Params) -> None:
 
 
 def _steps_unvote(screen: Screen, p: Params) -> Move | None:
-    return ways.post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", "I take my vote back.")
+    return nav.post(screen, p["post"]) or screen.click(f"{p['what']} {p['post']}", "I take my vote back.")
 
 
 def _draw_many(d: Draw) -> Params:
@@ -92,7 +92,7 @@ def _save(records: Records, p: Params) -> None:
 
 
 def _steps_save(screen: Screen, p: Params) -> Move | None:
-    return ways.post(screen, p["post"]) or ways.more(screen, p["post"], "save", "I keep it for later.")
+    return nav.post(screen, p["post"]) or nav.more(screen, p["post"], "save", "I keep it for later.")
 
 
 def _draw_saved(d: Draw) -> Params:
@@ -109,7 +109,7 @@ def _unsave(records: Records, p: Params) -> None:
 
 
 def _steps_unsave(screen: Screen, p: Params) -> Move | None:
-    move = ways.tab(screen, "mine", "tab", "saved")
+    move = nav.tab(screen, "mine", "tab", "saved")
     return move or screen.click(f"unsave {p['post']}", "I remove it.", "I take it off.")
 
 
@@ -125,7 +125,7 @@ def _follow(records: Records, p: Params) -> None:
 
 
 def _steps_follow(screen: Screen, p: Params) -> Move | None:
-    return ways.topic(screen, p["key"]) or screen.click("follow", "I follow it.", "I click follow.")
+    return nav.topic(screen, p["key"]) or screen.click("follow", "I follow it.", "I click follow.")
 
 
 def _draw_followed(d: Draw) -> Params:
@@ -138,7 +138,7 @@ def _unfollow(records: Records, p: Params) -> None:
 
 
 def _steps_unfollow(screen: Screen, p: Params) -> Move | None:
-    return ways.menu(screen, "following") or screen.click(f"unfollow {p['key']}", "I do not follow it any more.")
+    return nav.menu(screen, "following") or screen.click(f"unfollow {p['key']}", "I do not follow it any more.")
 
 
 def _draw_pair(d: Draw) -> Params:
@@ -154,7 +154,7 @@ def _steps_pair(screen: Screen, p: Params) -> Move | None:
     worse = next(key for key in p["both"] if key != p["key"])
     if screen.page in (f"topic/{worse}", f"topic/{p['key']}") or screen.query.get("q") == _title(screen, p["key"]):
         return _steps_follow(screen, p)
-    return ways.topic(screen, worse)
+    return nav.topic(screen, worse)
 
 
 def _title(screen: Screen, key: str) -> str:
@@ -173,7 +173,7 @@ def _reply(records: Records, p: Params) -> None:
 def _steps_reply(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"topic/{p['key']}/reply":
         return screen.fill({"text": p["text"]}, "send", {"text": ("I write the reply.",), "send": ("I send it.",)})
-    return ways.topic(screen, p["key"]) or screen.click("reply", "I reply.", "I click reply.")
+    return nav.topic(screen, p["key"]) or screen.click("reply", "I reply.", "I click reply.")
 
 
 def _draw_quote(d: Draw) -> Params:
@@ -184,7 +184,7 @@ def _draw_quote(d: Draw) -> Params:
 def _steps_quote(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"topic/{p['key']}/reply":
         return _steps_reply(screen, p)
-    return ways.post(screen, p["post"]) or screen.click(f"quote {p['post']}", "I quote this one.", "I click quote.")
+    return nav.post(screen, p["post"]) or screen.click(f"quote {p['post']}", "I quote this one.", "I click quote.")
 
 
 def _draw_own_reply(d: Draw) -> Params:
@@ -209,7 +209,7 @@ def _edit(records: Records, p: Params) -> None:
 def _steps_edit(screen: Screen, p: Params) -> Move | None:
     if screen.page == f"post/{p['post']}/edit":
         return screen.fill({"text": p["text"]}, "save", {"text": ("I type the new text.",), "save": ("I save it.",)})
-    move = ways.tab(screen, "mine", "tab", "replies")
+    move = nav.tab(screen, "mine", "tab", "replies")
     return move or screen.click(f"edit {p['post']}", "I edit it.", "I change this one.")
 
 
@@ -221,8 +221,8 @@ def _steps_delete(screen: Screen, p: Params) -> Move | None:
     if p["post"] not in screen.records["posts"]:
         return None
     if screen.page == f"topic/{p['key']}":
-        return ways.post(screen, p["post"]) or ways.confirmed(screen, f"delete {p['post']}", "I delete it.")
-    move = ways.tab(screen, "mine", "tab", "replies")
+        return nav.post(screen, p["post"]) or nav.confirmed(screen, f"delete {p['post']}", "I delete it.")
+    move = nav.tab(screen, "mine", "tab", "replies")
     return move or screen.click(f"post {p['post']}", "I open my reply.", "Here is my reply.")
 
 
@@ -246,7 +246,7 @@ def _steps_new(screen: Screen, p: Params) -> Move | None:
             "publish": ("I send it.", "All is there, I click the button."),
         }
         return screen.fill(values, "publish", said)
-    return ways.board(screen, p["board"]) or screen.click("new topic", "I begin a new topic.", "I click new topic.")
+    return nav.board(screen, p["board"]) or screen.click("new topic", "I begin a new topic.", "I click new topic.")
 
 
 def _draw_own_topic(d: Draw) -> Params:
@@ -273,7 +273,7 @@ def _steps_rewrite(values: Any):
             return screen.fill(values(p), "publish", {"publish": ("I save it.",)})
         if screen.page == f"topic/{p['key']}":
             return screen.click("edit topic", "I edit it.", "I click edit.")
-        return ways.menu(screen, "mine") or screen.click(f"topic {p['key']}", "I open my topic.")
+        return nav.menu(screen, "mine") or screen.click(f"topic {p['key']}", "I open my topic.")
 
     return steps
 
@@ -294,7 +294,7 @@ def _steps_report(screen: Screen, p: Params) -> Move | None:
         if not screen.checked(reason) and not screen.above(reason):
             return screen.click(reason, "I choose the reason.", "This is the reason.")
         return screen.fill({"note": p["note"]}, "send", {"note": ("I type the note.",), "send": ("I send it.",)})
-    return ways.post(screen, p["post"]) or ways.more(screen, p["post"], "report", "I report it.")
+    return nav.post(screen, p["post"]) or nav.more(screen, p["post"], "report", "I report it.")
 
 
 TASKS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.worlds.mail import draws, ways
+from flywheel.worlds.mail import draws, nav
 from flywheel.worlds.mail.data import ACTIONS, COLOURS
 from flywheel.worlds.mail.draws import SEEN, Records
 from flywheel.worlds.mail.keeping import apply_rule, drop_label
@@ -22,7 +22,7 @@ def _draw_contact(d: Draw) -> Params:
 
 
 def _steps_phone(screen: Screen, p: Params) -> Move | None:
-    return ways.contact(screen, p["key"]) or screen.answer(screen.records["contacts"][p["key"]]["phone"])
+    return nav.contact(screen, p["key"]) or screen.answer(screen.records["contacts"][p["key"]]["phone"])
 
 
 def _draw_new_contact(d: Draw) -> Params:
@@ -42,7 +42,7 @@ def _steps_add_contact(screen: Screen, p: Params) -> Move | None:
     if screen.page == "contacts/new":
         said = {"name": ("I type the name.",), "email": ("Now the address.",), "phone": ("I type the number.",)}
         return screen.fill({name: p[name] for name in ("name", "email", "phone")}, "save", said | _SAVE)
-    return ways.to(screen, "contacts") or screen.click("add contact", "A new contact.", "I add somebody.")
+    return nav.to(screen, "contacts") or screen.click("add contact", "A new contact.", "I add somebody.")
 
 
 def _draw_new_phone(d: Draw) -> Params:
@@ -54,7 +54,7 @@ def _set_phone(records: Records, p: Params) -> None:
 
 
 def _steps_set_phone(screen: Screen, p: Params) -> Move | None:
-    if (move := ways.contact(screen, p["key"])) is not None:
+    if (move := nav.contact(screen, p["key"])) is not None:
         return move
     if screen.has("phone"):
         return screen.fill({"phone": p["phone"]}, "save", {"phone": ("I type the number.",)} | _SAVE)
@@ -62,7 +62,7 @@ def _steps_set_phone(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_delete_contact(screen: Screen, p: Params) -> Move | None:
-    return ways.contact(screen, p["key"]) or ways.confirmed(screen, "delete", "I delete this contact.")
+    return nav.contact(screen, p["key"]) or nav.confirmed(screen, "delete", "I delete this contact.")
 
 
 def _draw_unknown(d: Draw) -> Params:
@@ -84,7 +84,7 @@ def _draw_unknown(d: Draw) -> Params:
 def _steps_save_sender(screen: Screen, p: Params) -> Move | None:
     if screen.page == "contacts/new" and screen.query.get("email") == p["email"]:
         return screen.click("save", *_SAVE["save"])
-    return ways.thread(screen, p["key"]) or screen.click("save sender", "I keep the address.", "Into the contacts.")
+    return nav.thread(screen, p["key"]) or screen.click("save sender", "I keep the address.", "Into the contacts.")
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _steps_add_label(screen: Screen, p: Params) -> Move | None:
     if screen.page == "labels/new":
         said = {"name": ("I type the name.",), "colour": ("I choose the color.",)}
         return screen.fill({"name": p["name"], "colour": p["colour"]}, "save", said | _SAVE)
-    return ways.to(screen, "labels") or screen.click("add label", "A new label.", "I add a label.")
+    return nav.to(screen, "labels") or screen.click("add label", "A new label.", "I add a label.")
 
 
 def _draw_label(d: Draw) -> Params:
@@ -120,7 +120,7 @@ def _rename(records: Records, p: Params) -> None:
 def _label(screen: Screen, key: str) -> Move | None:
     if screen.page == f"labels/{key}":
         return None
-    return ways.to(screen, "labels") or screen.click(f"edit label {key}", "I open this label.")
+    return nav.to(screen, "labels") or screen.click(f"edit label {key}", "I open this label.")
 
 
 def _steps_rename(screen: Screen, p: Params) -> Move | None:
@@ -128,7 +128,7 @@ def _steps_rename(screen: Screen, p: Params) -> Move | None:
 
 
 def _steps_delete_label(screen: Screen, p: Params) -> Move | None:
-    return _label(screen, p["key"]) or ways.confirmed(screen, "delete", "I delete this label.")
+    return _label(screen, p["key"]) or nav.confirmed(screen, "delete", "I delete this label.")
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def _add_rule(records: Records, p: Params) -> None:
 
 def _steps_add_rule(screen: Screen, p: Params) -> Move | None:
     if screen.page != "rules/new":
-        return ways.to(screen, "rules") or screen.click("add rule", "A new rule.", "I make a rule.")
+        return nav.to(screen, "rules") or screen.click("add rule", "A new rule.", "I make a rule.")
     wanted: dict[str, str | bool] = {"from": p["from"]}
     wanted |= {"label": p["label"]} if p["do"] == "label" else {"do": p["do"]}
     wanted |= {"now": True} if p.get("now") else {}
@@ -180,7 +180,7 @@ def _draw_old_rule(d: Draw) -> Params:
 
 
 def _steps_delete_rule(screen: Screen, p: Params) -> Move | None:
-    return ways.to(screen, "rules") or screen.click(f"delete rule {p['key']}", "I delete this rule.")
+    return nav.to(screen, "rules") or screen.click(f"delete rule {p['key']}", "I delete this rule.")
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -193,12 +193,12 @@ def _draw_signature(d: Draw) -> Params:
 
 def _steps_signature(screen: Screen, p: Params) -> Move | None:
     said = {"signature": ("I type the new one.",)} | _SAVE
-    return ways.to(screen, "settings") or screen.fill({"signature": p["signature"]}, "save", said)
+    return nav.to(screen, "settings") or screen.fill({"signature": p["signature"]}, "save", said)
 
 
 def _steps_oldest(screen: Screen, p: Params) -> Move | None:
     said = {"sort": ("I choose the order.",)} | _SAVE
-    return ways.to(screen, "settings") or screen.fill({"sort": "oldest"}, "save", said)
+    return nav.to(screen, "settings") or screen.fill({"sort": "oldest"}, "save", said)
 
 
 def _draw_away(d: Draw) -> Params:
@@ -220,7 +220,7 @@ def _steps_away(screen: Screen, p: Params) -> Move | None:
         "away_text": ("I type the text.",),
         "save away": ("I save it.",),
     }
-    return ways.to(screen, "settings") or screen.fill(wanted, "save away", said)
+    return nav.to(screen, "settings") or screen.fill(wanted, "save away", said)
 
 
 TASKS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.worlds.mail import draws, ways
+from flywheel.worlds.mail import draws, nav
 from flywheel.worlds.mail.data import FOLDERS
 from flywheel.worlds.mail.draws import SEEN, Records, acting
 from flywheel.worlds.mail.letters import QUESTIONS
@@ -69,7 +69,7 @@ def _first(records: Records, key: str) -> str:
 def _steps_question(screen: Screen, p: Params) -> Move | None:
     """The letter itself is the first message, folded up where answers came after it."""
     records: Any = screen.records
-    if (move := ways.thread(screen, p["key"])) is not None:
+    if (move := nav.thread(screen, p["key"])) is not None:
         return move
     first = _first(records, p["key"])
     if len(messages_of(records, p["key"])) > 1 and not screen.has(f"text {first}"):
@@ -92,7 +92,7 @@ def _draw_sender(d: Draw) -> Params:
 
 def _steps_sender(screen: Screen, p: Params) -> Move | None:
     records: Any = screen.records
-    return ways.thread(screen, p["key"]) or screen.answer(records["messages"][p["first"]]["from"])
+    return nav.thread(screen, p["key"]) or screen.answer(records["messages"][p["first"]]["from"])
 
 
 def _draw_count(d: Draw) -> Params:
@@ -107,7 +107,7 @@ def _labelled(records: Records, p: Params) -> int:
 
 def _steps_labelled(screen: Screen, p: Params) -> Move | None:
     records: Any = screen.records
-    return ways.to(screen, f"label/{p['label']}") or screen.answer(str(_labelled(records, p)), "I have counted them.")
+    return nav.to(screen, f"label/{p['label']}") or screen.answer(str(_labelled(records, p)), "I have counted them.")
 
 
 # -- one mail ----------------------------------------------------------------------------------------------------------
@@ -115,31 +115,31 @@ def _steps_star(screen: Screen, p: Params) -> Move | None:
     element = f"star {p['key']}"
     if screen.has(element):
         return screen.click(element, "I click the star.", "Here is the star.")
-    return ways.listed(screen, p["key"])
+    return nav.listed(screen, p["key"])
 
 
 def _steps_do(what: str, *said: str):
     """Open a mail and press a button of its page."""
 
     def steps(screen: Screen, p: Params) -> Move | None:
-        return ways.thread(screen, p["key"]) or screen.click(what, *said)
+        return nav.thread(screen, p["key"]) or screen.click(what, *said)
 
     return steps
 
 
 def _steps_more(what: str, *said: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        return ways.thread(screen, p["key"]) or ways.more(screen, what, *said)
+        return nav.thread(screen, p["key"]) or nav.more(screen, what, *said)
 
     return steps
 
 
 def _steps_erase(screen: Screen, p: Params) -> Move | None:
-    return ways.thread(screen, p["key"]) or ways.confirmed(screen, "erase", "I delete it for good.")
+    return nav.thread(screen, p["key"]) or nav.confirmed(screen, "erase", "I delete it for good.")
 
 
 def _steps_empty(screen: Screen, p: Params) -> Move | None:
-    return ways.to(screen, f"folder/{p['folder']}") or ways.confirmed(screen, "empty", "I empty it.")
+    return nav.to(screen, f"folder/{p['folder']}") or nav.confirmed(screen, "empty", "I empty it.")
 
 
 def _draw_full(d: Draw) -> Params:
@@ -168,7 +168,7 @@ def _steps_label(screen: Screen, p: Params) -> Move | None:
         wanted = {
             name: wanted.get(name, False) for name in screen.order("label ") if name[6:] in (p["old"], p["label"])
         }
-    if (move := ways.thread(screen, p["key"])) is not None:
+    if (move := nav.thread(screen, p["key"])) is not None:
         return move
     if not screen.has("apply labels"):
         return screen.click("more", "The labels are in the menu.", "I open the menu.")
@@ -195,7 +195,7 @@ def _draw_some(count: int, fits=lambda thread: True):
 
 def _steps_many(button: str):
     def steps(screen: Screen, p: Params) -> Move | None:
-        return ways.to(screen, "") or ways.ticked(screen, p["keys"], f"many {button.format(**p)}")
+        return nav.to(screen, "") or nav.ticked(screen, p["keys"], f"many {button.format(**p)}")
 
     return steps
 
@@ -248,7 +248,7 @@ TASKS = (
         "Open the folder “{title}”.",
         {1: 5},
         _draw_folder,
-        lambda s, p: ways.to(s, f"folder/{p['folder']}"),
+        lambda s, p: nav.to(s, f"folder/{p['folder']}"),
         page=lambda p: (folder_path(p["folder"]), {}),
         zh="打开“{title}”文件夹。",
     ),
@@ -257,7 +257,7 @@ TASKS = (
         "Show the mails with the label “{name}”.",
         {1: 5},
         _draw_label,
-        lambda s, p: ways.to(s, f"label/{p['label']}"),
+        lambda s, p: nav.to(s, f"label/{p['label']}"),
         page=lambda p: (f"label/{p['label']}", {}),
         zh="显示带有“{name}”标签的邮件。",
     ),
@@ -275,7 +275,7 @@ TASKS = (
         "Open the mail “{subject}”.",
         {2: 9},
         draws.mail(*_KEPT),
-        lambda s, p: ways.thread(s, p["key"]),
+        lambda s, p: nav.thread(s, p["key"]),
         page=lambda p: (f"thread/{p['key']}", {}),
         ignore=SEEN,
         zh="打开邮件“{subject}”。",

@@ -6,7 +6,7 @@ Levels 1 and 2 are those of the small edition.
 from __future__ import annotations
 
 from flywheel.worlds.screen import Move, Screen
-from flywheel.worlds.settings import ways
+from flywheel.worlds.settings import nav
 from flywheel.worlds.settings.data import CHOICES, LEVELS, SWITCHES, word
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
 
@@ -34,7 +34,7 @@ def _set(records: dict, params: Params) -> None:
 
 
 def _steps_switches(screen: Screen, params: Params) -> Move | None:
-    return ways.first(*(lambda k=key, v=on: ways.switched(screen, k, v) for key, on in params["wanted"].items()))
+    return nav.first(*(lambda k=key, v=on: nav.switched(screen, k, v) for key, on in params["wanted"].items()))
 
 
 def _draw_choice(d: Draw) -> Params:
@@ -56,7 +56,7 @@ def _draw_language(d: Draw) -> Params:
 
 
 def _steps_choice(screen: Screen, params: Params) -> Move | None:
-    return ways.chosen(screen, params["section"], params["wanted"])
+    return nav.chosen(screen, params["section"], params["wanted"])
 
 
 def _draw_level(d: Draw) -> Params:
@@ -80,7 +80,7 @@ def _hours(records: dict, params: Params) -> None:
 def _steps_hours(screen: Screen, params: Params) -> Move | None:
     hours = {name: params[name] for name in ("night_from", "night_to")}
     said = {"night_from": ("I type the start.",), "night_to": ("I type the end.",)}
-    return ways.reach(screen, "display") or screen.fill(hours, "set hours", said)
+    return nav.reach(screen, "display") or screen.fill(hours, "set hours", said)
 
 
 def _draw_evening(d: Draw) -> Params:
@@ -90,11 +90,11 @@ def _draw_evening(d: Draw) -> Params:
 
 def _steps_evening(screen: Screen, params: Params) -> Move | None:
     wanted = params["wanted"]
-    return ways.first(
-        lambda: ways.switched(screen, "night", True),
-        lambda: ways.levelled(screen, "brightness", wanted["brightness"]),
-        lambda: ways.chosen(screen, "display", {"theme": "Dark"}),
-        lambda: ways.switched(screen, "quiet", True),
+    return nav.first(
+        lambda: nav.switched(screen, "night", True),
+        lambda: nav.levelled(screen, "brightness", wanted["brightness"]),
+        lambda: nav.chosen(screen, "display", {"theme": "Dark"}),
+        lambda: nav.switched(screen, "quiet", True),
     )
 
 
@@ -107,7 +107,7 @@ def _rename(records: dict, params: Params) -> None:
 
 
 def _steps_rename(screen: Screen, params: Params) -> Move | None:
-    return ways.reach(screen, "about") or screen.fill({"device": params["name"]}, "rename")
+    return nav.reach(screen, "about") or screen.fill({"device": params["name"]}, "rename")
 
 
 def _draw_search(d: Draw) -> Params:
@@ -157,7 +157,7 @@ def _connect(records: dict, params: Params) -> None:
 
 
 def _steps_connect(screen: Screen, params: Params) -> Move | None:
-    if (move := ways.entry(screen, "network", "network", params["key"])) is not None:
+    if (move := nav.entry(screen, "network", "network", params["key"])) is not None:
         return move
     fields = {"password": params["password"]} if "password" in params else {}
     said = {"password": ("I type the password.",), "connect": ("I connect.", "Now I click connect.")}
@@ -175,7 +175,7 @@ def _forget(records: dict, params: Params) -> None:
 
 
 def _steps_forget(screen: Screen, params: Params) -> Move | None:
-    return ways.entry(screen, "network", "network", params["key"]) or ways.confirmed(screen, "forget", "I forget it.")
+    return nav.entry(screen, "network", "network", params["key"]) or nav.confirmed(screen, "forget", "I forget it.")
 
 
 def _draw_connected(d: Draw) -> Params:
@@ -189,11 +189,11 @@ def _disconnect(records: dict, params: Params) -> None:
 
 
 def _steps_disconnect(screen: Screen, params: Params) -> Move | None:
-    return ways.entry(screen, "network", "network", params["key"]) or screen.click("disconnect", "I click disconnect.")
+    return nav.entry(screen, "network", "network", params["key"]) or screen.click("disconnect", "I click disconnect.")
 
 
 def _steps_address(screen: Screen, params: Params) -> Move | None:
-    move = ways.entry(screen, "network", "network", params["key"])
+    move = nav.entry(screen, "network", "network", params["key"])
     return move or screen.answer(screen.records["networks"][params["key"]]["_address"])
 
 
@@ -207,7 +207,7 @@ def _pair(records: dict, params: Params) -> None:
 
 
 def _steps_pair(screen: Screen, params: Params) -> Move | None:
-    move = ways.entry(screen, "bluetooth", "device", params["key"])
+    move = nav.entry(screen, "bluetooth", "device", params["key"])
     return move or screen.fill({"code": params["code"]}, "pair", {"code": ("I type the code.",)})
 
 
@@ -221,7 +221,7 @@ def _unpair(records: dict, params: Params) -> None:
 
 
 def _steps_unpair(screen: Screen, params: Params) -> Move | None:
-    return ways.entry(screen, "bluetooth", "device", params["key"]) or screen.click("unpair", "I take it off the list.")
+    return nav.entry(screen, "bluetooth", "device", params["key"]) or screen.click("unpair", "I take it off the list.")
 
 
 TASKS = (
@@ -230,7 +230,7 @@ TASKS = (
         "Turn on “{title}”.",
         {3: 8},
         _draw_switch(True),
-        lambda screen, p: ways.switched(screen, p["key"], True),
+        lambda screen, p: nav.switched(screen, p["key"], True),
         _switch_one(True),
         zh="打开“{title}”。",
     ),
@@ -239,7 +239,7 @@ TASKS = (
         "Turn off “{title}”.",
         {3: 8},
         _draw_switch(False),
-        lambda screen, p: ways.switched(screen, p["key"], False),
+        lambda screen, p: nav.switched(screen, p["key"], False),
         _switch_one(False),
         zh="关闭“{title}”。",
     ),
@@ -267,7 +267,7 @@ TASKS = (
         "Set “{title}” to {value}.",
         {3: 8, 4: 12, 5: 16},
         _draw_level,
-        lambda screen, p: ways.levelled(screen, p["key"], p["value"]),
+        lambda screen, p: nav.levelled(screen, p["key"], p["value"]),
         _level,
         zh="把“{title}”设为{value}。",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.worlds.board import data, draws, ways
+from flywheel.worlds.board import data, draws, nav
 from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
 
@@ -37,7 +37,7 @@ def _draw_show(d: Draw) -> Params:
 
 
 def _steps_show(screen: Screen, p: Params) -> Move | None:
-    move = ways.project(screen, p["project"], "list")
+    move = nav.project(screen, p["project"], "list")
     return move or screen.click(f"show {p['show']}", "I look at these cards.", "I click here.")
 
 
@@ -59,7 +59,7 @@ def _draw_filter(d: Draw) -> Params:
 # -- questions ---------------------------------------------------------------------------------------------------------
 def _steps_on_card(fact: str, answer):
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = ways.card(screen, p["key"]) or screen.seen(f"fact {fact}")
+        move = nav.card(screen, p["key"]) or screen.seen(f"fact {fact}")
         return move or screen.answer(str(answer(screen.records, p)))
 
     return steps
@@ -81,7 +81,7 @@ def _in_report(place: str, answer):
     """The report of the project says it; place: the element that does, a format string over the params."""
 
     def steps(screen: Screen, p: Params) -> Move | None:
-        move = ways.project(screen, p["project"], "report") or screen.seen(place.format(**p))
+        move = nav.project(screen, p["project"], "report") or screen.seen(place.format(**p))
         return move or screen.answer(str(answer(screen.records, p)))
 
     return steps
@@ -134,7 +134,7 @@ def _draw_earliest(d: Draw) -> Params:
 
 
 def _steps_earliest(screen: Screen, p: Params) -> Move | None:
-    move = ways.listed(screen, p["project"], "due")
+    move = nav.listed(screen, p["project"], "due")
     return move or screen.answer(_earliest(screen.records, p), "The first one is the answer.", "It is at the top.")
 
 
@@ -148,7 +148,7 @@ def _points(records: Records, p: Params) -> int:
 
 
 def _steps_points(screen: Screen, p: Params) -> Move | None:
-    move = ways.project(screen, p["project"], "sprints") or screen.seen(f"facts {p['sprint']}")
+    move = nav.project(screen, p["project"], "sprints") or screen.seen(f"facts {p['sprint']}")
     return move or screen.answer(str(_points(screen.records, p)), "It says how many.")
 
 
@@ -158,7 +158,7 @@ TASKS = (
         "Open the board of the project “{where}”.",
         {1: 3},
         draws.project,
-        lambda s, p: ways.project(s, p["project"]),
+        lambda s, p: nav.project(s, p["project"]),
         page=lambda p: (f"board/{p['project']}", {}),
     ),
     SiteTask(
@@ -166,7 +166,7 @@ TASKS = (
         "Open {what} of the project “{where}”.",
         {1: 5},
         _draw_tab,
-        lambda s, p: ways.project(s, p["project"], p["tab"]),
+        lambda s, p: nav.project(s, p["project"], p["tab"]),
         page=lambda p: (f"{p['tab']}/{p['project']}", {}),
     ),
     SiteTask(
@@ -174,7 +174,7 @@ TASKS = (
         "Open the card “{title}”.",
         {2: 6},
         draws.card,
-        lambda s, p: ways.card(s, p["key"]),
+        lambda s, p: nav.card(s, p["key"]),
         page=lambda p: (f"card/{p['key']}", {}),
     ),
     SiteTask(
@@ -190,7 +190,7 @@ TASKS = (
         "Show the list of the project “{where}”, sorted {order}.",
         {2: 8},
         _draw_sort,
-        lambda s, p: ways.listed(s, p["project"], p["sort"]),
+        lambda s, p: nav.listed(s, p["project"], p["sort"]),
         page=lambda p: (f"list/{p['project']}", {"sort": p["sort"]}),
     ),
     SiteTask(
@@ -206,7 +206,7 @@ TASKS = (
         "On the board “{where}”, show only cards of {who} with the label “{label}”.",
         {3: 12},
         _draw_filter,
-        lambda s, p: ways.filtered(s, p["project"], p["wanted"]),
+        lambda s, p: nav.filtered(s, p["project"], p["wanted"]),
         page=lambda p: (f"board/{p['project']}", p["wanted"]),
     ),
     SiteTask(
