@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from flywheel import settings_earlier
+from flywheel.settings import earlier
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def place(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
 def _message(fault: dict[str, Any], path: Sequence[str], settings: type[BaseModel]) -> str:
     if fault["type"] != "extra_forbidden":
         return fault["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    if said := settings_earlier.told(".".join(path)):
+    if said := earlier.told(".".join(path)):
         return said
     block: type[BaseModel] = settings
     for part in path[:-1]:
