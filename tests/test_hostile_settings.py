@@ -111,7 +111,8 @@ def test_a_value_is_refused_by_its_name_or_kept_as_it_is(name, value):
     assert isinstance(kept, bool) == isinstance(value, bool)
     if isinstance(kept, float):
         assert math.isfinite(kept)
-    assert settings.parse(yaml.safe_load(settings.dump(loaded)), where="") == loaded
+    for form in (settings.dump, settings.commented):
+        assert settings.parse(yaml.safe_load(form(loaded)), where="") == loaded
 
 
 @pytest.mark.parametrize("name", [name for name in FIELDS if name.startswith(LOOKED_AT)])
@@ -189,9 +190,10 @@ def test_an_empty_file_is_no_workspace_of_defaults(tmp_path, text):
         settings.load(path)
 
 
-def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path):
+@pytest.mark.parametrize("form", [settings.dump, settings.commented])
+def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, form):
     path: Path = tmp_path / "params.yaml"
-    whole = settings.dump(settings.Settings())
+    whole = form(settings.Settings())
     path.write_text(whole)
     assert settings.load(path) == settings.Settings()
     head = whole.index("\n") + 1

@@ -58,7 +58,7 @@ class Supervised(Training):
 
 
 class Ct(Supervised):
-    """Continual pre-training (CT): on people's recordings and what was not good enough for SFT."""
+    """Continual training (CT): on people's recordings and what was not good enough for SFT."""
 
     every: int = Field(1, ge=1)
     """CT runs once in this many iterations, beginning with the first. 1: in each."""
