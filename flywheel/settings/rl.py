@@ -67,7 +67,8 @@ class Rl(Training):
     normalise: bool = True
     """Whether the advantages of a step are brought to mean 0 and deviation 1, over all its tokens."""
     bootstrap: bool = True
-    """Whether the advantages of an episode that ran out of steps end in the value of its last screen, not in 0."""
+    """Whether the advantages of an episode that ran out of steps end in the value of its last screen, instead of in its
+    outcome."""
     value_pretraining_steps: int = Field(100, ge=0)
     """Gradient steps of the value model before the first training step, at most."""
     value_pretraining_tasks: int = Field(4, ge=2)
