@@ -45,7 +45,10 @@ def status(workspace: Path | None, as_json: bool) -> None:
 @click.command(epilog='Example: flywheel query "select domain, count(*) from trajectories group by all" --format csv')
 @click.argument("sql")
 @WORKSPACE
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True,
+    help="Of the answer.",
+)  # fmt: skip
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="A file; needed for parquet.")
 def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> None:
     """Ask the catalog, in DuckDB's SQL."""

@@ -18,9 +18,15 @@ from flywheel.workspace import Workspace, label
 @WORKSPACE
 @click.option("--iterations", "-n", type=click.IntRange(1), help="How many more; default: as params.yaml says.")
 @click.option("--iteration", "-k", type=int, help="This one alone.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter for new iterations.")
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter for new iterations (`flywheel settings`).",
+)
 def run(workspace: Path | None, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]) -> None:
-    """Turn the flywheel. A run that was stopped is gone on with."""
+    """Turn the flywheel. Makes iterations; typed again, it goes on with a run that was stopped."""
     from flows.run import run as turn_flywheel
     from flywheel import settings
     from flywheel.console import RunConsole
@@ -51,7 +57,7 @@ def _next_steps(ws: Workspace, report: Path) -> str:
 
 @click.command(epilog="Example: flywheel stage rollout --iteration 1    (this is what `dvc repro` types)")
 @click.argument("name")
-@click.option("--iteration", "-k", type=int, required=True)
+@click.option("--iteration", "-k", type=int, required=True, help="Its number.")
 @WORKSPACE
 def stage(name: str, iteration: int, workspace: Path | None) -> None:
     """Run one stage of one iteration, without Prefect. It is recorded in DVC."""
@@ -75,10 +81,12 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
 
 
 @click.command(epilog='Example: flywheel review --iteration 3 --promote --reviewer Ada --comment "sites are better"')
-@click.option("--iteration", "-k", type=int, required=True)
-@click.option("--promote/--keep", "promote", default=None, help="The decision.")
-@click.option("--reviewer", required=True)
-@click.option("--comment", default="")
+@click.option("--iteration", "-k", type=int, required=True, help="Its number.")
+@click.option(
+    "--promote/--keep", "promote", default=None, help="The decision: take the new model, or keep the old one."
+)
+@click.option("--reviewer", required=True, help="Your name, which is kept with the decision.")
+@click.option("--comment", default="", help="Why; kept with the decision.")
 @WORKSPACE
 def review(iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None) -> None:
     """Approve or refuse a promotion, where promotion.rule is `review`."""

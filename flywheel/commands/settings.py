@@ -35,7 +35,9 @@ def settings(name: str | None, workspace: Path | None, as_json: bool, write: boo
     """Show parameters: what they are and what they mean.
 
     Without NAME, all of them and their values here. NAME is one of them (rl.alpha) or a block (rl): its meaning, the
-    values that it takes, its default. Nothing is changed without --write; outside a workspace defaults are shown.
+    values that it takes, its default. Outside a workspace the defaults are shown.
+
+    To change one, edit params.yaml; for some iterations alone, type `flywheel run --set rl.alpha=2`.
     """
     from flywheel import settings as config
     from flywheel.settings import parameters

@@ -18,7 +18,9 @@ from flywheel.workspace import Workspace
 
 @click.command(epilog="Example: flywheel init my-flywheel && cd my-flywheel && flywheel run")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--profile", default="laptop", show_default=True, help="laptop or small.")
+@click.option(
+    "--profile", default="laptop", show_default=True, help="laptop, or small: an iteration in about two minutes."
+)
 def init(folder: Path, profile: str) -> None:
     """Make a workspace of its own, in git. Each iteration is committed and tagged there."""
     from flywheel import init as workspace

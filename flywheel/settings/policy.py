@@ -39,8 +39,8 @@ class Policy(Block):
     coordinates: int = Field(100, ge=10, le=100_000)
     """Points along each side of the screen, for space points. UI-TARS and Qwen3-VL: 1000."""
     resize_factor: int = Field(28, ge=1, le=1024)
-    """The sides of the screen as the model sees it are multiples of this many pixels. The checkpoint says how many; space
-    pixels and the length of prompts depend on it."""
+    """The sides of the screen as the model sees it are multiples of this many pixels. The checkpoint says how many;
+    space pixels and the length of prompts depend on it."""
     min_pixels: int = Field(78_400, ge=1)
     """A screen of fewer pixels is enlarged to this many. The checkpoint says how many."""
     max_pixels: int = Field(12_845_056, ge=1)
