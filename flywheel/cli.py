@@ -16,12 +16,24 @@ from flywheel.commands import look, model, page, run, settings, workspace
 from flywheel.errors import BadInput, FlywheelError
 
 _COMMANDS = (
-    workspace.init, workspace.doctor, workspace.clean, settings.settings,
-    run.run, run.stage, run.review, run.discard,
-    look.status, look.query, look.report, look.view, look.ui,
-    model.pretrain, model.serve, model.bench,
+    workspace.init,
+    workspace.doctor,
+    workspace.clean,
+    settings.settings,
+    run.run,
+    run.stage,
+    run.review,
+    run.discard,
+    look.status,
+    look.query,
+    look.report,
+    look.view,
+    look.ui,
+    model.pretrain,
+    model.serve,
+    model.bench,
     page.page,
-)  # fmt: skip
+)
 _UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program
 
 
@@ -73,9 +85,7 @@ def _usage_in_one_line() -> Iterator[None]:
 
 
 @click.group(
-    cls=_Group,
-    commands=_COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    cls=_Group, commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(package_name="flywheel")
 def main() -> None:

@@ -44,9 +44,10 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     for needed in (base, recordings, project / "params.yaml"):
         if not needed.exists():
             raise BadInput(
-                "the base model and the recordings come with the source", where=needed,
+                "the base model and the recordings come with the source",
+                where=needed,
                 fix="install from a clone: pip install -e .",
-            )  # fmt: skip
+            )
     with of_place(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

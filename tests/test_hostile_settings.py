@@ -41,10 +41,40 @@ def fields(block: type[BaseModel], before: str = "") -> Iterator[str]:
 
 FIELDS = tuple(fields(settings.Settings))
 HOSTILE = (
-    math.nan, math.inf, -math.inf, -1, 0, 1, 10**9, 10**10, 10**30, 1e300, -0.5, 0.5, True, False, None, "", "nope",
-    "a\nb", "\0", "../../..", [], [[]], [None], [True], ["nope"], ["nope/none"], [10**30], {}, {"games": []},
-    {"games": ["tilez"]}, {"moon": ["crater"]}, {1: 2}, {"games": math.nan},
-)  # fmt: skip
+    math.nan,
+    math.inf,
+    -math.inf,
+    -1,
+    0,
+    1,
+    10**9,
+    10**10,
+    10**30,
+    1e300,
+    -0.5,
+    0.5,
+    True,
+    False,
+    None,
+    "",
+    "nope",
+    "a\nb",
+    "\0",
+    "../../..",
+    [],
+    [[]],
+    [None],
+    [True],
+    ["nope"],
+    ["nope/none"],
+    [10**30],
+    {},
+    {"games": []},
+    {"games": ["tilez"]},
+    {"moon": ["crater"]},
+    {1: 2},
+    {"games": math.nan},
+)
 # What only a look at the machine, the workspace and the worlds can tell.
 LOOKED_AT = (
     "synthesis",
@@ -128,8 +158,9 @@ def test_what_passes_preflight_can_be_drawn_and_what_does_not_is_named(ws, name)
 def tree(ws: Workspace) -> dict[str, tuple[int, int]]:
     return {
         ws.relative(path): (path.stat().st_mtime_ns, path.stat().st_size)
-        for path in ws.root.rglob("*") if path.is_file() and path != ws.state / "lock"
-    }  # fmt: skip
+        for path in ws.root.rglob("*")
+        if path.is_file() and path != ws.state / "lock"
+    }
 
 
 def flywheel(*arguments: Any) -> tuple[int, str]:

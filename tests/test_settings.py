@@ -73,14 +73,19 @@ def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
 
 
 @given(
-    seed=st.integers(0, 2**40), samples=st.integers(1, 99), share=st.floats(0, 1),
-    steps=st.integers(0, 9), alpha=st.floats(0.01, 5),
-)  # fmt: skip
+    seed=st.integers(0, 2**40),
+    samples=st.integers(1, 99),
+    share=st.floats(0, 1),
+    steps=st.integers(0, 9),
+    alpha=st.floats(0.01, 5),
+)
 def test_what_is_written_is_read_as_the_same_settings(seed, samples, share, steps, alpha):
     chosen = parse(
-        seed=seed, rollout={"samples": samples}, rl={"steps": steps, "alpha": alpha},
+        seed=seed,
+        rollout={"samples": samples},
+        rl={"steps": steps, "alpha": alpha},
         merge={"weights": {"games": share, "sites": 1 - share, "control": 0}},
-    )  # fmt: skip
+    )
     for form in (settings.dump, settings.commented):
         assert settings.parse(yaml.safe_load(form(chosen)), where="") == chosen
 

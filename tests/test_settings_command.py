@@ -29,12 +29,15 @@ def flywheel(*words, answer="") -> tuple[int, str]:
 
 
 def test_a_parameter_is_explained(params):
-    assert flywheel("ct.warmup") == (0, (
-        "ct.warmup: 0.05 (the default)\n"
-        "    Share of the gradient steps in which the learning rate rises. Then it falls\n"
-        "    along a cosine to a tenth.\n"
-        "    Number, 0 or more and below 1.\n"
-    ))  # fmt: skip
+    assert flywheel("ct.warmup") == (
+        0,
+        (
+            "ct.warmup: 0.05 (the default)\n"
+            "    Share of the gradient steps in which the learning rate rises. Then it falls\n"
+            "    along a cosine to a tenth.\n"
+            "    Number, 0 or more and below 1.\n"
+        ),
+    )
 
 
 def test_a_value_that_is_not_the_default_says_so(params):
@@ -46,8 +49,9 @@ def test_a_block_is_explained_with_all_that_is_in_it(params):
     assert code == 0
     assert output.startswith("evaluation: How models play the tasks that they were not trained on.\n")
     assert [line for line in output.splitlines()[1:] if line.startswith("evaluation.")] == [
-        "evaluation.samples: 1 (the default)", "evaluation.temperature: 0.0 (the default)",
-    ]  # fmt: skip
+        "evaluation.samples: 1 (the default)",
+        "evaluation.temperature: 0.0 (the default)",
+    ]
 
 
 def test_without_a_name_every_parameter_has_a_line(params):
@@ -58,8 +62,12 @@ def test_without_a_name_every_parameter_has_a_line(params):
     assert ["synthesis.levels", "[1, 2]"] in lines
     assert ["policy.endpoint", "''"] in lines
     told = {name for name, _ in lines}
-    assert {f"{block}.{name}" for block, of in settings.Settings().model_dump().items() if isinstance(of, dict)
-            for name in of} <= told  # fmt: skip
+    assert {
+        f"{block}.{name}"
+        for block, of in settings.Settings().model_dump().items()
+        if isinstance(of, dict)
+        for name in of
+    } <= told
 
 
 def test_programs_are_told_the_same(params):

@@ -25,9 +25,12 @@ def status(workspace: Path | None, as_json: bool) -> None:
     found = standing.look(ws)
     if as_json:
         told = {
-            "workspace": str(ws.root), "changed": found.changed, "iterations": found.rows, "fault": found.fault,
+            "workspace": str(ws.root),
+            "changed": found.changed,
+            "iterations": found.rows,
+            "fault": found.fault,
             "damage": [{**vars(one), "mend": one.mend} for one in found.damage],
-        }  # fmt: skip
+        }
         click.echo(json.dumps(told, default=str, allow_nan=False))
         return
     console = Console()
@@ -46,9 +49,13 @@ def status(workspace: Path | None, as_json: bool) -> None:
 @click.argument("sql")
 @WORKSPACE
 @click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True,
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    default="table",
+    show_default=True,
     help="Of the answer.",
-)  # fmt: skip
+)
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="A file; needed for parquet.")
 def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> None:
     """Ask the catalog, in DuckDB's SQL."""

@@ -70,10 +70,15 @@ def serve(
         click.echo(json.dumps(vars(ready) | {"pid": os.getpid()}) if as_json else text)
 
     process.serve(
-        folder, policy, host=host, port=port, name=name or folder.resolve().name,
-        key=key or secrets.token_urlsafe(24), say=say,
+        folder,
+        policy,
+        host=host,
+        port=port,
+        name=name or folder.resolve().name,
+        key=key or secrets.token_urlsafe(24),
+        say=say,
         grace_s=process.GRACE_S if grace is None else grace,
-    )  # fmt: skip
+    )
 
 
 @click.command(

@@ -33,12 +33,16 @@ def list_pages(workspace: Path | None, as_json: bool) -> None:
         found |= manifests.load_all(settings.load(ws.params).synthesis.manifests, ws.root)
     rows = [
         {
-            "name": one.name, "title": one.title, "domain": one.domain, "tasks": len(one.variants),
-            "from": one.source, "ready": packages.ready(one) and programs.ready(one),
+            "name": one.name,
+            "title": one.title,
+            "domain": one.domain,
+            "tasks": len(one.variants),
+            "from": one.source,
+            "ready": packages.ready(one) and programs.ready(one),
             "manifest": str(one.path),
         }
         for one in found.values()
-    ]  # fmt: skip
+    ]
     if as_json:
         click.echo(json.dumps(rows))
         return

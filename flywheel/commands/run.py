@@ -100,16 +100,20 @@ def review(iteration: int, promote: bool | None, reviewer: str, comment: str, wo
     if not reviewer.strip():
         raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")
     if dvc_lock.decided(ws, iteration):
-        raise BadInput(f"the promotion of iteration {label(iteration)} is decided already", where="--iteration",
-                       fix="`flywheel query \"from promotions\"` shows how")  # fmt: skip
+        raise BadInput(
+            f"the promotion of iteration {label(iteration)} is decided already",
+            where="--iteration",
+            fix='`flywheel query "from promotions"` shows how',
+        )
     if not ws.partition("metrics", iteration, "evaluate").is_dir():
         raise BadInput(f"iteration {iteration} is not evaluated", where="--iteration", fix="see `flywheel status`")
     rule = frozen.load(ws, iteration).promotion.rule
     if rule != "review":
         raise BadInput(
-            f"nobody is asked: promotion.rule is {rule}", where=ws.relative(ws.frozen_params(iteration)),
+            f"nobody is asked: promotion.rule is {rule}",
+            where=ws.relative(ws.frozen_params(iteration)),
             fix="change it there to review, and decide then",
-        )  # fmt: skip
+        )
     before = reviews.read(ws, iteration)
     reviews.write(ws, iteration, promote=promote, reviewer=reviewer, comment=comment, at=datetime.now(UTC))
     if before:

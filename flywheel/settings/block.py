@@ -14,9 +14,13 @@ class Block(BaseModel):
     """Values are of the field's own type, `true` is no number, and every number is finite."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
         use_attribute_docstrings=True,
-    )  # fmt: skip
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -36,10 +36,19 @@ class Synthesis(Block):
     )
     """The worlds of each domain, and the third-party pages of `manifests` by name. RL trains a specialist for each
     domain."""
-    held_out: Annotated[float, Field(ge=0, le=0.5)] | list[str] = Field([
-        "settings/size", "shop/search", "control/click_side", "control/radio", "control/type_number", "control/sort",
-        "control/pages", "control/right_click", "control/size",
-    ])  # fmt: skip
+    held_out: Annotated[float, Field(ge=0, le=0.5)] | list[str] = Field(
+        [
+            "settings/size",
+            "shop/search",
+            "control/click_side",
+            "control/radio",
+            "control/type_number",
+            "control/sort",
+            "control/pages",
+            "control/right_click",
+            "control/size",
+        ]
+    )
     """Task templates that only evaluation uses: their names (world/template), or a share of the templates of each
     world that has four or more."""
     manifests: list[str] = Field([])

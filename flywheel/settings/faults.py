@@ -29,8 +29,9 @@ class Fault:
     def names(self, parameters: Iterable[str]) -> bool:
         """Whether it is about one of these parameters, or a block or an entry of one."""
         said = {self.parameter} if self.parameter else set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", self.message))
-        return any(f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.")
-                   for one in said for name in parameters)  # fmt: skip
+        return any(
+            f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.") for one in said for name in parameters
+        )
 
 
 def told(error: ValidationError, settings: type[BaseModel]) -> list[Fault]:

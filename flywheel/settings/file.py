@@ -44,9 +44,10 @@ def load(path: Path, overrides: dict[str, Any] | None = None, *, earlier: bool =
         raise BadInput("the settings file is empty", where=path, fix="restore it, for example with `git checkout`")
     if text.startswith(_WHOLE) and not text.rstrip().endswith(f"\n{_END}"):
         raise BadInput(
-            f"the settings file is cut off: its last line is not {_END}", where=path,
+            f"the settings file is cut off: its last line is not {_END}",
+            where=path,
             fix="restore it, for example with `git checkout`",
-        )  # fmt: skip
+        )
     if not isinstance(raw, dict):
         raise BadInput("the settings file must be a mapping", where=path, fix="see params.yaml of the project")
     for name, value in (overrides or {}).items():
@@ -71,9 +72,10 @@ def parse(raw: dict[str, Any], *, where: str, overrides: dict[str, Any] | None =
         found = faults.told(error, Settings)
         typed = bool(overrides) and all(fault.names(overrides) for fault in found)
         raise BadInput(
-            "wrong parameter: " + " | ".join(fault.line for fault in found), where="--set" if typed else where,
+            "wrong parameter: " + " | ".join(fault.line for fault in found),
+            where="--set" if typed else where,
             fix="change it and run again",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def is_parameter(name: str) -> bool:

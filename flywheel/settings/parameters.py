@@ -141,6 +141,11 @@ def _limits(schema: Mapping[str, Any]) -> str:
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None and most is not None:
         return f"{least} to {most}"
-    marks = {"minimum": "{} or more", "exclusiveMinimum": "above {}", "maximum": "at most {}",
-             "exclusiveMaximum": "below {}", "minLength": "not empty"}  # fmt: skip
+    marks = {
+        "minimum": "{} or more",
+        "exclusiveMinimum": "above {}",
+        "maximum": "at most {}",
+        "exclusiveMaximum": "below {}",
+        "minLength": "not empty",
+    }
     return " and ".join(text.format(schema[key]) for key, text in marks.items() if key in schema)

@@ -10,9 +10,12 @@ from flywheel.settings.block import Block
 
 # The coordinate spaces in which the form of actions that policy.template names can be written.
 SPACES = {
-    "minimal": ("points",), "point": ("points", "pixels", "fractions"), "ui_tars_1_5": ("pixels",),
-    "ui_tars_1_0": ("boxes",), "tool_call": ("points", "pixels", "fractions"),
-}  # fmt: skip
+    "minimal": ("points",),
+    "point": ("points", "pixels", "fractions"),
+    "ui_tars_1_5": ("pixels",),
+    "ui_tars_1_0": ("boxes",),
+    "tool_call": ("points", "pixels", "fractions"),
+}
 
 
 class Policy(Block):

@@ -13,8 +13,8 @@ class Rl(Training):
     """Reinforcement learning (RL): a specialist for each domain, by tasks that are played while it trains."""
 
     algorithm: str = Field("ppo", min_length=1)
-    """A module of flywheel/training/algorithms: ppo, or grpo, which compares the episodes of a task and needs no value
-    model."""
+    """ppo; grpo, which compares the episodes of a task and needs no value model; or another module of
+    flywheel/training/rl/algorithms."""
     steps: int = Field(4, ge=0)
     """Training steps for each domain."""
     tasks_per_step: int = Field(4, ge=1)
