@@ -24,7 +24,8 @@ CREATE VIEW p_v1 AS
     GROUP BY GROUPING SETS ((r.iteration), (r.iteration, t.domain)) ORDER BY r.iteration, domain;
 
 -- The newest model's rollouts by template and level. pass_1: P(V = 1) of one sample; pass_k: share of the tasks that any
--- of their `samples` solved. no_action: share of the steps whose text held no action; lost: of the episodes with one.
+-- of their `samples` solved; mixed: tasks of which some did. broken: steps whose text held no action, no_action their
+-- share; lost: the share of episodes with one.
 CREATE VIEW templates AS
     WITH played AS (
         SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, r.v, s.steps, s.broken
@@ -41,7 +42,7 @@ CREATE VIEW templates AS
     )
     SELECT iteration, domain, world, template, level, count(*) AS tasks, max(samples) AS samples, avg(share) AS pass_1,
         avg(solved::INT) AS pass_k, count(*) FILTER (WHERE share > 0 AND share < 1) AS mixed,
-        sum(broken) / nullif(sum(steps), 0) AS no_action, sum(lost) / sum(samples) AS lost
+        sum(steps) AS steps, sum(broken) AS broken, broken / nullif(steps, 0) AS no_action, sum(lost) / sum(samples) AS lost
     FROM by_task GROUP BY ALL ORDER BY iteration, domain, world, template, level;
 
 -- P(V = 1) of an iteration and of the one before it on like tasks: those templates and levels that both played, each with
