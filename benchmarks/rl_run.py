@@ -22,12 +22,12 @@ import torch
 from flywheel import yaml_text
 from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
+from flywheel.files import write_json
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Rl, Settings
-from flywheel.store.partitions import write_json
 from flywheel.training.rl.run import train_rl
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"

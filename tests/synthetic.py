@@ -15,9 +15,10 @@ from functools import cache
 from PIL import Image, ImageDraw
 
 from flywheel.evaluation import rivals
+from flywheel.files import write_json, write_text
 from flywheel.settings import Settings
 from flywheel.store import lineage, manifest, metrics, versioning
-from flywheel.store.partitions import write, write_json, write_text
+from flywheel.store.partitions import write
 from flywheel.workspace import Workspace, label
 
 START = datetime(2026, 11, 1, 9, tzinfo=UTC)

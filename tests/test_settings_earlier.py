@@ -7,7 +7,7 @@ import yaml
 
 from flywheel import frozen, settings
 from flywheel.errors import BadInput
-from flywheel.store.partitions import write_text
+from flywheel.files import write_text
 
 
 def written(path, advantage) -> str:

@@ -15,10 +15,10 @@ from ruamel.yaml import YAML
 
 from flywheel import pipeline
 from flywheel.errors import BadInput, DataError
+from flywheel.files import write_text
 from flywheel.progress import listening
 from flywheel.settings import Settings
 from flywheel.store import manifest, versioning
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace
 
 DVC = Path(sys.executable).with_name("dvc")

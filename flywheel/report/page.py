@@ -9,11 +9,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from flywheel.files import write_text
 from flywheel.report import facts, palette, rl
 from flywheel.schema import SCHEMA_VERSION
 from flywheel.store import catalog, versioning
 from flywheel.store.metrics import ALL
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
 
 Row = dict[str, Any]

@@ -22,9 +22,10 @@ from typing import Any
 
 from flywheel import frozen, progress
 from flywheel.errors import FlywheelError
+from flywheel.files import disk_full_is_named, write_json
 from flywheel.settings import Settings
 from flywheel.store.artifacts import DOMAIN, Artifact, Checkpoint, Partition, Record, of_domains
-from flywheel.store.partitions import PartitionManifest, disk_full_is_named, write, write_json
+from flywheel.store.partitions import PartitionManifest, write
 from flywheel.workspace import Workspace
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.errors import DataError
-from flywheel.store.partitions import manifest_of, sha256_file, write_json
+from flywheel.files import sha256_file, write_json
+from flywheel.store.partitions import manifest_of
 from flywheel.workspace import Workspace, label
 
 

@@ -22,10 +22,10 @@ from flywheel import frozen as frozen_settings
 from flywheel import pipeline
 from flywheel import settings as settings_module
 from flywheel.errors import BadInput, DataError, FlywheelError
+from flywheel.files import write_text
 from flywheel.progress import tell
 from flywheel.settings import Settings
 from flywheel.store import dvc_lock, manifest, sessions
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
