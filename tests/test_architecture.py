@@ -28,7 +28,7 @@ LAYERS = (
         "pipeline",
     ),
     ("reward",),  # what V is: environments ask it, and it knows none of them
-    ("language_model", "local_server", "run_lock", "workspace", "settings", "progress"),
+    ("language_model", "endpoint", "local_server", "run_lock", "workspace", "settings", "progress"),
     ("schema", "errors", "files", "secret", "settings_faults", "settings_earlier", "yaml_text"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -15,7 +15,7 @@ import httpx
 
 from flywheel.errors import BadInput, PolicyError
 from flywheel.policy.checkpoint import digest
-from flywheel.policy.endpoint import Endpoint, NotFound, Served
+from flywheel.policy.endpoint import NotFound, PolicyEndpoint, Served
 from flywheel.policy.protocol import Policy
 
 PUBLISH_S = 600.0  # deadline of one swap: a server reads gigabytes
@@ -59,7 +59,7 @@ class LocalPublisher:
 class ServePublisher:
     """To `flywheel serve`, by POST /v1/weights."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float = PUBLISH_S) -> None:
+    def __init__(self, endpoint: PolicyEndpoint, timeout_s: float = PUBLISH_S) -> None:
         self._endpoint, self._timeout_s = endpoint, timeout_s
 
     async def version(self) -> str:
@@ -95,7 +95,7 @@ class VllmPublisher:
     but then only the publisher knows the name.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float = PUBLISH_S) -> None:
+    def __init__(self, endpoint: PolicyEndpoint, timeout_s: float = PUBLISH_S) -> None:
         self._endpoint, self._timeout_s = endpoint, timeout_s
 
     async def version(self) -> str:
@@ -143,6 +143,6 @@ def _identity(checkpoint: Path) -> tuple[str, str]:
     return str(Path(checkpoint).resolve()), digest(checkpoint)
 
 
-def publisher_of(model: Served, endpoint: Endpoint) -> WeightPublisher:
+def publisher_of(model: Served, endpoint: PolicyEndpoint) -> WeightPublisher:
     """The publisher that a server needs: by who owns the model in its list."""
     return ServePublisher(endpoint) if model.owner == "flywheel" else VllmPublisher(endpoint)

@@ -22,7 +22,7 @@ from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy import wire
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.endpoint import Endpoint, Served
+from flywheel.policy.endpoint import PolicyEndpoint, Served
 from flywheel.policy.protocol import Completion, Context, Sampling
 from flywheel.policy.publisher import CannotPublish, publisher_of
 from flywheel.policy.turns import Turns
@@ -43,7 +43,7 @@ class RemotePolicy:
 
     def __init__(self, folder: Path | str, policy: config.Policy) -> None:
         self._policy = policy
-        self._endpoint = Endpoint(policy)
+        self._endpoint = PolicyEndpoint(policy)
         self._url = f"{self._endpoint.url}/chat/completions"
         self._turns = Turns(policy.batch)
         self._closed = False
