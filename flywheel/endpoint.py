@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from flywheel.errors import BadInput, FlywheelError
+from flywheel.errors import BadInput, FlywheelError, first_line
 
 PAUSE_S = 0.25  # the first pause between two tries is up to this long, each further one up to twice as long
 LONGEST_PAUSE_S = 8.0
@@ -132,19 +132,19 @@ class Endpoint:
             async with client.stream(method, url, content=content, headers=headers) as response:
                 content = await self._read(response, url)
         except httpx.ConnectError as error:
-            raise _Passing(failed(f"no connection: {_line(str(error))}", where=url, fix=self._start)) from None
+            raise _Passing(failed(f"no connection: {first_line(str(error))}", where=url, fix=self._start)) from None
         except httpx.TransportError as error:
-            what = f"the connection broke: {_line(str(error)) or type(error).__name__}"
+            what = f"the connection broke: {first_line(str(error)) or type(error).__name__}"
             raise _Passing(failed(what, where=url, fix=self._start)) from None
         except httpx.HTTPError as error:
-            raise failed(f"the answer cannot be read: {_line(str(error))}", where=url) from None
+            raise failed(f"the answer cannot be read: {first_line(str(error))}", where=url) from None
         if response.status_code >= 300:
             raise self._refusal(response, content, url)
         try:
             return json.loads(content) if content else None
         except (ValueError, RecursionError):
             raise failed(
-                f"the answer is not JSON: {_line(content[:300].decode(errors='replace'))!r}",
+                f"the answer is not JSON: {first_line(content[:300].decode(errors='replace'))!r}",
                 where=url,
                 fix=f"does {self._block}.endpoint name an OpenAI-compatible server, and end in /v1?",
             ) from None
@@ -195,10 +195,10 @@ def _said(content: bytes) -> str:
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
-        return _line(text) or "no reason given"
+        return first_line(text) or "no reason given"
     error = body.get("error", body.get("detail")) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
-    return _line(message if isinstance(message, str) else text)
+    return first_line(message if isinstance(message, str) else text)
 
 
 def retry_after(value: str) -> float:
@@ -211,7 +211,3 @@ def retry_after(value: str) -> float:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, TypeError):
         return 0.0
-
-
-def _line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[0][:200]
