@@ -150,11 +150,10 @@ def init(folder: Path, profile: str) -> None:
 @_WORKSPACE
 def stage(name: str, iteration: int, workspace: Path | None) -> None:
     """Run one stage of one iteration, without Prefect, and record it in DVC."""
-    from flywheel import frozen, pipeline
     from flywheel.console import RunConsole
     from flywheel.progress import listening
     from flywheel.stages.base import Context, clear_staging, run_stage
-    from flywheel.store import versioning
+    from flywheel.store import frozen, pipeline, versioning
 
     ws = Workspace.find(workspace)
     chosen = pipeline.get(name)
@@ -254,9 +253,9 @@ def ui(workspace: Path | None, port: int) -> None:
 @_WORKSPACE
 def review(iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None) -> None:
     """Approve or refuse a promotion, where promotion.rule is `review`."""
-    from flywheel import frozen, run_lock
+    from flywheel import run_lock
     from flywheel.evaluation import review as reviews
-    from flywheel.store import dvc_lock
+    from flywheel.store import dvc_lock, frozen
 
     ws = Workspace.find(workspace)
     if promote is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Picture
 
+from flywheel import words
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import new_model, save_checkpoint
@@ -23,7 +24,6 @@ from flywheel.policy.protocol import Completion, Context, Image, Message
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.policy.wire_answer import write_answer
 from flywheel.policy.wire_request import read_request
-from flywheel.synthesis import words
 
 COMMAND = (sys.executable, "-c", "from flywheel.cli import main; main()", "serve")
 TEXTS = ("Click the red tile.", "Go.", "Turn on night light and sync, then open the cart.", "Read the number.")

@@ -13,11 +13,10 @@ from opened import watching
 
 import flywheel.stages as package
 from flywheel import init as workspaces
-from flywheel import pipeline
 from flywheel.errors import BadInput
 from flywheel.settings import Settings, load
 from flywheel.stages.base import Context, inputs, run_stage
-from flywheel.store import manifest, partitions, versioning
+from flywheel.store import manifest, partitions, pipeline, versioning
 from flywheel.store.artifacts import Checkpoint, Partition, Record, of_domains
 from flywheel.workspace import Workspace
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from flywheel.environments.env import Task
 from flywheel.files import remove_unfinished
 from flywheel.rollout import episode_files
 from flywheel.rollout.admission import capacity, choose
 from flywheel.rollout.episode import Episode, seed_of
-from flywheel.sandbox.env import Task
 
 log = logging.getLogger(__name__)
 

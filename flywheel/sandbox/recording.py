@@ -21,9 +21,9 @@ from typing import Any, Literal
 from PIL import Image
 
 from flywheel.agent.actions import NAMES, Action
+from flywheel.environments.env import StepResult, Task
 from flywheel.files import atomic_file
 from flywheel.reward.verdict import Verdict
-from flywheel.sandbox.env import StepResult, Task
 
 log = logging.getLogger(__name__)
 SUFFIX = ".episode.png"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from flywheel.environments.env import Task
 from flywheel.evaluation.gate import EvalResult, Judgement, judge, paired
 from flywheel.files import write_json
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Promotion
 from flywheel.stages import episodes, shards

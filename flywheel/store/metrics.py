@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.evaluation.intervals import wilson
+from flywheel.intervals import wilson
 
 ALL = "all"
 
