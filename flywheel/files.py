@@ -10,8 +10,9 @@ import errno
 import hashlib
 import json
 import shutil
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,47 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Read now: for who wants to know whether the file is as it was."""
+    return _sha256((path,))
+
+
+def known_sha256(*paths: Path) -> str:
+    """Of the contents, one after the other; read at most once in a process while the files stay as they are.
+
+    That they do is taken from what DVC takes it from: inode, size and times. A file that changed within the last
+    moments before it is read may change again unseen (clocks of file systems are coarse), and is read each time.
+    """
+    signature = _signature(paths)
+    if _known.get(paths, ("", ""))[0] == signature:
+        return _known[paths][1]
+    sha256 = _sha256(paths)
+    if time.time_ns() - max(changed for *_, changed in signature) > _COARSE_NS:
+        _known[paths] = signature, sha256
+    return sha256
+
+
+def remember_sha256(path: Path, sha256: str) -> None:
+    """Of a file that this process has just written."""
+    _known[path,] = _signature((path,)), sha256
+
+
+_COARSE_NS = 2 * 10**9  # the coarsest clock of a file system in use
+_Signature = tuple[tuple[int, ...], ...]
+_known: dict[tuple[Path, ...], tuple[_Signature, str]] = {}
+
+
+def _signature(paths: tuple[Path, ...]) -> _Signature:
+    """Inode, size, and when its content and it itself were changed, of each."""
+    found = (path.stat() for path in paths)
+    return tuple((one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in found)
+
+
+def _sha256(paths: Iterable[Path]) -> str:
+    sha = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: sha)
+    return sha.hexdigest()
 
 
 class disk_full_is_named:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 
 import pytest
 
@@ -66,3 +68,35 @@ def test_what_killed_processes_left_is_removed_by_name(tmp_path):
     assert {name: path.exists() for name, path in left.items()} == {"state.pt": False, "other.pt": True, "model": True}
     files.remove_unfinished(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_a_file_is_read_once_for_its_hash_while_it_stays_as_it_is(tmp_path, monkeypatch):
+    path, other, read = tmp_path / "part", tmp_path / "other", []
+    hashed = files._sha256
+    monkeypatch.setattr(files, "_sha256", lambda paths: read.append(paths) or hashed(paths))
+    for one in (path, other):
+        one.write_text("as it was")
+        os.utime(one, ns=(10**18, 10**18))
+    monkeypatch.setattr(files.time, "time_ns", lambda: path.stat().st_ctime_ns + 10**10)  # long after
+    assert files.known_sha256(path) == files.known_sha256(path) == files.sha256_file(other)
+    assert read == [(path,), (other,)]
+    path.write_text("as it is ")  # as long
+    os.utime(path, ns=(10**18 + 1, 10**18 + 1))
+    assert files.known_sha256(path) == hashlib.sha256(b"as it is ").hexdigest()
+    other.replace(path)  # of the same size and age as the first
+    assert files.known_sha256(path) == hashlib.sha256(b"as it was").hexdigest()
+
+
+def test_a_file_that_has_just_changed_is_read_again(tmp_path):
+    path = tmp_path / "part"
+    for content in (b"one", b"two", b"six"):  # within one tick of the clock, as may be
+        path.write_bytes(content)
+        assert files.known_sha256(path) == hashlib.sha256(content).hexdigest()
+
+
+def test_files_are_hashed_as_one_text_in_their_order(tmp_path):
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.write_bytes(b"ab")
+    second.write_bytes(b"c")
+    assert files.known_sha256(first, second) == hashlib.sha256(b"abc").hexdigest()
+    assert files.known_sha256(second, first) == hashlib.sha256(b"cab").hexdigest()

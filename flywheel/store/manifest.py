@@ -128,7 +128,7 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def verify(ws: Workspace, iteration: int) -> None:
-    """Check the chain back to iteration 0 and every file that iteration k's manifest names.
+    """Check the chain back to iteration 0 and every file that iteration k's manifest names: all of them are read.
 
     Raises DataError naming the first file that is missing or differs.
     """

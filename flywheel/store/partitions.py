@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.errors import DataError
-from flywheel.files import atomic_folder, disk_full_is_named, sha256_file
+from flywheel.files import atomic_folder, disk_full_is_named, known_sha256, remember_sha256, sha256_file
 from flywheel.schema import ADDED, SORT, TABLES
 from flywheel.workspace import Workspace
 
@@ -95,6 +95,8 @@ def write(
             chunk = data.slice(start, rows_per_file)
             pq.write_table(chunk, path, compression="zstd", row_group_size=_ROW_GROUP.get(table, 100_000))
             parts.append(Part(ws.relative(folder / path.name), chunk.num_rows, sha256_file(path)))
+    for part in parts:
+        remember_sha256(ws.resolve(part.path), part.sha256)
     return PartitionManifest(table, tuple(parts))
 
 
@@ -149,9 +151,9 @@ def _not_whole(path: Path, error: Exception) -> DataError:
 
 
 def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """The manifest of a partition as it lies on disk."""
+    """The manifest of a partition as it lies on disk; what this process wrote or hashed is not hashed again."""
     parts = []
     for path in sorted(ws.partition(table, iteration, stage).glob("part-*.parquet")):
         rows = pq.ParquetFile(path).metadata.num_rows
-        parts.append(Part(ws.relative(path), rows, sha256_file(path)))
+        parts.append(Part(ws.relative(path), rows, known_sha256(path)))
     return PartitionManifest(table, tuple(parts))
