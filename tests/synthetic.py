@@ -237,11 +237,7 @@ def _ingest(ws: Workspace, k: int) -> None:
             for n in range(3)
         ],
     )
-    figures = [
-        metrics.row("word_error_rate", 0.14),
-        metrics.row("alignment_accuracy", 0.92, n=6),
-        metrics.share("steps_with_a_thought", 6, 6),
-    ]
+    figures = [metrics.share("steps_with_a_thought", 6, 6)]
     _metrics(ws, k, "ingest", figures, 22)
 
 

@@ -17,12 +17,11 @@ from served import Misbehaving, checkpoints, context, says, serving
 from flywheel.errors import ModelError, PolicyError
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
-from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.endpoint import PolicyEndpoint
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Sampling
-from flywheel.policy.publisher import CannotPublish, LocalPublisher, ServePublisher, VllmPublisher
+from flywheel.policy.publisher import CannotPublish, ServePublisher, VllmPublisher
 from flywheel.settings import Policy
 
 
@@ -80,13 +79,9 @@ def vllm(folders):
         yield Vllm(server)
 
 
-@pytest.fixture(params=["in process", "flywheel serve", "vllm serve, its routes"])
+@pytest.fixture(params=["flywheel serve", "vllm serve, its routes"])
 async def publisher(request, folders):
-    if request.param == "in process":
-        policy = EmbeddedPolicy(folders[0], Policy())
-        yield LocalPublisher(policy)
-        await policy.close()
-    elif request.param == "flywheel serve":
+    if request.param == "flywheel serve":
         yield ServePublisher(PolicyEndpoint(Policy(endpoint=request.getfixturevalue("server").url)))
     else:
         yield VllmPublisher(PolicyEndpoint(Policy(endpoint=request.getfixturevalue("vllm").server.url)))

@@ -1,4 +1,6 @@
-"""Weights from the trainer to inference: one protocol for a policy in this process, `flywheel serve` and `vllm serve`.
+"""Weights from the trainer to inference: one protocol for `flywheel serve` and `vllm serve`.
+
+A policy in this process loads them by itself (`Policy.load`).
 
 A checkpoint travels as a folder that both sides can read under the same path (a shared file system where they are two
 machines). It is named by its content (`model.digest`), so publishing twice is publishing once.
@@ -16,7 +18,6 @@ import httpx
 from flywheel.errors import BadInput, PolicyError
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.endpoint import NotFound, PolicyEndpoint, Served
-from flywheel.policy.protocol import Policy
 
 PUBLISH_S = 600.0  # deadline of one swap: a server reads gigabytes
 
@@ -38,22 +39,6 @@ class WeightPublisher(Protocol):
 
 class CannotPublish(PolicyError):
     """A server that has no way to change its weights."""
-
-
-class LocalPublisher:
-    """To a policy in this process."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-
-    async def version(self) -> str:
-        return self._policy.weight_version
-
-    async def publish(self, checkpoint: Path) -> str:
-        version = await asyncio.to_thread(digest, checkpoint)
-        if version != self._policy.weight_version:
-            await self._policy.load(checkpoint)
-        return self._policy.weight_version
 
 
 class ServePublisher:

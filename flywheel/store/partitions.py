@@ -7,7 +7,7 @@ a `PartitionManifest`: paths, rows, sha256, never the rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,6 @@ class PartitionManifest:
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> PartitionManifest:
-        return cls(raw["table"], tuple(Part(**part) for part in raw["parts"]))
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
