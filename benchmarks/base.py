@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
+from flywheel import scenes, words
 from flywheel import settings as config
 from flywheel.agent.actions import Click, ParseError
 from flywheel.agent.parser import parse
 from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.synthesis import scenes, words
 from flywheel.training.pretrain.evaluate import DESCRIBING, JudgedAnswer, ask, rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element

@@ -16,7 +16,7 @@ import numpy as np
 
 from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.evaluation import gate
-from flywheel.evaluation.intervals import newcombe_paired
+from flywheel.intervals import newcombe_paired
 from flywheel.settings import Promotion
 
 DISCORDANCES = (0.1, 0.2, 0.3)

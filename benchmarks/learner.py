@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flywheel import settings as config
 from flywheel.bench import BenchCase, compare, emit, exit_code
+from flywheel.environments.env import Task
 from flywheel.evaluation.evaluate import judge
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
@@ -30,7 +31,6 @@ from flywheel.policy.model import load_model
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import rollout
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.synthesis.tasks import make_tasks

@@ -28,7 +28,7 @@ import rl_start
 
 from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.errors import BadInput
-from flywheel.evaluation.intervals import student_mean
+from flywheel.intervals import student_mean
 from flywheel.report.charts import Chart, Series, lines
 from flywheel.report.picture import screenshot
 from flywheel.report.sheet import sheet

@@ -20,14 +20,14 @@ import rl_start
 import torch
 
 from flywheel import yaml_text
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
+from flywheel.files import write_json
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Rl, Settings
-from flywheel.store.partitions import write_json
 from flywheel.training.rl.run import train_rl
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.trajectory import Step, Trajectory, of_action
+from flywheel.environments.env import Env, StepResult, Task
 from flywheel.errors import BadInput
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.sandbox.env import Env, StepResult, Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings, Supervised
 from flywheel.synthesis.tasks import content, make_task

@@ -28,11 +28,11 @@ from flywheel.agent.actions import Finished
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parser import serialise
 from flywheel.bench import BenchCase
+from flywheel.environments.env import StepResult, Task
 from flywheel.errors import EnvError
 from flywheel.policy.protocol import Completion, Context, Sampling
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import rollout
-from flywheel.sandbox.env import StepResult, Task
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Rollout, Settings
 from flywheel.synthesis.tasks import make_tasks

@@ -18,7 +18,7 @@ from sandbox_ways import WAYS, Way
 from flywheel.agent.actions import Click, Point
 from flywheel.bench import BenchCase
 from flywheel.errors import EnvError
-from flywheel.sandbox import chromium, process, tab
+from flywheel.sandbox import chromium, context, process
 from flywheel.sandbox.process import Chromium
 from flywheel.sandbox.tab import Tab
 from flywheel.settings import Sandbox
@@ -182,7 +182,7 @@ class _Direct:
 @contextlib.contextmanager
 def unguarded() -> Iterator[None]:
     """Browsers that are started in the block reach what they like: for the peer alone."""
-    with mock.patch.object(process, "_NETWORK", ()), mock.patch.object(tab, "Proxy", _Direct):
+    with mock.patch.object(process, "_NETWORK", ()), mock.patch.object(context, "Proxy", _Direct):
         yield
 
 

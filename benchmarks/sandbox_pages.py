@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 
 GAME, MINIWOB = "bench_game", "bench_miniwob"  # names of worlds
 MINIWOB_PAGE = "miniwob/click-checkboxes.html"

@@ -13,7 +13,7 @@ from sandbox_run import Run
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Point, Wait
 from flywheel.bench import BenchCase
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import make_tasks

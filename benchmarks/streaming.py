@@ -27,11 +27,11 @@ import torch
 from streaming_world import SIZE, Line, start, tasks
 
 from flywheel.bench import BenchCase, compare, emit, exit_code
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
-from flywheel.evaluation.intervals import student_mean
+from flywheel.intervals import student_mean
 from flywheel.policy.embedded import EmbeddedPolicy
-from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 from flywheel.training.rl.run import train_rl
 

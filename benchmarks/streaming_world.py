@@ -24,10 +24,10 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from flywheel.agent.actions import Action, Click
 from flywheel.agent.prompt import build_context
+from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import save_checkpoint, tiny_config
-from flywheel.sandbox.env import Observation, StepResult, Task
 from flywheel.settings import Policy, Supervised
 from flywheel.training.samples import Sample
 from flywheel.training.supervised.train import train_supervised

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.synthesis.tasks import make_task
 from flywheel.worlds.catalogue import World
 from flywheel.worlds.site import Site

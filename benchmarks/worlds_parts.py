@@ -29,8 +29,8 @@ from worlds_play import (
 )
 
 from flywheel.agent.actions import Finished
+from flywheel.environments.env import Task
 from flywheel.reward.verdict import Verdict
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring import verifiers
 from flywheel.settings import Settings

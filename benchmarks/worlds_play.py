@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flywheel.agent.actions import Action, Finished
+from flywheel.environments.env import Env, StepResult, Task
 from flywheel.errors import FlywheelError
 from flywheel.reward.verdict import Verdict
-from flywheel.sandbox.env import Env, StepResult, Task
 from flywheel.worlds import oracle
 from flywheel.worlds.catalogue import World
 from flywheel.worlds.players import random_action

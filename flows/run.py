@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import httpx
 
 from flows.server import prefect_server
-from flywheel import frozen, pipeline, preflight, run_lock
+from flywheel import preflight, run_lock
 from flywheel.errors import BadInput, DataError, FlywheelError
+from flywheel.files import write_json
 from flywheel.policy import checkpoint
 from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Settings
 from flywheel.stages.base import Context, clear_staging, run_stage
-from flywheel.store import dvc_lock, git, manifest, recovery, versioning
-from flywheel.store.partitions import write_json
+from flywheel.store import dvc_lock, frozen, git, manifest, pipeline, recovery, versioning
 from flywheel.workspace import Workspace, label
 
 

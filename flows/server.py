@@ -22,8 +22,8 @@ import httpx
 
 from flywheel import secret
 from flywheel.errors import FlywheelError
+from flywheel.files import write_json
 from flywheel.local_server import at_port
-from flywheel.store.partitions import write_json
 from flywheel.workspace import Workspace
 
 START_DEADLINE_S = 120

@@ -6,10 +6,9 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from flows.review import ask_reviewer
-from flywheel import frozen, pipeline
 from flywheel.progress import report
 from flywheel.stages.base import Context, StageResult
-from flywheel.store import versioning
+from flywheel.store import frozen, pipeline, versioning
 from flywheel.workspace import Workspace, label
 from tasks.stages import do_shard, finish_stage, publish_report, record_version
 

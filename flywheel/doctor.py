@@ -36,7 +36,6 @@ _PACKAGES = {
     "pocketsphinx": "",
     "openai-whisper": "whisper",
     "deepspeed": "deepspeed",
-    "prefect-ray": "ray",
 }
 
 

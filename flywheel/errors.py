@@ -87,6 +87,11 @@ class DiskFull(FlywheelError):
     """No space is left where the workspace lies."""
 
 
+def first_line(text: str) -> str:
+    """The first line of what someone else said, at most 200 characters of it; "" where there is none."""
+    return (text.strip().splitlines() or [""])[0][:200]
+
+
 def known(name: str, names: Iterable[str]) -> str:
     """What to say where a name is not known: the one that was probably meant, and all there are."""
     names = list(names)

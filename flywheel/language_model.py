@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
-from typing import Protocol
+import asyncio
+from typing import Any, Protocol
 
-import httpx
-
-from flywheel.errors import BadInput, FlywheelError
+from flywheel.endpoint import Endpoint, Errors
+from flywheel.errors import FlywheelError
 from flywheel.settings import LanguageModel as LanguageModelSettings
 
 
@@ -29,50 +27,34 @@ class LanguageModel(Protocol):
         """The answer's text. Raises LanguageModelError, LanguageModelTimeout."""
 
 
-_PASSING = {408, 409, 429, 500, 502, 503, 504}  # states of a server that may pass
-_PAUSE_S = 0.2
+_ERRORS = Errors(
+    failed=LanguageModelError,
+    timeout=LanguageModelTimeout,
+    refused=LanguageModelError,
+    unknown=LanguageModelError,
+    passing=dict.fromkeys((408, 409, 429, 500, 502, 503, 504), LanguageModelError),
+)
 
 
 class OpenAIModel:
-    """Chat completions of a server such as `vllm serve`. Temperature 0, so that a stage run again says the same."""
+    """Chat completions of a server such as `vllm serve`. Temperature 0, so that a stage run again says the same.
+
+    Raises BadInput for an endpoint that is not an address.
+    """
 
     def __init__(self, settings: LanguageModelSettings) -> None:
         self.name, self._settings = settings.model, settings
-        self._url = settings.endpoint.rstrip("/") + "/chat/completions"
+        self._endpoint = Endpoint(settings, "language_model", _ERRORS)
+        self._url = f"{self._endpoint.url}/chat/completions"
 
     def complete(self, system: str, user: str) -> str:
-        """Tried again, with growing pauses, while the server is busy or broken, until `timeout_s` has passed."""
-        deadline = time.monotonic() + self._settings.timeout_s
-        fault, pause = "no answer", _PAUSE_S
-        for _ in range(self._settings.retries + 1):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            try:
-                answer = httpx.post(self._url, json=self._body(system, user), headers=self._headers(), timeout=left)
-            except httpx.TimeoutException:
-                break
-            except httpx.InvalidURL as error:
-                raise BadInput(f"not an address: {error}", where="language_model.endpoint") from None
-            except httpx.HTTPError as error:
-                fault = f"{type(error).__name__}: {error}"
-            else:
-                if answer.status_code not in _PASSING:
-                    return self._text(answer)
-                fault = f"status {answer.status_code}"
-            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-            pause *= 2
-        else:
-            raise LanguageModelError(
-                f"the language model failed {self._settings.retries + 1} times: {fault}",
-                where=self._url,
-                fix="see whether the server runs, or leave language_model.endpoint empty",
-            )
-        raise LanguageModelTimeout(
-            f"the language model did not answer in {self._settings.timeout_s:g} s",
-            where=self._url,
-            fix="raise language_model.timeout_s",
-        )
+        """`language_model.timeout_s` is the deadline, every try included. Must not be called from a running event
+        loop, which it would block."""
+        return self._text(asyncio.run(self._ask(self._body(system, user))))
+
+    async def _ask(self, body: dict) -> Any:
+        async with self._endpoint.client() as client:
+            return await self._endpoint.call(client, "POST", self._url, body, timeout_s=self._settings.timeout_s)
 
     def _body(self, system: str, user: str) -> dict:
         texts = (
@@ -81,22 +63,12 @@ class OpenAIModel:
         messages = [{"role": role, "content": text} for role, text in zip(("system", "user"), texts, strict=True)]
         return {"model": self._settings.model, "messages": messages, "temperature": 0, "max_tokens": 256}
 
-    def _headers(self) -> dict[str, str]:
-        key = os.environ.get(self._settings.key_variable, "")
-        return {"Authorization": f"Bearer {key}"} if key else {}
-
-    def _text(self, answer: httpx.Response) -> str:
-        if answer.status_code != 200:
-            raise LanguageModelError(
-                f"the language model refused: status {answer.status_code}: {answer.text[:200]}",
-                where=self._url,
-                fix="see language_model.model, and the key in the variable that language_model.key_variable names",
-            )
+    def _text(self, answer: Any) -> str:
         try:
-            text = answer.json()["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError):
+            text = answer["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError):
             raise LanguageModelError(
-                f"not an answer of a chat completion: {answer.text[:200]}",
+                f"not an answer of a chat completion: {str(answer)[:200]}",
                 where=self._url,
                 fix="the endpoint ends in /v1 for most servers",
             ) from None

@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac
-import os
 import secrets
-import tempfile
 from pathlib import Path
+
+from flywheel.files import atomic_file
 
 USER = "flywheel"
 
@@ -37,17 +37,9 @@ def file(folder: Path) -> Path:
 
 def write(path: Path, text: str, *, over: bool = True) -> None:
     """Whole or not at all, and at no moment readable by others. Raises FileExistsError where `over` is not allowed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        out.write(text)
-    if over:
-        Path(temporary).replace(path)
-        return
-    try:
-        path.hardlink_to(temporary)
-    finally:
-        Path(temporary).unlink()
+    with atomic_file(path, over=over) as temporary:
+        temporary.touch(0o600)
+        temporary.write_text(text, encoding="utf-8")
 
 
 def basic(secret: str) -> str:

@@ -12,12 +12,11 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 
-from flywheel import pipeline
 from flywheel.errors import BadInput, ContractBroken, DiskFull, EnvError, PolicyError
 from flywheel.report import page
 from flywheel.stages import base
 from flywheel.stages.base import Context, StageResult
-from flywheel.store import versioning
+from flywheel.store import pipeline, versioning
 from tasks import artifacts
 
 

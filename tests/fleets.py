@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from flywheel.environments.env import StepResult
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.env import StepResult
 from flywheel.sandbox.fake import FakeEnv
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Sandbox

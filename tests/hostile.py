@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flywheel.agent.actions import Click, Point
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 
 BUTTON = Click(Point(0.5, 0.35))
 QUIET = "quiet"

@@ -14,10 +14,10 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from flywheel.agent.actions import Action, Click, Finished
+from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion, Context, Sampling
-from flywheel.sandbox.env import Observation, StepResult, Task
 from flywheel.settings import Settings
 
 SIZE = 64

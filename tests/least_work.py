@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from flywheel.files import write_text
 from flywheel.settings import Settings
 from flywheel.store import manifest, versioning
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
 
 

@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Picture
 
-from flywheel.policy import wire
+from flywheel import words
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import new_model, save_checkpoint
 from flywheel.policy.protocol import Completion, Context, Image, Message
 from flywheel.policy.tokenizer import train_tokenizer
-from flywheel.synthesis import words
+from flywheel.policy.wire_answer import write_answer
+from flywheel.policy.wire_request import read_request
 
 COMMAND = (sys.executable, "-c", "from flywheel.cli import main; main()", "serve")
 TEXTS = ("Click the red tile.", "Go.", "Turn on night light and sync, then open the cart.", "Read the number.")
@@ -131,10 +132,10 @@ class Misbehaving:
 
     def good(self, raw: bytes) -> dict:
         """A well-formed answer: two tokens, of log-probability -1."""
-        asked = wire.read_request(raw, max_new_tokens=8, seed=lambda: 0)
+        asked = read_request(raw, max_new_tokens=8, seed=lambda: 0)
         prompt = self.encoder.prompt_ids(asked.context)
         done = Completion("ab", (45, 46), (-1.0, -1.0), len(prompt), self.version, False)
-        return wire.write_answer({"id": "x", "created": 0, "model": "tiny"}, asked, [done], prompt, str)
+        return write_answer({"id": "x", "created": 0, "model": "tiny"}, asked, [done], prompt, str)
 
     def spoilt(self, spoil: Callable[[dict], object]) -> Behaviour:
         """The well-formed answer after `spoil` changed it."""

@@ -7,33 +7,21 @@ from pathlib import Path
 
 import pytest
 
-# Who may import whom, inside flywheel: a package may import those on its own line and on lines below it.
-LAYERS = (
-    ("cli",),
-    ("commands",),
-    ("console", "init", "doctor", "bench", "discard", "standing"),
-    ("report",),
-    ("preflight", "stages"),
-    (
-        "recording",
-        "training",
-        "evaluation",
-        "store",
-        "rollout",
-        "scoring",
-        "synthesis",
-        "sandbox",
-        "worlds",
-        "policy",
-        "agent",
-        "frozen",
-        "pipeline",
-    ),
-    ("reward",),  # what V is: environments ask it, and it knows none of them
-    ("language_model", "local_server", "run_lock", "workspace", "settings", "progress"),
-    ("schema", "errors", "secret", "yaml_text"),
-)
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+# Who may import whom, inside flywheel: each those after it. A package within a package may have a place of its own.
+ORDER = (
+    # what is typed
+    "cli", "commands", "play", "doctor", "preflight", "standing", "init", "discard", "console", "bench",
+    # what is made of the parts below
+    "report", "stages", "recording", "training", "evaluation", "scoring", "rollout", "synthesis",
+    # where it is done
+    "sandbox", "worlds", "environments", "scenes", "words",
+    # what is kept of it
+    "store", "reward", "agent", "policy", "language_model", "endpoint",
+    # what all of them stand on
+    "run_lock", "workspace", "settings", "progress", "local_server", "secret", "files", "schema", "intervals",
+    "yaml_text", "errors",
+)  # fmt: skip
+RANK = {name: rank for rank, name in enumerate(ORDER)}
 
 
 def imports(path: Path) -> set[str]:
@@ -62,15 +50,28 @@ def test_tasks_do_not_know_flows(project):
         assert "flows" not in {name.partition(".")[0] for name in imports(path)}, path
 
 
+def place(name: str) -> str | None:
+    """Of a module of flywheel, the longest of its names that has a place; None for what is none of its modules."""
+    parts = name.split(".")[1:] if name.startswith("flywheel.") else []
+    return next((".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in RANK), None)
+
+
 def test_inside_flywheel_imports_run_downwards(project):
     for path in modules(project, "flywheel"):
-        own = path.relative_to(project / "flywheel").parts[0].removesuffix(".py")
-        if own == "__init__":
+        name = ".".join(path.relative_to(project).with_suffix("").parts).removesuffix(".__init__")
+        if name == "flywheel":
             continue
-        for name in imports(path):
-            parts = name.split(".")
-            if parts[0] == "flywheel" and len(parts) > 1 and parts[1] in RANK:
-                assert RANK[parts[1]] >= RANK[own], f"{path} imports {name}"
+        own = place(name)
+        assert own is not None, f"{path} has no place in the order"
+        for imported in imports(path):
+            other = place(imported)
+            assert other is None or RANK[other] >= RANK[own], f"{path} imports {imported}"
+
+
+def test_the_order_names_what_is_there(project):
+    for name in ORDER:
+        path = project / "flywheel" / name.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").is_file(), name
 
 
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])

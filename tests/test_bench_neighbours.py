@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from flywheel import bench
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import catalogue
 from flywheel.worlds.catalogue import World

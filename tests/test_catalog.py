@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.errors import BadInput, DataError
-from flywheel.evaluation.intervals import wilson
+from flywheel.intervals import wilson
 from flywheel.schema import ADDED, TABLES
 from flywheel.stages import route
 from flywheel.store import build, catalog, metrics, partitions

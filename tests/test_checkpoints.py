@@ -12,6 +12,7 @@ import pytest
 import torch
 from checkpoints import ARCHITECTURES, ID, make
 from PIL import Image as Picture
+from trainees import response_logprobs
 
 from flywheel.errors import ModelError
 from flywheel.policy import checkpoint
@@ -22,7 +23,7 @@ from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.policy.protocol import Image, Message, Sampling
 from flywheel.policy.sampling import generate
 from flywheel.settings import Policy
-from flywheel.training.forward.padded import batch_of, response_logprobs
+from flywheel.training.forward.padded import batch_of
 
 SETTINGS = Policy()
 SIZES = ((60, 40), (224, 224), (300, 200), (37, 211), (1, 1), (500, 20))

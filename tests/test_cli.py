@@ -17,6 +17,7 @@ from flywheel import doctor, settings
 from flywheel import init as workspaces
 from flywheel.cli import main
 from flywheel.errors import BadInput, DiskFull, FlywheelError
+from flywheel.files import disk_full_is_named
 from flywheel.store import manifest, partitions, versioning
 from flywheel.workspace import Workspace
 
@@ -281,7 +282,7 @@ def test_doctor_tells_programs_what_is_missing(workspace):
 def test_a_full_disk_is_named():
     with (
         pytest.raises(DiskFull, match="the disk is full; what was finished is kept"),
-        partitions.disk_full_is_named(Path("/dev/full")),
+        disk_full_is_named(Path("/dev/full")),
         Path("/dev/full").open("w") as full,
     ):
         full.write("x" * 100_000)

@@ -12,10 +12,10 @@ import pytest
 
 from flywheel import settings
 from flywheel.evaluation import verdicts
+from flywheel.files import write_text
 from flywheel.stages import competition, episodes, shards
 from flywheel.stages.base import Context
 from flywheel.store import manifest
-from flywheel.store.partitions import write_text
 
 
 @pytest.fixture

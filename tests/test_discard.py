@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from flywheel import discard, run_lock
 from flywheel.cli import main
 from flywheel.errors import BadInput, FlywheelError
+from flywheel.files import write_text
 from flywheel.settings import Settings
 from flywheel.store import versioning
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace
 
 SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})

@@ -13,6 +13,7 @@ import torch
 from checkpoints import make
 from served import context as screen_and_text
 
+from flywheel import words
 from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
@@ -23,7 +24,6 @@ from flywheel.policy.protocol import Image, Message, Sampling
 from flywheel.policy.sampling import draw
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.settings import Policy
-from flywheel.synthesis import words
 
 SETTINGS = Policy()
 CONTEXTS = [screen_and_text(n) for n in range(8)]

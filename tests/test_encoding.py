@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image as Picture
 
+from flywheel import words
 from flywheel.agent.prompt import build_context
 from flywheel.errors import BadInput, ModelError
 from flywheel.policy.checkpoint import digest
@@ -19,9 +20,8 @@ from flywheel.policy.model import load_model, new_model, save_checkpoint
 from flywheel.policy.pixels import Pixels
 from flywheel.policy.protocol import Image, Message
 from flywheel.policy.tokenizer import train_tokenizer
+from flywheel.scenes.scene import Question
 from flywheel.settings import Policy
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.scene import Question
 from flywheel.training.pretrain.question_batch import IGNORED, QuestionCollator
 
 ANSWER = "Thought: I click the red tile.\nAction: click(point='<point>52 31</point>')"

@@ -26,10 +26,10 @@ from flywheel import bench, secret, settings
 from flywheel.cli import main
 from flywheel.errors import BadInput, EnvError, FlywheelError
 from flywheel.evaluation import gate, review, verdicts
+from flywheel.files import write_json, write_text
 from flywheel.progress import listening
 from flywheel.stages import base
 from flywheel.store import metrics, partitions
-from flywheel.store.partitions import write_json, write_text
 from flywheel.workspace import Workspace
 
 _DEADLINE_S = 120

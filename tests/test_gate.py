@@ -18,7 +18,7 @@ from flywheel.evaluation.gate import (
     paired,
     simulate,
 )
-from flywheel.evaluation.intervals import bootstrap_mean, newcombe_paired, student_mean, wilson
+from flywheel.intervals import bootstrap_mean, newcombe_paired, student_mean, wilson
 from flywheel.settings import Promotion
 
 

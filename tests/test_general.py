@@ -11,13 +11,14 @@ import pytest
 from PIL import Image as Picture
 from playwright.sync_api import sync_playwright
 
+from flywheel import scenes, words
 from flywheel.agent.actions import Click, Drag, Finished, Hotkey, ParseError, Point, Type
 from flywheel.agent.parser import parse
 from flywheel.sandbox import chromium
+from flywheel.scenes.markup import div, written
 from flywheel.settings import Sandbox, Settings
-from flywheel.synthesis import render, scenes, words
+from flywheel.synthesis import render
 from flywheel.synthesis.general import make_general
-from flywheel.synthesis.scenes.markup import div, written
 from flywheel.training.pretrain.evaluate import rate, success
 
 

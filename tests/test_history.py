@@ -118,7 +118,7 @@ async def test_a_model_that_is_down_does_not_end_an_episode(encoder):
         episodes, _ = await rolled_out(encoder, chosen)
     assert {episode.trajectory.steps for episode in episodes} == {STEPS}
     by = {json.loads(row.memory)["by"] for episode in episodes for row in episode.steps if row.memory}
-    assert by == {"rules, since stub failed: the language model refused: status 401: no key"}
+    assert by == {"rules, since stub failed: status 401: no key"}
 
 
 async def test_without_a_digest_nothing_is_stored(encoder):

@@ -59,7 +59,7 @@ async def test_sessions_of_one_browser_do_not_reach_one_another(ways, chromium):
             await tab.open(
                 f"http://{site.at}/", seed=0, allowed=tuple(f"http://{one.at}/" for one in allowed), read="0"
             )
-        proxies = [tab._proxy.address.removeprefix("http://") for tab in tabs]
+        proxies = [tab.context.proxy.address.removeprefix("http://") for tab in tabs]
         asked = [f"http://{at}/hit/x" for at in (ours.at, more.at, theirs.at)]
         asked += [f"http://{at}/http://{theirs.at}/hit/by_{i}" for i, at in enumerate(proxies)]
         script = f"Promise.all({asked}.map((url) => fetch(url).then((answer) => answer.status, () => 'no')))"
@@ -73,7 +73,7 @@ async def test_sessions_of_one_browser_do_not_reach_one_another(ways, chromium):
 async def test_a_browser_that_is_killed_leaves_no_open_port():
     async with browser() as started:
         tab = await started.open_tab(200, 200)
-        port = tab._proxy.address
+        port = tab.context.proxy.address
         started.kill()
         await started.died.wait()
     with pytest.raises(ConnectionRefusedError):

@@ -59,6 +59,6 @@ async def test_a_popup_of_a_data_address_is_closed_and_noted(stage, way):
     tab = await stage.open(way)
     before = await tab.screenshot()
     assert "a popup was closed: browsers open no data: address in one" in await act(tab, at(40, 60), 100)
-    assert len(tab._pages) == 1
+    assert len(tab.stack.pages) == 1
     assert len(await tab.screenshot()) > len(before) / 2, "the opener is seen again"
     assert await act(tab, Wait(), 100) == ""

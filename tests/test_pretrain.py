@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from flywheel import scenes, words
 from flywheel.errors import BadInput, ModelError, TrainingError
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, new_model
 from flywheel.policy.tokenizer import VOCABULARY, train_tokenizer
-from flywheel.synthesis import scenes, words
-from flywheel.synthesis.scenes import Box
+from flywheel.scenes import Box
 from flywheel.training.pretrain import attention, objectives
 from flywheel.training.pretrain import train as module
 from flywheel.training.pretrain.mixture import WINDOW, KindAccuracy, plan

@@ -17,12 +17,11 @@ from served import Misbehaving, checkpoints, context, says, serving
 from flywheel.errors import ModelError, PolicyError
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
-from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
-from flywheel.policy.endpoint import Endpoint
+from flywheel.policy.endpoint import PolicyEndpoint
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Sampling
-from flywheel.policy.publisher import CannotPublish, LocalPublisher, ServePublisher, VllmPublisher
+from flywheel.policy.publisher import CannotPublish, ServePublisher, VllmPublisher
 from flywheel.settings import Policy
 
 
@@ -80,16 +79,12 @@ def vllm(folders):
         yield Vllm(server)
 
 
-@pytest.fixture(params=["in process", "flywheel serve", "vllm serve, its routes"])
+@pytest.fixture(params=["flywheel serve", "vllm serve, its routes"])
 async def publisher(request, folders):
-    if request.param == "in process":
-        policy = EmbeddedPolicy(folders[0], Policy())
-        yield LocalPublisher(policy)
-        await policy.close()
-    elif request.param == "flywheel serve":
-        yield ServePublisher(Endpoint(Policy(endpoint=request.getfixturevalue("server").url)))
+    if request.param == "flywheel serve":
+        yield ServePublisher(PolicyEndpoint(Policy(endpoint=request.getfixturevalue("server").url)))
     else:
-        yield VllmPublisher(Endpoint(Policy(endpoint=request.getfixturevalue("vllm").server.url)))
+        yield VllmPublisher(PolicyEndpoint(Policy(endpoint=request.getfixturevalue("vllm").server.url)))
 
 
 async def test_what_is_published_answers(publisher, folders):
@@ -114,7 +109,7 @@ async def test_publishers_at_once_end_on_one_of_the_versions(publisher, folders)
 async def test_a_server_that_sees_another_file_system_says_so(vllm, folders):
     vllm.server.routes["POST /v1/weights"] = says(400, {"error": {"message": "no such model folder"}})
     with pytest.raises(PolicyError, match=r"no such model folder.*must be able to read .*m1 under the same path"):
-        await ServePublisher(Endpoint(Policy(endpoint=vllm.server.url))).publish(folders[1])
+        await ServePublisher(PolicyEndpoint(Policy(endpoint=vllm.server.url))).publish(folders[1])
 
 
 # -- a real swap under load -------------------------------------------------------------------------------------------
@@ -148,7 +143,7 @@ async def test_a_swap_under_load_loses_no_request(backend, server, folders):
 
 # -- vLLM's order of calls --------------------------------------------------------------------------------------------
 def publisher_of(vllm):
-    return VllmPublisher(Endpoint(Policy(endpoint=vllm.server.url, retries=0)))
+    return VllmPublisher(PolicyEndpoint(Policy(endpoint=vllm.server.url, retries=0)))
 
 
 async def test_vllm_is_paused_while_it_reads_and_resumed_after(vllm, folders):

@@ -143,7 +143,7 @@ class LedgerMachine(RuleBasedStateMachine):
         lines = log.read_bytes()
         if torn:
             log.write_bytes(lines + b'{"failed": 3, "er')
-            (self.folder / "00000099.part").write_bytes(b"half")
+            (self.folder / ".00000099.zip.5e1f0a77.part").write_bytes(b"half")
         state, before = self.source.state, (self.log.version, sorted(self.log.finished))
         self.running = {}
         self.open()

@@ -23,7 +23,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion, Sampling
 from flywheel.policy.serving import app, key
-from flywheel.policy.wire import data_url, write_request
+from flywheel.policy.wire_request import data_url, write_request
 from flywheel.settings import Policy
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from flywheel import frozen, settings
+from flywheel import settings
 from flywheel.errors import BadInput
-from flywheel.store.partitions import write_text
+from flywheel.files import write_text
+from flywheel.store import frozen
 
 
 def written(path, advantage) -> str:

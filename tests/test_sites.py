@@ -26,7 +26,7 @@ import pytest_asyncio
 from pages import spoken_words
 
 from flywheel.agent.actions import Finished
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring import verifiers
 from flywheel.settings import Sandbox, Settings

@@ -8,9 +8,9 @@ import pytest
 
 from flywheel import settings
 from flywheel.errors import BadInput, FlywheelError
+from flywheel.files import write_text
 from flywheel.stages import base
 from flywheel.store import partitions
-from flywheel.store.partitions import write_text
 
 
 @pytest.fixture

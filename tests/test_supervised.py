@@ -9,7 +9,7 @@ import pytest
 import torch
 from lamps import LEFT, RIGHT, screen, settings, small_model
 from safetensors.torch import load_file
-from trainees import needs_deepspeed
+from trainees import needs_deepspeed, response_logprobs
 
 from flywheel.agent.prompt import build_context
 from flywheel.errors import TrainingError
@@ -17,7 +17,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.settings import Supervised
-from flywheel.training.forward.padded import batch_of, response_logprobs
+from flywheel.training.forward.padded import batch_of
 from flywheel.training.samples import Sample
 from flywheel.training.supervised.train import plan, schedule, train_supervised
 

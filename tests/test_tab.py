@@ -341,7 +341,7 @@ async def test_a_download_lies_in_the_sessions_folder(stage):
     assert "downloaded report.txt (5 bytes)" in await act(tab, at(20, 30))
     assert "downloaded report (1).txt" in await act(tab, at(20, 30))
     await act(tab, at(20, 110))
-    folder = tab.downloads
+    folder = tab.context.folder
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name.startswith("report")} == {
         "report.txt": b"hello",
         "report (1).txt": b"hello",

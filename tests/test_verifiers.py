@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput, DataError
-from flywheel.sandbox.env import Task
 from flywheel.scoring.verifiers import score
 
 OWN = (  # verifiers that are functions of one world: the name begins with the world's

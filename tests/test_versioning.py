@@ -13,12 +13,11 @@ import yaml
 from least_work import frozen, run_stage
 from ruamel.yaml import YAML
 
-from flywheel import pipeline
 from flywheel.errors import BadInput, DataError
+from flywheel.files import write_text
 from flywheel.progress import listening
 from flywheel.settings import Settings
-from flywheel.store import manifest, versioning
-from flywheel.store.partitions import write_text
+from flywheel.store import manifest, pipeline, versioning
 from flywheel.workspace import Workspace
 
 DVC = Path(sys.executable).with_name("dvc")

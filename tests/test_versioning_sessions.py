@@ -6,8 +6,8 @@ import pytest
 
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
+from flywheel.files import write_text
 from flywheel.store import dvc_lock, manifest, partitions, sessions
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace
 
 

@@ -1,4 +1,5 @@
-"""Experiences without an environment, as the policy would have sampled them, for tests of the trainer."""
+"""Experiences without an environment, as the policy would have sampled them, and what a model says of responses, for
+tests of the trainer."""
 
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ from flywheel.agent.prompt import build_context
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.settings import Rl
+from flywheel.training.forward.padded import PaddedTokens, response_hidden
 from flywheel.training.forward.policy_forward import PolicyForward
 from flywheel.training.rl.experience import Experience
+from flywheel.training.rl.ppo import token_logprobs
 from flywheel.training.samples import Sample
 
 DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
@@ -51,3 +54,9 @@ def recorded(folder: Path, rl: Rl, made: list[Experience]) -> list[Experience]:
             return tuple(reader(part, rl.temperature)[2].tolist())
 
     return [replace(one, samples=tuple(replace(s, sampled_logprobs=logprobs(s)) for s in one.samples)) for one in made]
+
+
+def response_logprobs(model, batch: PaddedTokens, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability and entropy of each response token, [batch, longest response], at a sampling temperature."""
+    hidden = response_hidden(model.base_model, batch)
+    return token_logprobs(model.get_output_embeddings()(hidden) / temperature, batch.ids)

@@ -13,10 +13,11 @@ from flywheel.agent import loose_json
 from flywheel.agent.actions import Action, Point, whole
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.keys import spell_keys
-from flywheel.agent.meaning import Said, folded, in_own_words, is_known, is_parameter
+from flywheel.agent.meaning import in_own_words, is_known, is_parameter
 from flywheel.agent.parse_failure import ParseFailure, ambiguous
 from flywheel.agent.strings import QUOTES, closing, content_of, double_quoted, escape, next_quote
 from flywheel.agent.synonyms import LIBRARIES, TOOLS
+from flywheel.agent.written_call import Said, folded
 
 _MODULE = "|".join(sorted(LIBRARIES))
 CALL = re.compile(rf"(?:({_MODULE})\.)?([A-Za-z_]\w{{0,40}})[ \t]*[(（]", re.IGNORECASE)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 from flywheel.agent.actions import whole
-from flywheel.agent.meaning import Said
 from flywheel.agent.parse_failure import ParseFailure
+from flywheel.agent.written_call import Said
 
 _POINTED = re.compile(
     r"(CLICK|LONG_PRESS|DOUBLE_CLICK|RIGHT_CLICK|TAP)[ \t]*:?[ \t]*((?:<point>)?[\[(][^\n<]{1,100}[\])](?:</point>)?)"

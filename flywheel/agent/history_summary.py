@@ -122,7 +122,7 @@ class ModelSummarizer:
         self._lock = threading.Lock()
 
     def digest(self, before: HistorySummary, aged: Sequence[PastStep]) -> HistorySummary:
-        """Blocks while the model answers, `language_model.timeout_s` at most. Raises BadInput for a bad endpoint."""
+        """Blocks while the model answers, `language_model.timeout_s` at most."""
         ruled = self._rules.digest(before, aged)
         try:
             text = self._ask(before, aged)

@@ -14,8 +14,9 @@ from flywheel.agent import call_form, command_form, marks, plain_form, tagged_fo
 from flywheel.agent.actions import ALONE, NAMES, Action, Parsed, ParseError, Point, whole
 from flywheel.agent.grammar import Grammar, as_grammar
 from flywheel.agent.marks import LABEL, Mark
-from flywheel.agent.meaning import Said, action_of, in_own_words
+from flywheel.agent.meaning import action_of, in_own_words
 from flywheel.agent.parse_failure import ParseFailure
+from flywheel.agent.written_call import Said
 
 _EMPTY_LABEL = re.compile(r"action[ \t*]*[:：][ \t*`]*\Z", re.IGNORECASE)
 # What the model says it thinks, the best account first (UI-TARS 1.0 wrote the last two).

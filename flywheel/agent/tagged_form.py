@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 
 from flywheel.agent.actions import whole
-from flywheel.agent.meaning import Said, folded
 from flywheel.agent.parse_failure import ParseFailure
 from flywheel.agent.synonyms import TOOLS
+from flywheel.agent.written_call import Said, folded
 
 BEGIN = re.compile(r"<(?:function\s*=|invoke\s+name\s*=)\s*[\"']?([\w.:-]{1,60})[\"']?\s*>", re.IGNORECASE)
 _PARAMETER = re.compile(r"\s*<parameter(?:\s+name)?\s*=\s*[\"']?([\w.-]{1,60})[\"']?\s*>", re.IGNORECASE)

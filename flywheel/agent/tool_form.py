@@ -22,11 +22,11 @@ from flywheel.agent import loose_json
 from flywheel.agent.actions import NAMES, Action, Point
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.keys import spell_keys
-from flywheel.agent.meaning import Said
 from flywheel.agent.parse_failure import ParseFailure
 from flywheel.agent.strings import like_path, unlike_path
 from flywheel.agent.synonyms import TOOLS
 from flywheel.agent.vocabulary import KNOWN
+from flywheel.agent.written_call import Said
 
 SCROLL_PIXELS = 500  # written with a scroll, whose amount the environment sets
 WAIT_SECONDS = 1

@@ -61,11 +61,10 @@ def _next_steps(ws: Workspace, report: Path) -> str:
 @WORKSPACE
 def stage(name: str, iteration: int, workspace: Path | None) -> None:
     """Run one stage of one iteration, without Prefect. It is recorded in DVC."""
-    from flywheel import frozen, pipeline
     from flywheel.console import RunConsole
     from flywheel.progress import listening
     from flywheel.stages.base import Context, clear_staging, run_stage
-    from flywheel.store import versioning
+    from flywheel.store import frozen, pipeline, versioning
 
     ws = Workspace.find(workspace)
     chosen = pipeline.get(name)
@@ -90,9 +89,9 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
 @WORKSPACE
 def review(iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None) -> None:
     """Approve or refuse a promotion, where promotion.rule is `review`."""
-    from flywheel import frozen, run_lock
+    from flywheel import run_lock
     from flywheel.evaluation import review as reviews
-    from flywheel.store import dvc_lock
+    from flywheel.store import dvc_lock, frozen
 
     ws = Workspace.find(workspace)
     if promote is None:

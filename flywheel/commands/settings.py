@@ -109,11 +109,11 @@ def _row(one: Parameter, values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _write(ws: Workspace, yes: bool) -> None:
     from flywheel import settings as config
-    from flywheel.store import partitions
+    from flywheel.files import write_text
 
     text = config.commented(config.load(ws.params))
     if text == ws.params.read_text(encoding="utf-8"):
         click.echo("params.yaml is as it would be written")
     elif yes or click.confirm("params.yaml keeps its values; comments of your own are lost. Write it?"):
-        partitions.write_text(ws.params, text)
+        write_text(ws.params, text)
         click.echo(f"wrote {ws.params}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flywheel.environments.env import Task
 from flywheel.errors import DataError
 from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import Policy
 from flywheel.reward.verdict import Verdict, decide
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import RolloutStats, Sandbox, rollout
-from flywheel.sandbox.env import Task
 from flywheel.scoring.panel import Panel
 from flywheel.scoring.scorer import Case
 from flywheel.settings import Settings

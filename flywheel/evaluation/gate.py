@@ -19,7 +19,7 @@ import numpy as np
 
 from flywheel.errors import DataError
 from flywheel.evaluation import evidence
-from flywheel.evaluation.intervals import bootstrap_mean, newcombe_paired
+from flywheel.intervals import bootstrap_mean, newcombe_paired
 from flywheel.settings import Promotion
 
 _RUNS = 4000  # simulated, for the error rates

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from flywheel.errors import DataError
 from flywheel.evaluation import rivals, verdicts
+from flywheel.files import write_json
 from flywheel.reward.verdict import of_rows
 from flywheel.settings import Promotion
 from flywheel.store import manifest, partitions
@@ -65,7 +66,7 @@ def write(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, commen
         facts = asdict(before)
         earlier = (*facts.pop("earlier"), facts)
     review = Review(promote, reviewer, comment, at.isoformat(timespec="seconds"), earlier)
-    partitions.write_json(path(ws, iteration), asdict(review))
+    write_json(path(ws, iteration), asdict(review))
     return review
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from flywheel.errors import DataError
 from flywheel.evaluation.gate import EvalResult
+from flywheel.files import write_json
 from flywheel.settings import Settings
-from flywheel.store.partitions import write_json
 from flywheel.workspace import Workspace
 
 Solved = dict[str, float]  # task_id -> share of the episodes that were solved

@@ -6,7 +6,6 @@ seen from names, sizes and headers is checked here first, each fault by name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.errors import ModelError
+from flywheel.files import known_sha256
 
 # model_type of the architectures that share one way of placing images in a sequence.
 FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -76,12 +76,7 @@ def check(folder: Path | str, *, weights: bool = True) -> dict[str, Any]:
 
 def digest(folder: Path | str) -> str:
     """Name of the weights in `folder`: the first 16 hex digits of the SHA-256 over its safetensors files."""
-    sha = hashlib.sha256()
-    for file in weight_files(folder):
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                sha.update(chunk)
-    return sha.hexdigest()[:16]
+    return known_sha256(*weight_files(folder))[:16]
 
 
 def weight_files(folder: Path | str) -> list[Path]:

@@ -21,17 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from transformers import PreTrainedModel
-
 from flywheel import settings as config
 from flywheel.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.cache import Lru
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.engine import PREFILL_TOKENS, Counts, InferenceEngine, Row
-from flywheel.policy.frozen import freeze
-from flywheel.policy.model import load_model
+from flywheel.policy.engine import PREFILL_TOKENS, Counts, Row
+from flywheel.policy.loaded import Loaded
 from flywheel.policy.prefix import Prompt, prompt_of
 from flywheel.policy.protocol import Completion, Context, Image, Sampling
 
@@ -42,17 +39,6 @@ GATHER_S = 0.05  # a few passes over one screen of a small model on a CPU
 LOAD_S = 600.0  # deadline of a swap of weights, the batch's end included: gigabytes are read
 
 _WHERE = "embedded policy"
-_TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made from, and a little more
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """A checkpoint that can answer. text: digest of the files that its encoder is made from."""
-
-    model: PreTrainedModel
-    encoder: Encoder
-    version: str
-    text: str
 
 
 @dataclass(eq=False)
@@ -109,23 +95,6 @@ class EmbeddedPolicy:
         self._thread = threading.Thread(target=self._start, args=(folder, opened), name="policy", daemon=True)
         self._thread.start()
         opened.result()
-
-    def _open(self, folder: Path, version: str = "") -> _Loaded:
-        text = _text_digest(folder)
-        model = load_model(folder, dtype=self._policy.dtype, device=self._policy.device)
-        before: _Loaded | None = getattr(self, "_loaded", None)
-        if before is not None and before.text == text:
-            encoder = before.encoder
-        else:
-            encoder = Encoder.from_folder(folder, max_image_side=self._policy.max_image_side)
-        freeze(model)
-        return _Loaded(model, encoder, version or digest(folder), text)
-
-    def _engine_of(self, loaded: _Loaded) -> InferenceEngine:
-        room = self._policy.cache_mb << 20
-        return InferenceEngine(
-            loaded.model, loaded.encoder.end_id, prefix_bytes=room // 2, vision_bytes=room // 4, share=room > 0
-        )
 
     @property
     def weight_version(self) -> str:
@@ -235,10 +204,10 @@ class EmbeddedPolicy:
         with self._lock:
             known = self._prompts.get((request.context, request.encoder))
         prompt = known or self._new_prompt(request)
-        if len(prompt) + request.sampling.max_new_tokens > self._limit:
+        if len(prompt) + request.sampling.max_new_tokens > self._loaded.limit:
             raise PolicyError(
                 f"a prompt of {len(prompt)} tokens and {request.sampling.max_new_tokens} new ones do not fit into "
-                f"the model's {self._limit}",
+                f"the model's {self._loaded.limit}",
                 where=_WHERE,
                 fix="lower policy.working_steps or policy.max_context_tokens",
             )
@@ -253,18 +222,14 @@ class EmbeddedPolicy:
             self._prompts.put((request.context, request.encoder), prompt, prompt.nbytes)
         return prompt
 
-    @property
-    def _limit(self) -> int:
-        return self._loaded.model.config.get_text_config().max_position_embeddings
-
     # The worker thread.
 
     def _start(self, folder: Path | str, opened: Future[None]) -> None:
         """The model is loaded on this thread too: OpenMP keeps a team of threads for each that computes, and where
         these are more than the cores, every small operation of all of them becomes slower (by half, measured)."""
         try:
-            self._loaded = self._open(checkpoints.resolve(folder))
-            self._engine = self._engine_of(self._loaded)
+            self._loaded = Loaded.open(checkpoints.resolve(folder), self._policy)
+            self._engine = self._loaded.engine(self._policy)
         except BaseException as error:
             opened.set_exception(error)
         else:
@@ -350,7 +315,7 @@ class EmbeddedPolicy:
             try:
                 if row.error is not None:
                     raise row.error
-                completion = self._completion(row)
+                completion = self._loaded.completion(row)
             except Exception as error:
                 _fail(request, error)
             else:
@@ -361,25 +326,13 @@ class EmbeddedPolicy:
         if not swap.answer.set_running_or_notify_cancel():
             return
         try:
-            self._loaded = self._open(swap.folder, swap.version)
-            self._engine = self._engine_of(self._loaded)  # a new one: nothing of the old weights is kept
+            self._loaded = Loaded.open(swap.folder, self._policy, swap.version, before=self._loaded)
+            self._engine = self._loaded.engine(self._policy)  # a new one: nothing of the old weights is kept
             swap.answer.set_result(None)
         except FlywheelError as error:
             swap.answer.set_exception(error)
         except Exception as error:  # out of memory, for one
             swap.answer.set_exception(PolicyError(f"the weights cannot be swapped: {error}", where=swap.folder))
-
-    def _completion(self, row: Row) -> Completion:
-        end = self.encoder.end_id
-        return Completion(
-            text=self.encoder.decode([token for token in row.token_ids if token != end]),
-            token_ids=tuple(row.token_ids),
-            logprobs=tuple(row.logprobs),
-            prompt_tokens=len(row.prompt),
-            weight_version=self._loaded.version,
-            finished=row.token_ids[-1] == end,
-            sampled_logprobs=tuple(row.tempered),
-        )
 
 
 def _fail(request: _Request, error: Exception) -> None:
@@ -391,12 +344,3 @@ def _checked(folder: Path) -> str:
     """The version of a checkpoint that looks whole. Raises ModelError."""
     checkpoints.check(folder)
     return digest(folder)
-
-
-def _text_digest(folder: Path) -> str:
-    """Equal for two checkpoints whose encoders are equal; the weights' index has no part in it."""
-    sha = hashlib.sha256()
-    for file in sorted(path for pattern in _TEXT_FILES for path in folder.glob(pattern)):
-        if not file.name.endswith("index.json"):
-            sha.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    return sha.hexdigest()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +18,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from flywheel.errors import ModelError
+from flywheel.files import atomic_folder
 from flywheel.policy import checkpoint
 from flywheel.policy.tokenizer import SPECIAL, VOCABULARY
 
@@ -179,14 +178,12 @@ def find_device(name: str) -> torch.device:
 def save_checkpoint(
     model: PreTrainedModel, encoder: Encoder, folder: Path | str, *, dtype: torch.dtype = torch.float32
 ) -> Path:
-    """Write weights, tokeniser and image processor to `folder`: staged beside it, then renamed.
+    """Write weights, tokeniser and image processor to `folder`, whole or not at all.
 
     A folder that is there already is replaced. `dtype` is that of the file; loading gives float32 again.
     """
     folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with atomic_folder(folder) as staged:
         made: dict[tuple, torch.Tensor] = {}  # tied weights stay one tensor, which is written once
         state = {
             name: made.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().to(dtype))
@@ -197,12 +194,6 @@ def save_checkpoint(
         config = json.loads((staged / "config.json").read_text())
         config["dtype"] = str(dtype).removeprefix("torch.")
         (staged / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        staged.chmod(0o755)  # temporary files and folders are private otherwise
         for file in staged.iterdir():
-            file.chmod(0o644)
-        if folder.exists():
-            shutil.rmtree(folder)
-        staged.rename(folder)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+            file.chmod(0o644)  # the library makes some of them private
     return folder

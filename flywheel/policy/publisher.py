@@ -1,4 +1,6 @@
-"""Weights from the trainer to inference: one protocol for a policy in this process, `flywheel serve` and `vllm serve`.
+"""Weights from the trainer to inference: one protocol for `flywheel serve` and `vllm serve`.
+
+A policy in this process loads them by itself (`Policy.load`).
 
 A checkpoint travels as a folder that both sides can read under the same path (a shared file system where they are two
 machines). It is named by its content (`model.digest`), so publishing twice is publishing once.
@@ -15,8 +17,7 @@ import httpx
 
 from flywheel.errors import BadInput, PolicyError
 from flywheel.policy.checkpoint import digest
-from flywheel.policy.endpoint import Endpoint, NotFound, Served
-from flywheel.policy.protocol import Policy
+from flywheel.policy.endpoint import NotFound, PolicyEndpoint, Served
 
 PUBLISH_S = 600.0  # deadline of one swap: a server reads gigabytes
 
@@ -40,26 +41,10 @@ class CannotPublish(PolicyError):
     """A server that has no way to change its weights."""
 
 
-class LocalPublisher:
-    """To a policy in this process."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-
-    async def version(self) -> str:
-        return self._policy.weight_version
-
-    async def publish(self, checkpoint: Path) -> str:
-        version = await asyncio.to_thread(digest, checkpoint)
-        if version != self._policy.weight_version:
-            await self._policy.load(checkpoint)
-        return self._policy.weight_version
-
-
 class ServePublisher:
     """To `flywheel serve`, by POST /v1/weights."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float = PUBLISH_S) -> None:
+    def __init__(self, endpoint: PolicyEndpoint, timeout_s: float = PUBLISH_S) -> None:
         self._endpoint, self._timeout_s = endpoint, timeout_s
 
     async def version(self) -> str:
@@ -95,7 +80,7 @@ class VllmPublisher:
     but then only the publisher knows the name.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float = PUBLISH_S) -> None:
+    def __init__(self, endpoint: PolicyEndpoint, timeout_s: float = PUBLISH_S) -> None:
         self._endpoint, self._timeout_s = endpoint, timeout_s
 
     async def version(self) -> str:
@@ -143,6 +128,6 @@ def _identity(checkpoint: Path) -> tuple[str, str]:
     return str(Path(checkpoint).resolve()), digest(checkpoint)
 
 
-def publisher_of(model: Served, endpoint: Endpoint) -> WeightPublisher:
+def publisher_of(model: Served, endpoint: PolicyEndpoint) -> WeightPublisher:
     """The publisher that a server needs: by who owns the model in its list."""
     return ServePublisher(endpoint) if model.owner == "flywheel" else VllmPublisher(endpoint)

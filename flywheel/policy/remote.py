@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 from flywheel import settings as config
 from flywheel.errors import PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import checkpoint as checkpoints
-from flywheel.policy import wire
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.endpoint import Endpoint, Served
+from flywheel.policy.endpoint import PolicyEndpoint, Served
 from flywheel.policy.protocol import Completion, Context, Sampling
 from flywheel.policy.publisher import CannotPublish, publisher_of
 from flywheel.policy.turns import Turns
+from flywheel.policy.wire_answer import Answer, read_answer
+from flywheel.policy.wire_request import write_request
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class RemotePolicy:
 
     def __init__(self, folder: Path | str, policy: config.Policy) -> None:
         self._policy = policy
-        self._endpoint = Endpoint(policy)
+        self._endpoint = PolicyEndpoint(policy)
         self._url = f"{self._endpoint.url}/chat/completions"
         self._turns = Turns(policy.batch)
         self._closed = False
@@ -176,12 +177,12 @@ class RemotePolicy:
                 fix="raise policy.timeout_s or policy.batch",
             ) from None
 
-    async def _ask(self, context: Context, sampling: Sampling, timeout_s: float) -> wire.Answer:
-        body = wire.write_request(context, sampling, self._model)
+    async def _ask(self, context: Context, sampling: Sampling, timeout_s: float) -> Answer:
+        body = write_request(context, sampling, self._model)
         answer = await self._endpoint.call(self._client, "POST", self._url, body, timeout_s=timeout_s)
-        return wire.read_answer(answer, where=self._url)
+        return read_answer(answer, where=self._url)
 
-    async def _check_prompt(self, context: Context, answer: wire.Answer) -> None:
+    async def _check_prompt(self, context: Context, answer: Answer) -> None:
         """The first answer of each checkpoint: what the server's model read must be what training will encode."""
         if self._prompt_checked:
             return

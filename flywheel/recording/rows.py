@@ -12,12 +12,12 @@ from typing import Any
 
 from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
+from flywheel.environments.env import Task
 from flywheel.errors import DataError
 from flywheel.recording.align import Alignment
 from flywheel.recording.curate import Curation, curate, fingerprint
 from flywheel.recording.session import Session, load_meta
 from flywheel.recording.utterances import Utterance
-from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import to_row
 

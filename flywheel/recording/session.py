@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput, DataError
 from flywheel.recording.actions import InputEvent, Recorded, to_actions
 from flywheel.recording.sound import audio, soundness
-from flywheel.sandbox.env import Task
 from flywheel.synthesis.tasks import from_row
 
 SCREENS = pa.schema(

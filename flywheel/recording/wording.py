@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flywheel.synthesis.words import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
+from flywheel.words import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 
 # Phrases that mean nothing wherever they stand; the longest first.
 FILLERS = sorted(

@@ -150,7 +150,7 @@ def minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tup
 
 
 def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | None]:
-    """Per iteration: recordings, utterances, recogniser, its errors, the alignment; and one utterance as an example."""
+    """Per iteration: recordings, utterances, recogniser, the alignment; and one utterance as an example."""
     table = catalog.rows(
         connection,
         """SELECT iteration, count(DISTINCT trajectory_id) AS recordings, count(*) AS utterances,
@@ -163,8 +163,6 @@ def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | N
         for row in catalog.rows(connection, "SELECT * FROM metrics WHERE stage = 'ingest' AND domain = 'all'")
     }
     for row in table:
-        row["word_error_rate"] = figures.get((row["iteration"], "word_error_rate"))
-        row["accuracy"] = figures.get((row["iteration"], "alignment_accuracy"))
         row["thoughtful"] = figures.get((row["iteration"], "steps_with_a_thought"))
     example = catalog.rows(
         connection,

@@ -9,11 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from flywheel.files import write_text
 from flywheel.report import facts, palette, rl
 from flywheel.schema import SCHEMA_VERSION
 from flywheel.store import catalog, versioning
-from flywheel.store.metrics import ALL
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
 
 Row = dict[str, Any]
@@ -142,11 +141,6 @@ def figures(rows: list[Row]) -> list[Row]:
             {"what": "Time", "before": "", "value": f"{spent:.1f} min", "note": f"{spent / len(rows):.1f} an iteration"}
         )
     return result
-
-
-def overall(row: Row) -> Row | None:
-    """Held-out success over all domains of one iteration."""
-    return row["success"].get(ALL)
 
 
 def _percent(value: float | None) -> str:

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from flywheel.errors import BadInput
+from flywheel.files import write_text
 from flywheel.report import replay
 from flywheel.report.page import render
 from flywheel.store import catalog
-from flywheel.store.partitions import write_text
 from flywheel.workspace import Workspace, label
 
 

@@ -14,10 +14,10 @@ from flywheel.agent.grammar import Grammar
 from flywheel.agent.history_summary import open_summarizer
 from flywheel.agent.parser import parse
 from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
+from flywheel.environments.env import Env, StepResult, Task
 from flywheel.errors import EnvTimeout, PolicyTimeout
 from flywheel.policy.protocol import Completion, Context, Policy, Sampling
 from flywheel.rollout.history import History
-from flywheel.sandbox.env import Env, StepResult, Task
 from flywheel.settings import Settings
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
+from flywheel.files import atomic_file
 from flywheel.rollout.episode import Episode
 from flywheel.schema import from_row
 
@@ -20,15 +21,13 @@ _ROWS, _LAST = "episode.json", "last.png"
 
 def write(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
     """facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit."""
-    temporary = path.with_suffix(".part")
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
-    with zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
+    with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
         file.writestr(_ROWS, json.dumps(rows, default=datetime.isoformat))
         for sha256, png in episode.images.items():
             file.writestr(f"{sha256}.png", png)
         if episode.last_screen is not None:
             file.writestr(_LAST, episode.last_screen)
-    temporary.replace(path)
 
 
 def facts(path: Path) -> dict[str, Any]:

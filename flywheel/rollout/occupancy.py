@@ -6,8 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from flywheel.environments.env import Env
 from flywheel.rollout.pool import Sandbox
-from flywheel.sandbox.env import Env
 
 
 class Occupancy:

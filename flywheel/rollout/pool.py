@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from flywheel.environments.env import Env, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, crashed, run_episode
-from flywheel.sandbox.env import Env, Task
 from flywheel.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from flywheel.environments.env import Task
+from flywheel.files import remove_unfinished
 from flywheel.rollout import episode_files
 from flywheel.rollout.admission import capacity, choose
 from flywheel.rollout.episode import Episode, seed_of
-from flywheel.sandbox.env import Task
 
 log = logging.getLogger(__name__)
 
@@ -279,8 +280,7 @@ class RolloutLog:
             self.finished[ordinal] = outcome
             if ordinal // self.plan.samples in self._unrecorded:
                 self._unrecorded[ordinal // self.plan.samples][ordinal] = outcome
-        for path in self.folder.glob("*.part"):
-            path.unlink()
+        remove_unfinished(self.folder)
 
     def _lines(self) -> list[dict[str, Any]]:
         """What was written whole: the end of the last write may be missing, and is cut off."""

@@ -15,13 +15,13 @@ from types import TracebackType
 
 import numpy as np
 
+from flywheel.environments.env import Task
 from flywheel.errors import FlywheelError, TrainingError
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.occupancy import Occupancy
 from flywheel.rollout.pool import RolloutStats, Sandbox, attempt, concurrent
 from flywheel.rollout.rollout_log import EpisodeOutcome, EpisodeRequest, RolloutLog
-from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 
 Grade = Callable[[Task, Episode], tuple[float, bool]]

@@ -17,10 +17,10 @@ from typing import Any
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Finished, Hotkey, Point, Type, Wait
+from flywheel.environments.env import Env, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import check_seeds
 from flywheel.sandbox.check_actions import ELSEWHERE, IMPOSSIBLE, INSIDE, MIDDLE, ORDINARY, OUTSIDE, TEXTS
-from flywheel.sandbox.env import Env, StepResult, Task
 
 MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
 Hang = Callable[[Env], Awaitable[None]]

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from flywheel.agent.actions import Action, Click, Drag, Hotkey, Point, Type, Wait
-from flywheel.sandbox.env import Env, StepResult, Task
+from flywheel.environments.env import Env, StepResult, Task
 
 SEEDS = 4  # other seeds that are tried: at least one of them must differ
 STEPS = 24  # of one seed, where first screens are alike

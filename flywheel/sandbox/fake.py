@@ -17,9 +17,9 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from flywheel.agent.actions import Action, CallUser, Click, Finished, Point, Wait
+from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
-from flywheel.sandbox.env import Observation, StepResult, Task
 from flywheel.sandbox.inputs import pack, unpack
 
 SIZE = 224

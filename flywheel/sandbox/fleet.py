@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from flywheel.environments.env import Env
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.env import Env
 from flywheel.sandbox.events import Closed, Crashed, Events, Started
 from flywheel.sandbox.hosts import BrowserSlot, PageSlot
 from flywheel.settings import Sandbox

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from flywheel.agent.actions import Action
+from flywheel.environments.env import StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.env import StepResult, Task
 from flywheel.sandbox.events import Stepped
 from flywheel.sandbox.hosts import PageSlot
 from flywheel.sandbox.recording import Camera, Film
@@ -34,7 +34,7 @@ class Owner(Protocol):
 
 
 class Lease:
-    """The contract of `flywheel.sandbox.env.Env`, over one page. Made by `BrowserPool.env` alone.
+    """The contract of `flywheel.environments.env.Env`, over one page. Made by `BrowserPool.env` alone.
 
     session: its name in events and status. timeout_s: of one call of the environment; twice that ends a call which
     the environment itself does not end. camera: None where nothing is recorded. start_s: what a reset may take beside,

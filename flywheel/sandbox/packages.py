@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from flywheel.errors import BadInput, EnvError
+from flywheel.files import atomic_folder
 from flywheel.sandbox.manifests import PageManifest, called
 
 FETCH_S = 300.0  # deadline of one package
@@ -72,12 +72,11 @@ def fetch(manifest: PageManifest) -> tuple[Path, str]:
     if not manifest.package:
         raise BadInput("the manifest names no package", where=manifest.path, fix="there is nothing to fetch")
     place = _place(manifest)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetching-") as folder:
-        tree = Path(folder) / "made" / "tree"
-        tree.mkdir(parents=True)
+    with atomic_folder(place) as made, tempfile.TemporaryDirectory(dir=made.parent) as archives:
+        tree = made / "tree"
+        tree.mkdir()
         for number, package in enumerate(manifest.package):
-            archive = Path(folder) / str(number)
+            archive = Path(archives) / str(number)
             archive.mkdir()
             kind, _, name = package.partition(":")
             try:
@@ -87,14 +86,11 @@ def fetch(manifest: PageManifest) -> tuple[Path, str]:
         inside = tree / manifest.folder
         if not inside.is_dir():
             raise BadInput(
-                f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_holds(tree.parent)
+                f"folder: the package has no folder {manifest.folder}", where=manifest.path, fix=_holds(made)
             )
         found = checksum(inside)
         _same(manifest, found, inside)
-        (tree.parent / _MARK).write_text(found, encoding="utf-8")
-        if place.exists():
-            shutil.rmtree(place)
-        tree.parent.rename(place)
+        (made / _MARK).write_text(found, encoding="utf-8")
     return place / "tree" / manifest.folder, found
 
 

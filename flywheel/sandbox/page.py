@@ -8,38 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
-import json
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from flywheel.errors import EnvError
+from flywheel.sandbox import page_setup
 from flywheel.sandbox.cdp import CommandError, Connection
-from flywheel.sandbox.frames import Frames
-from flywheel.sandbox.loads import PATTERNS, POLICY
+from flywheel.sandbox.frames import Frames, cropped
 from flywheel.settings import Sandbox
 
-_CLOCK, _LOADS, _REFUSALS, _WORKER = (
-    (Path(__file__).parent / name).read_text(encoding="utf-8")
-    for name in ("clock.js", "loads.js", "refusals.js", "worker_clock.js")
-)
-_FIRST = _CLOCK.replace("  // LOADS\n", _LOADS) + _REFUSALS
 # What a navigation does to a call that was under way in the page it left.
 _LEFT = ("context was destroyed", "Cannot find", "navigated or closed", "frame was detached", "Promise was collected")
 WENT_NOWHERE = "flywheel.wentNowhere"  # told like an event of the browser: `url`, where a frame was to go
 _ASKED_S = 0.5  # for a navigation that was asked for to begin
 _FRAME_MS = 1.0  # between two frames at one page time: one that is not later than the last is never drawn
-# Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
-_WORKERS = {
-    "autoAttach": True,
-    "waitForDebuggerOnStart": True,
-    "flatten": True,
-    "filter": [{"type": "iframe", "exclude": True}, {}],
-}
 _PATIENCE = 1 / 3  # of the deadline, for a document that goes on loading; spent once
 _TRAVEL_S = 2.0  # for a step in the history to begin
 
@@ -92,30 +75,13 @@ class Page:
     def set_up(self, width: int, height: int) -> list[asyncio.Future[dict[str, Any]]]:
         """What a new target is told first."""
         self._size = (width, height)
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
-        return [
-            self.send("Page.enable"),
-            self.send("Inspector.enable"),
-            # No animation moves by itself: a frame that is drawn before the clock knows of one shows its beginning.
-            self.send("Animation.enable"),
-            self.send("Animation.setPlaybackRate", {"playbackRate": 0}),
-            self.send("Input.setInterceptDrags", {"enabled": True}),
-            self.send("Page.setInterceptFileChooserDialog", {"enabled": True}),
-            self.send("Target.setAutoAttach", _WORKERS),
-            self.send("Emulation.setDeviceMetricsOverride", metrics),
-            self.send("Emulation.setFocusEmulationEnabled", {"enabled": True}),
-            self.send("Emulation.setEmulatedMedia", {"features": media}),
-            # Each document is asked for at our hands: where it may go, and which time it is.
-            self.send("Fetch.enable", {"patterns": PATTERNS}),
-        ]
+        return [self.send(*command) for command in page_setup.commands(width, height)]
 
     def begin(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
         """Clock and chance of all documents to come. time: of the session, in ms."""
         self.time, self._seed = time, int(seed)
         patience = self.settings.timeout_s * 1000 * _PATIENCE
-        config = {"seed": int(seed), "start": time, "patience": patience, "policy": POLICY}
-        source = _FIRST.replace("= CONFIG;", f"= {json.dumps(config)};")
+        source = page_setup.document_script(int(seed), time, patience)
         return self.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
 
     def send_headers(self, headers: Mapping[str, str]) -> list[asyncio.Future[dict[str, Any]]]:
@@ -192,7 +158,7 @@ class Page:
     async def shot(self) -> bytes:
         await self._free()
         self._ticks += _FRAME_MS
-        return _cut(await self.frames.shot(self.session, self._ticks), self._size)
+        return cropped(await self.frames.shot(self.session, self._ticks), self._size)
 
     async def draw(self) -> None:
         await self._free()
@@ -312,8 +278,7 @@ class Page:
     def _equip(self, worker: str) -> None:
         """A worker begins: it gets a clock and chance of its own, ahead of its script."""
         self._workers += 1
-        config = json.dumps({"seed": self._seed + self._workers * 0x9E3779B1 & 0xFFFFFFFF, "start": self.time})
-        source = _WORKER.replace("= CONFIG", f"= {config}")
+        source = page_setup.worker_script(self._seed + self._workers * 0x9E3779B1 & 0xFFFFFFFF, self.time)
         # Awaited: of two commands that come at once, the worker may take the one that starts it first.
         equipped = self.connection.send("Runtime.evaluate", {"expression": source}, worker)
         equipped.add_done_callback(unheard)
@@ -375,12 +340,3 @@ class Page:
 def unheard(answer: asyncio.Future) -> None:
     if not answer.cancelled():
         answer.exception()
-
-
-def _cut(screen: bytes, size: tuple[int, int]) -> bytes:
-    """A zoomed page may end in the middle of a pixel, which some builds then draw beyond the viewport."""
-    if tuple(int.from_bytes(screen[at : at + 4]) for at in (16, 20)) == size:
-        return screen
-    cut = io.BytesIO()
-    Image.open(io.BytesIO(screen)).crop((0, 0, *size)).save(cut, "png")
-    return cut.getvalue()

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput
 from flywheel.reward import verifier
 from flywheel.sandbox import packages, reading
 from flywheel.sandbox.backend import Backend
 from flywheel.sandbox.entry import Entry, entry_of
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.files import FileServer, Folder
 from flywheel.sandbox.identity import Identity
 from flywheel.sandbox.manifest_parts import Parameter

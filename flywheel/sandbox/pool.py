@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments.env import Env
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import chromium, profiles, recording
 from flywheel.sandbox.browser import BrowserEnv
-from flywheel.sandbox.env import Env
 from flywheel.sandbox.events import Crashed, Event, Events, Leased, Reclaimed, Released, Stepped
 from flywheel.sandbox.fleet import CLOSE_S, BackgroundTasks, Fleet
 from flywheel.sandbox.hosts import PageSlot

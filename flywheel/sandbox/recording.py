@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import re
 import struct
 import zlib
@@ -22,8 +21,9 @@ from typing import Any, Literal
 from PIL import Image
 
 from flywheel.agent.actions import NAMES, Action
+from flywheel.environments.env import StepResult, Task
+from flywheel.files import atomic_file
 from flywheel.reward.verdict import Verdict
-from flywheel.sandbox.env import StepResult, Task
 
 log = logging.getLogger(__name__)
 SUFFIX = ".episode.png"
@@ -107,14 +107,9 @@ def save(film: Film, folder: Path, limit: int) -> Path | None:
     """
     try:
         data = animate(film.screens, film.about)
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / film.name
-        unready = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            unready.write_bytes(data)
-            unready.rename(path)
-        finally:
-            unready.unlink(missing_ok=True)
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(data)
         _make_room(folder, limit, path)
     except (OSError, ValueError) as error:
         log.warning("the recording of %s was not kept: %s", film.name, error)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 
 Origin = tuple[str, int]  # host, as a browser writes it, and port
 _PORTS = {"http": 80, "https": 443}

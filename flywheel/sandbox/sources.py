@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.sandbox.manifests import load_all
 from flywheel.sandbox.pages import ManifestPages
 from flywheel.sandbox.sessions import PageSession

@@ -1,8 +1,7 @@
 """One tab: a browser context of its own, with the pages of one session after the other.
 
 A session begins with a fresh context, so nothing is left of the last one: no storage, no cookie, no visited link. Its
-pages are a stack. A page that opens another, by a link or by `window.open`, is covered by it; when that one closes, or
-the user goes back from its first document, the opener is there again as it was. A dialog of any of them is seen over
+pages are a stack (`page_stack.py`). A dialog of any of them is seen over
 the last screen, and is what the user acts on until it is answered (`dialogs.py`). All that a page does beside what is
 seen (popups, downloads, refused addresses) is told in `notes`.
 """
@@ -12,43 +11,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flywheel.agent.actions import Action, Hotkey, NavigateBack, Press
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox import browser_keys, loads
+from flywheel.sandbox import browser_keys, opening
 from flywheel.sandbox.cdp import CommandError, Connection
 from flywheel.sandbox.chooser import FileChooser
+from flywheel.sandbox.context import BrowserContext
 from flywheel.sandbox.cover import Contexts, Cover
 from flywheel.sandbox.dialogs import Dialogs
-from flywheel.sandbox.downloads import Downloads
 from flywheel.sandbox.drags import Rest
 from flywheel.sandbox.find_bar import FindBar
 from flywheel.sandbox.frames import Frames
 from flywheel.sandbox.inputs import InputDriver
 from flywheel.sandbox.page import WENT_NOWHERE, Page, PageGone, unheard
+from flywheel.sandbox.page_stack import EMPTY, PageStack
 from flywheel.sandbox.pickers import Pickers
 from flywheel.sandbox.profiles import Profile
-from flywheel.sandbox.proxy import Proxy
 from flywheel.sandbox.sessions import origins, within
 from flywheel.settings import Sandbox
 
 if TYPE_CHECKING:
     from flywheel.sandbox.entry import Entry
 
-_MAX_PAGES = 4  # of one session, one over the other
 _MAX_NOTES = 5  # of one step
 _MAX_FAULTS = 50  # of one session
 _CLOSE_S = 5.0
 _CHOOSER_S = 1.0  # for the browser to say which input wants a file
 _CHUNK_MS = 5000.0  # page time passed by one call
 _ACTION_MS = 200.0  # page time that an action may take
-_EMPTY = ("about:blank", "")
-_NEVER_OPENED = ("data:", "filesystem:")  # by a link or a script, in a window of its own
 
 
 class Host(Contexts, Protocol):
@@ -64,25 +58,17 @@ class Tab:
     ) -> None:
         self._host, self._connection, self._frames, self._settings = host, connection, frames, settings
         self._size = self.width, self.height = width, height
-        self._context = ""
-        self._proxy: Proxy | None = None  # of the context
-        self._pages: list[Page] = []
+        self._context: BrowserContext | None = None
+        self.stack = PageStack(connection, frames, settings, self._hear, self.note, self._ends)
         self._blank = False  # the page is there and no session has begun in it
         self._preparing: asyncio.Task[None] | None = None
-        self._seed = 0
-        self._opened: asyncio.Future[list[asyncio.Future[dict[str, Any]]]] | None = None
-        self._home, self._allowed, self._read = "", (), ""
-        self._headers: Mapping[str, str] = {}  # that the session sends with each request
-        self._wanted = ""  # the address of a popup that was asked for
+        self._home, self._read = "", ""
         self._good = ""  # the last address inside
         self.clipboard = ""  # what was copied last in this session
         self._files: list[Path] = []  # folders whose files a page may be given
         self._chooser = FileChooser(width, height)
         self._asked_files: tuple[Page, Mapping[str, Any]] | None = None
-        self.zoom = 1.0
         self.screen = b""  # the last one of this session
-        self._folder: Path | None = None
-        self._downloads: Downloads | None = None
         self.hands = InputDriver(width, height)
         self.pickers = Pickers(connection, frames, settings)
         self._bar = FindBar(Cover(host, connection, frames, settings))
@@ -113,59 +99,22 @@ class Tab:
         downloads. entry: how one logs in before.
         """
         await self.prepare(viewport)
-        self._files = [*([files] if files else []), self.downloads]
-        self._blank, self._seed, self.clipboard, self.screen = False, seed, "", b""
-        self._headers = {}
-        self._home, self._allowed, self._read, self._good = url, allowed, read, url
-        self._proxy.origins = origins(allowed)
-        seen = await self.dialogs.through(self._begin(url, seed, prepare, entry))
+        self._files = [*([files] if files else []), self.context.folder]
+        self._blank, self.clipboard, self.screen = False, "", b""
+        self._home, self._read, self._good = url, read, url
+        self.stack.seed, self.stack.allowed, self.stack.headers = seed, allowed, {}
+        self.context.proxy.origins = origins(allowed)
+        seen = await self.dialogs.through(opening.begin(self, url, seed, prepare, entry))
         return await self.observe(0) if seen is None else seen
-
-    async def _begin(self, url: str, seed: int, prepare: str, entry: Entry | None) -> dict[str, Any]:
-        await self.page.begin(seed, 0.0)
-        if entry:
-            await self._enter(entry)
-        seen = await self._load(url)
-        for script in (entry.done if entry else "", prepare):
-            if script:
-                seen = await self._prepared(script)
-        await self.page.send("Page.resetNavigationHistory")
-        return seen
-
-    async def _enter(self, entry: Entry) -> None:
-        """Log in, before the first page."""
-        self._headers = entry.headers
-        if entry.cookies:
-            cookies = {"cookies": list(entry.cookies), "browserContextId": self._context}
-            await self._connection.send("Storage.setCookies", cookies)
-        await asyncio.gather(*self.page.send_headers(self._headers))
-        if entry.script:
-            await self._load(entry.address or self._home)
-            await self._prepared(entry.script)
-
-    async def _load(self, url: str) -> dict[str, Any]:
-        failed = await self.page.navigate(url)
-        if failed:
-            why = f" ({self.faults[-1]})" if self.faults else ""
-            raise EnvError(f"the page does not load: {failed}{why}", where=url)
-        seen = await self._observe(0)
-        status = await self.page.evaluate("performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0")
-        if status >= 400:
-            raise EnvError(f"the page does not load: it answered status {status}", where=url)
-        return seen
-
-    async def _prepared(self, script: str) -> dict[str, Any]:
-        """Run what prepares a page, and follow where it leads."""
-        with contextlib.suppress(CommandError):  # it led to another page
-            await self.page.evaluate(f"__flywheel__.prepare(async () => {{ {script} }})")
-        return await self._observe(0)
 
     async def prepare(self, viewport: tuple[int, int] | None = None) -> None:
         """Have an empty page in a context of its own, which the next session begins in: a process is started for it."""
         if self._preparing is not None:
             await asyncio.gather(self._preparing, return_exceptions=True)
         size = viewport or self._size
-        if not (self._blank and self._pages and not self._pages[-1].gone and size == (self.width, self.height)):
+        if not (
+            self._blank and self.stack.pages and not self.stack.pages[-1].gone and size == (self.width, self.height)
+        ):
             self.width, self.height = size
             await self._renew()
 
@@ -182,7 +131,7 @@ class Tab:
         """
         if self._preparing is not None:
             self._preparing.cancel()
-        for page in self._pages:  # not by its script, which may hang, but by the thread that speaks to the browser
+        for page in self.stack.pages:  # not by its script, which may hang, but by the thread that speaks to the browser
             page.post("Page.crash")
         context = self._forget()
         if context and self._host.alive:
@@ -193,14 +142,14 @@ class Tab:
 
     def disconnect(self) -> None:
         """What its pages reached, they reach no more; may be called twice."""
-        if self._proxy is not None:
-            self._proxy.close()
+        if self._context is not None:
+            self._context.proxy.close()
 
     async def ping(self) -> None:
         """Raises EnvTimeout where the page does not answer within `timeout_s`, EnvError where it is gone.
 
         A page whose dialog is open waits for its user."""
-        if not self._pages or self.dialogs.open:
+        if not self.stack.pages or self.dialogs.open:
             return
         try:
             async with asyncio.timeout(self._settings.timeout_s):
@@ -213,30 +162,33 @@ class Tab:
     @property
     def page(self) -> Page:
         """The page that is seen."""
-        if not self._pages:
+        if not self.stack.pages:
             raise PageGone("the page is gone", where=self._good)
-        return self._pages[-1]
+        return self.stack.pages[-1]
 
     @property
     def url(self) -> str:
-        return self._pages[-1].url if self._pages else ""
+        return self.stack.pages[-1].url if self.stack.pages else ""
 
     @property
     def time(self) -> float:
         """Page time in ms since the session began."""
-        return self._pages[-1].time if self._pages else 0.0
+        return self.stack.pages[-1].time if self.stack.pages else 0.0
 
     @property
     def drawn(self) -> int:
         """Numbers that the document which is seen has taken from its seeded chance."""
-        return self._pages[-1].drawn if self._pages else 0
+        return self.stack.pages[-1].drawn if self.stack.pages else 0
 
     @property
-    def downloads(self) -> Path:
-        """The folder of the session's files; it goes with the session."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="downloads-", dir=self._host.profile.path))
-        return self._folder
+    def context(self) -> BrowserContext:
+        if self._context is None:
+            raise PageGone("the page is gone", where=self._good)
+        return self._context
+
+    @property
+    def zoom(self) -> float:
+        return self.stack.zoom
 
     # -- what an environment does ---------------------------------------------------------------------------------
     async def do(self, action: Action, ms: float = _ACTION_MS) -> str:
@@ -268,12 +220,12 @@ class Tab:
                     return taken
             if key is not None and key.reserved:
                 return await browser_keys.press(key, self)
-            note = await self.hands.do(action, page, self._allowed, page.url or self._home, ms, self._rest(page))
+            note = await self.hands.do(action, page, self.stack.allowed, page.url or self._home, ms, self._rest(page))
             if key is not None and page is self.page and await page.leaves_key():
                 note = await browser_keys.press(key, self)
             return note
         except PageGone:
-            if page in self._pages or not self._pages:
+            if page in self.stack.pages or not self.stack.pages:
                 raise
             return ""  # it closed itself, before it was told of the action's end
 
@@ -282,7 +234,7 @@ class Tab:
 
         async def rest(ms: float) -> dict[str, Any] | None:
             seen = await self.observe(ms)
-            return seen if self._pages and page is self._pages[-1] else None
+            return seen if self.stack.pages and page is self.stack.pages[-1] else None
 
         return rest
 
@@ -295,35 +247,36 @@ class Tab:
         while seen is None or self.dialogs.open:
             if self.dialogs.open:
                 return {"url": self.url or self._home, "game": None} | await self.dialogs.look()
-            seen = await self.dialogs.through(self._observe(ms))
+            seen = await self.dialogs.through(self.look(ms))
         return seen | {"elements": [*seen["elements"], *self._bar.elements]} if self._bar.open(self.page) else seen
 
-    async def _observe(self, ms: float) -> dict[str, Any]:
+    async def look(self, ms: float) -> dict[str, Any]:
+        """As `observe`, where no dialog opens."""
         while True:
             page = self.page
             try:
                 seen = await page.observe(ms, self._read)
             except EnvError:
-                if page in self._pages or not self._pages:
+                if page in self.stack.pages or not self.stack.pages:
                     raise
                 continue  # it closed itself, and the one below is seen
             self.clipboard = self.clipboard if seen["copied"] is None else seen["copied"]
-            self._downloads.expect(seen["files"])
+            self.context.downloads.expect(seen["files"])
             for kind, text in seen["notes"]:
                 (self._fault if kind == "fault" else self.note)(text)
-            if page.stillborn and page in self._pages[1:]:
-                self._drop(page)
+            if page.stillborn and page in self.stack.pages[1:]:
+                self.stack.drop(page)
                 self.note("a popup was closed: it never came to its address")
-            if page is not self._pages[-1]:
+            if page is not self.stack.pages[-1]:
                 ms = 0  # a page was opened over it: that one is seen, at its own beginning
                 continue
             if seen.get("choosing"):
                 await self._show_chooser(page)
-            if within(seen["url"], self._allowed):
+            if within(seen["url"], self.stack.allowed):
                 self._good = seen["url"]
-                await self.pickers.look(page, seen, self._context, (self.width, self.height))
+                await self.pickers.look(page, seen, self.context.id, (self.width, self.height))
                 return seen
-            if seen["url"] in _EMPTY and len(self._pages) > 1:
+            if seen["url"] in EMPTY and len(self.stack.pages) > 1:
                 return seen  # an empty window, which its opener may write into
             self.note("the page left this world and was brought back")
             failed = await page.navigate(self._good)
@@ -338,8 +291,8 @@ class Tab:
 
     async def settle_downloads(self) -> None:
         """Wait a moment for files that are under way: the next look at the folder finds them."""
-        if self._downloads is not None:
-            await self._downloads.settle()
+        if self._context is not None:
+            await self._context.downloads.settle()
 
     async def screenshot(self) -> bytes:
         """PNG of the viewport, with what the browser shows over it."""
@@ -391,22 +344,16 @@ class Tab:
         if self.dialogs.open or self._bar.open(self.page):
             return {"restorable": False}
         kept = await self.page.evaluate("__flywheel__.save()")
-        cookies = await self._connection.send("Storage.getCookies", {"browserContextId": self._context})
-        kept["restorable"] &= len(self._pages) == 1 and not (kept["databases"] or self.hands.held)
+        cookies = await self.context.cookies()
+        kept["restorable"] &= len(self.stack.pages) == 1 and not (kept["databases"] or self.hands.held)
         kept["restorable"] &= not (self._chooser.open or self.pickers.open)
-        return kept | {
-            "cookies": cookies["cookies"],
-            "mouse": self.hands.at,
-            "clipboard": self.clipboard,
-            "zoom": self.zoom,
-        }
+        return kept | {"cookies": cookies, "mouse": self.hands.at, "clipboard": self.clipboard, "zoom": self.zoom}
 
     async def load(self, kept: Mapping[str, Any]) -> bool:
         """Bring back what `save` gave, in a session just opened at the same address; False where that cannot be."""
         self.clipboard = kept["clipboard"]
         await self.set_zoom(kept["zoom"])
-        cookies = {"cookies": kept["cookies"], "browserContextId": self._context}
-        await self._connection.send("Storage.setCookies", cookies)
+        await self.context.set_cookies(kept["cookies"])
         if kept["mouse"] != [0, 0]:
             self.hands.move(self.page, tuple(kept["mouse"]))
             await self.page.draw()
@@ -417,101 +364,35 @@ class Tab:
         self._dispose()
         self.hands, self.notes, self.faults = InputDriver(self.width, self.height), [], []
         self._chooser, self._asked_files = FileChooser(self.width, self.height), None
-        self._proxy = Proxy(self._fault)
-        await self._proxy.start()
-        wanted = {"disposeOnDetach": True, "proxyServer": self._proxy.address, "proxyBypassList": "<-loopback>"}
-        try:
-            made = await self._connection.send("Target.createBrowserContext", wanted)
-        except BaseException:
-            self.disconnect()
-            raise
-        self._context = context = made["browserContextId"]
-        self._host.adopt(context, self)
-        self._downloads = Downloads(
-            self.downloads,
-            self._settings.download_mb * 2**20,
-            lambda guid: self._connection.post("Browser.cancelDownload", {"guid": guid, "browserContextId": context}),
-            self.note,
+        limit = self._settings.download_mb * 2**20
+        self._context = await BrowserContext.open(
+            self._connection, self._host.profile.path, limit, self.note, self._fault
         )
-        own = {"browserContextId": context}
-        self._connection.post("Browser.grantPermissions", {"permissions": [], **own})  # all others are denied
-        self._connection.post(
-            "Browser.setDownloadBehavior",
-            {"behavior": "allowAndName", "downloadPath": str(self.downloads), "eventsEnabled": True, **own},
-        )
-        self._opened = asyncio.get_running_loop().create_future()
-        target = {"url": "about:blank", "width": self.width, "height": self.height, **own}
-        if self._frames.on_command:
-            target["enableBeginFrameControl"] = True
-        await self._connection.send("Target.createTarget", target)
-        await asyncio.gather(*await self._opened)
+        self._host.adopt(self._context.id, self)
+        await self.stack.begin(self._context.id, (self.width, self.height))
         self._blank = True
 
     def attached(self, session: str, info: Mapping[str, Any]) -> None:
-        """A target of this context is there, and waits. Its opener may wait with it, so nothing is awaited here."""
-        if self.pickers.overlay.attached(session, info):
-            return
-        opener = next((page for page in self._pages if page.target == info.get("openerId")), None)
-        if info.get("openerId") and (opener is None or len(self._pages) >= _MAX_PAGES):
-            self.note("a popup was closed: there are too many")
-            self._connection.post("Target.closeTarget", {"targetId": info["targetId"]})
-            self._connection.post("Runtime.runIfWaitingForDebugger", session=session)
-            return
-        page = Page(self._connection, self._frames, self._settings, info["targetId"], session, self._hear)
-        told = page.set_up(self.width, self.height)
-        if self.zoom != 1:
-            told.append(asyncio.ensure_future(page.zoom(self.zoom)))
-        if opener is not None:
-            told.append(page.begin(self._seed + len(self._pages), self.time))
-            told += page.send_headers(self._headers)
-        for answer in told:
-            answer.add_done_callback(unheard)
-        page.post("Runtime.runIfWaitingForDebugger")
-        self._pages.append(page)
-        if opener is not None:
-            self.note("a page was opened over the last one")
-            self._expect()
-        elif self._opened is not None and not self._opened.done():
-            self._opened.set_result(told)
-
-    def _expect(self) -> None:
-        """Of the opener's word, which comes before the opened page or after it: it is more than an empty window."""
-        top = self._pages[-1]
-        if self._wanted not in _EMPTY and len(self._pages) > 1 and not top.url:
-            wanted, self._wanted = self._wanted, ""
-            if wanted.startswith(_NEVER_OPENED):
-                self._drop(top)
-                self.note(f"a popup was closed: browsers open no {wanted.partition(':')[0]}: address in one")
-                return
-            top.expect()
+        """A target of this context is there, and waits."""
+        if not self.pickers.overlay.attached(session, info):
+            self.stack.attached(session, info)
 
     def detached(self, session: str) -> None:
         self.pickers.overlay.detached(session)
-        page = next((page for page in self._pages if page.session == session), None)
-        if page is not None:
-            self._pages.remove(page)
-            page.lose("the page closed itself")
-            self._ends(page)
-            if self._pages:
+        if self.stack.detached(session) is not None:
+            if self.stack.pages:
                 self.note("the page that was opened is closed")
             else:
                 self.died.set()
 
-    def _drop(self, page: Page) -> None:
-        """Close a page that was opened over another."""
-        self._pages.remove(page)
-        page.lose("the page is closed")
-        self._ends(page)
-        self._connection.post("Target.closeTarget", {"targetId": page.target})
-
     async def _back(self) -> str:
         if await self.page.travel(-1):
             return ""
-        return "there is no page to go back to" if len(self._pages) == 1 else await self.close_page()
+        return "there is no page to go back to" if len(self.stack.pages) == 1 else await self.close_page()
 
     async def close_page(self) -> str:
         """Close the page that is seen, where it was opened over another; "" or why not."""
-        if len(self._pages) == 1:
+        if len(self.stack.pages) == 1:
             return "not done: it is the only page"
         await self.page.close()
         return ""
@@ -522,9 +403,7 @@ class Tab:
 
     async def set_zoom(self, zoom: float) -> None:
         """Of all pages of this session, those to come included."""
-        self.zoom = zoom
-        for page in self._pages:
-            await page.zoom(zoom)
+        await self.stack.set_zoom(zoom)
 
     def _dispose(self) -> None:
         context = self._forget()
@@ -532,33 +411,28 @@ class Tab:
             self._connection.post("Target.disposeBrowserContext", {"browserContextId": context})
 
     def _forget(self) -> str:
-        self._blank, self.zoom = False, 1.0
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._blank = False
         self.pickers.forget()
         self.dialogs.forget()
         self._bar.forget()
-        for page in self._pages:
-            page.lose("the page is closed")
-        self._pages, self._opened = [], None
-        self.disconnect()
-        context, self._context = self._context, ""
-        if context:
-            self._host.adopt(context, None)
+        self.stack.forget()
+        context, self._context = self._context, None
+        if context is not None:
+            context.forget()
+            self._host.adopt(context.id, None)
         self.died.clear()
-        return context
+        return context.id if context is not None else ""
 
     # -- events ---------------------------------------------------------------------------------------------------
     def _hear(self, page: Page, method: str, params: Mapping[str, Any]) -> None:
         match method:
             case "Fetch.requestPaused":
-                self._asked_for(page, params)
+                self.stack.asked_for(page, params)
             case "Page.fileChooserOpened":
                 self._asked_files = (page, params)
                 page.wake()
             case "Page.javascriptDialogOpening":
-                self.dialogs.opens(page, params, any(self._frames.drawing(one.session) for one in self._pages))
+                self.dialogs.opens(page, params, any(self._frames.drawing(one.session) for one in self.stack.pages))
                 self._hold()
             case "Page.javascriptDialogClosed":
                 self.dialogs.closes(page)
@@ -566,38 +440,21 @@ class Tab:
             case _ if method == WENT_NOWHERE:
                 self._went_nowhere(params["url"])
             case "Page.windowOpen":
-                self._wanted = params["url"]
-                self._expect()
+                self.stack.wants(params["url"])
             case "Page.downloadWillBegin":
-                self._downloads.begins(params)
+                self.context.downloads.begins(params)
             case "Page.downloadProgress":
-                self._downloads.goes_on(params)
+                self.context.downloads.goes_on(params)
             case "Inspector.targetCrashed":
                 page.lose("the page crashed")
                 self._ends(page)
                 self.died.set()
 
     def _went_nowhere(self, url: str) -> None:
-        if within(url, self._allowed):
-            self._downloads.expect(1)  # it may be one
+        if within(url, self.stack.allowed):
+            self.context.downloads.expect(1)  # it may be one
         elif not url.startswith(("http:", "https:", "javascript:")):  # of those is told where they are refused
             self.note(f"an address that pages may not lead to was not opened: {url[:200]}")
-
-    def _asked_for(self, page: Page, params: Mapping[str, Any]) -> None:
-        """A document is asked for: inside this world it comes, outside nothing happens but a note."""
-        if loads.answered(params):
-            loads.pass_on(page, params)
-            return
-        request, url = params["requestId"], params["request"]["url"]
-        if not within(url, self._allowed):
-            self.note(f"an address outside this world was refused: {url[:200]}")
-            page.post("Fetch.fulfillRequest", {"requestId": request, "responseCode": 204})
-            if not page.url and page is not self._pages[0]:  # a popup that was opened for it
-                self._drop(page)
-            return
-        if params["frameId"] == page.target:
-            page.posted = params["request"]["method"] != "GET"
-        page.post("Fetch.continueRequest", {"requestId": request})
 
     def _ends(self, page: Page) -> None:
         """Nobody answers the dialogs of a page that is gone."""
@@ -605,6 +462,4 @@ class Tab:
         self._hold()
 
     def _hold(self) -> None:
-        """Pages of one session may share a process: where one waits, none is drawn."""
-        for page in self._pages:
-            page.hold(self.dialogs.blocking)
+        self.stack.hold(self.dialogs.blocking)

@@ -13,11 +13,11 @@ from typing import Any
 
 from PIL import Image
 
+from flywheel.environments.env import StepResult, Task
 from flywheel.errors import BadInput, FlywheelError
 from flywheel.sandbox import isolation
 from flywheel.sandbox.check import CLAUSES, Checked, Differs
 from flywheel.sandbox.check_seeds import draw
-from flywheel.sandbox.env import StepResult, Task
 from flywheel.sandbox.manifests import PageManifest
 from flywheel.sandbox.pages import ManifestPages
 from flywheel.sandbox.pool import BrowserPool

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flywheel.agent.actions import Action, Click, Hotkey, Point, Type
+from flywheel.environments.env import Task
 from flywheel.errors import FlywheelError
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.sandbox.trial_neighbour import Neighbour
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flywheel.agent.actions import Drag, Point, Wait
+from flywheel.environments.env import Task
 from flywheel.errors import FlywheelError
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.sandbox.trial_controls import BELOW
 from flywheel.sandbox.trial_neighbour import Neighbour

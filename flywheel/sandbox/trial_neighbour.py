@@ -7,8 +7,8 @@ import dataclasses
 from typing import Any
 
 from flywheel.agent.actions import Wait
+from flywheel.environments.env import Task
 from flywheel.errors import FlywheelError
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import BrowserPool
 
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.errors import EnvError
 from flywheel.sandbox.check_seeds import SEEDS, Seeds, compare
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import PageManifest
 from flywheel.sandbox.pool import BrowserPool
 

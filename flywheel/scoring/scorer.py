@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from flywheel.agent.trajectory import Step, Trajectory
+from flywheel.environments.env import Task
 from flywheel.errors import DataError
-from flywheel.sandbox.env import Task
 
 Need = Literal["final_state", "steps", "screens"]
 

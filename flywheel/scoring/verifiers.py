@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.reward import verifier
 from flywheel.reward.verifier import Verifier
 from flywheel.sandbox import manifests
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.reading import page_reward
 from flywheel.worlds import verifiers as worlds
 

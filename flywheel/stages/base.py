@@ -1,7 +1,7 @@
 """What a stage is: what it reads and writes, a plan of shards, the work of one shard, and a finish.
 
 The declaration of reads, writes and settings is the only one: the order of the stages, DVC's stages, the key under
-which finished shards are kept and the manifest's sources are made from it (`flywheel/pipeline.py`).
+which finished shards are kept and the manifest's sources are made from it (`flywheel/store/pipeline.py`).
 
 The same stage is run by Prefect (one task a shard, `tasks/stages.py`) and by DVC (`flywheel stage NAME`, through
 `run_stage` below). Resuming lives here, once, for both: the result of a finished shard lies in the workspace's
@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flywheel import frozen, progress
+from flywheel import progress
 from flywheel.errors import FlywheelError
+from flywheel.files import disk_full_is_named, write_json
 from flywheel.settings import Settings
+from flywheel.store import frozen
 from flywheel.store.artifacts import DOMAIN, Artifact, Checkpoint, Partition, Record, of_domains
-from flywheel.store.partitions import PartitionManifest, disk_full_is_named, write, write_json
+from flywheel.store.partitions import PartitionManifest, write
 from flywheel.workspace import Workspace
 
 

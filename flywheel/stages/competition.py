@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from flywheel.environments.env import Task
 from flywheel.evaluation.gate import EvalResult, Judgement, judge, paired
-from flywheel.sandbox.env import Task
+from flywheel.files import write_json
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Promotion
 from flywheel.stages import episodes, shards
 from flywheel.stages.base import Context
 from flywheel.store import manifest
-from flywheel.store.partitions import write_json
 from flywheel.synthesis import pages
 from flywheel.synthesis.tasks import content, from_row, make_tasks, to_row
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from flywheel.files import atomic_folder
 from flywheel.policy.checkpoint import digest
 from flywheel.stages import inputs, supervised
 from flywheel.stages.base import Context, StageResult, single
@@ -27,8 +28,8 @@ def _work(ctx: Context, folder: Path) -> dict:
     s, begin = ctx.settings.ct, _begin(ctx)
     if not _due(ctx):
         out = ctx.ws.model(ctx.iteration, "ct")
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(begin, out)
+        with atomic_folder(out) as copy:
+            shutil.copytree(begin, copy, dirs_exist_ok=True)
         return {"begin": ctx.ws.relative(begin)}
     return supervised.train(ctx, "ct", begin, folder, s, weights={"rollout": s.rollout_weight})
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
 from flywheel.rollout.pool import RolloutStats
-from flywheel.sandbox.env import Task
 from flywheel.stages import shards
 from flywheel.stages.base import Context
 

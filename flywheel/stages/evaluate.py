@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.evaluation import gate, rivals, verdicts
 from flywheel.policy import checkpoint
 from flywheel.policy.checkpoint import digest
 from flywheel.rollout.pool import RolloutStats
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.stages import competition, episodes, inputs, shards

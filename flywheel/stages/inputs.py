@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.policy import checkpoint
-from flywheel.sandbox.env import Task
 from flywheel.stages.base import Context
 from flywheel.store import manifest, partitions
 from flywheel.synthesis.tasks import from_row

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from flywheel.errors import FlywheelError
 from flywheel.evaluation import review, rivals, verdicts
+from flywheel.files import write_json
 from flywheel.policy.checkpoint import digest
 from flywheel.stages import inputs
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.stages.route import INCOMING
 from flywheel.store import contracts, metrics
 from flywheel.store.artifacts import Checkpoint, Partition, Record
-from flywheel.store.partitions import write_json
 
 
 def _decision(ctx: Context) -> dict | None:

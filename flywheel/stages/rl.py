@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.policy.checkpoint import digest
 from flywheel.reward.verdict import of_rows
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.stages import inputs, shards

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.policy import open_policy
 from flywheel.rollout.pool import RolloutStats, rollout
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, Stage, StageResult

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flywheel.files import disk_full_is_named
 from flywheel.rollout.episode import Episode
 from flywheel.schema import empty, to_row
-from flywheel.store.partitions import disk_full_is_named, from_rows
+from flywheel.store.partitions import from_rows
 from flywheel.store.screens import image_rows
 
 

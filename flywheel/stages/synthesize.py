@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.sandbox.manifests import load_all
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import shards

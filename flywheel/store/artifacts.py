@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flywheel.files import sha256_file
 from flywheel.policy import checkpoint
-from flywheel.store.partitions import manifest_of, sha256_file
+from flywheel.store.partitions import manifest_of
 from flywheel.workspace import Workspace
 
 DOMAIN = "{domain}"

@@ -1,7 +1,7 @@
 -- Views and macros for analysts, over the tables of flywheel/schema.py (each has `iteration` and `stage` besides its
 -- columns) and `promotions`, one row an iteration (from iterations/NNN/promotion.json).
 
--- Wilson's 95% interval of k successes in n cases: the same as flywheel.evaluation.intervals.wilson.
+-- Wilson's 95% interval of k successes in n cases: the same as flywheel.intervals.wilson.
 CREATE MACRO wilson_low(k, n) AS CASE WHEN n > 0 THEN greatest(0, (k / n + 3.841458820694124 / (2 * n)
     - 1.959963984540054 * sqrt(k / n * (1 - k / n) / n + 3.841458820694124 / (4 * n * n)))
     / (1 + 3.841458820694124 / n)) END;

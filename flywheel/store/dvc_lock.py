@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flywheel.store.partitions import write_text
+from flywheel.files import write_text
 from flywheel.workspace import Workspace, label
 
 LAST = "runs"  # the stage that ends an iteration

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.errors import DataError
-from flywheel.store.partitions import manifest_of, sha256_file, write_json
+from flywheel.files import sha256_file, write_json
+from flywheel.store.partitions import manifest_of
 from flywheel.workspace import Workspace, label
 
 
@@ -127,7 +128,7 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def verify(ws: Workspace, iteration: int) -> None:
-    """Check the chain back to iteration 0 and every file that iteration k's manifest names.
+    """Check the chain back to iteration 0 and every file that iteration k's manifest names: all of them are read.
 
     Raises DataError naming the first file that is missing or differs.
     """

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from flywheel.evaluation.intervals import wilson
+from flywheel.intervals import wilson
 
 ALL = "all"
 
@@ -34,8 +34,6 @@ VOCABULARY: dict[str, Name] = {
     "steps_with_a_thought": Name("fraction", "of the steps of recordings that a thought was aligned with", "higher"),
     "doubtful_thoughts": Name("fraction", "of the utterances, hardly understood: kept out of the steps", "lower"),
     "sessions": Name("sessions", "recorded sessions taken in"),
-    "word_error_rate": Name("fraction", "of the recogniser against the script of the session", "lower"),
-    "alignment_accuracy": Name("fraction", "of utterances aligned with the right step", "higher"),
     "alignment_score": Name("score", "mean confidence of the alignment of thoughts with steps", "higher"),
     # synthesize, rollout, score
     "tasks": Name("tasks", "tasks made"),
@@ -53,9 +51,7 @@ VOCABULARY: dict[str, Name] = {
     "to_quarantine": Name("trajectories", "set aside with a reason"),
     # ct, sft
     "loss": Name("nats", "cross-entropy a trained token", "lower"),
-    "validation_loss": Name("nats", "cross-entropy on samples kept aside", "lower"),
     "learning_rate": Name("", "of the optimiser"),
-    "samples_per_second": Name("1/s", "training samples a second", "higher"),
     "agent_fraction": Name("fraction", "agent data in the mix"),
     # rl
     "reward": Name("reward", "mean shaped reward of an episode of the batch", "higher"),

@@ -1,25 +1,21 @@
 """Write and read the Parquet partitions of a table. Half a partition is never visible.
 
-A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. It is written to a temporary
-folder beside it and renamed. What a stage hands on is a `PartitionManifest`: paths, rows, sha256, never the rows.
+A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. What a stage hands on is
+a `PartitionManifest`: paths, rows, sha256, never the rows.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
-import shutil
-import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flywheel.errors import DataError, DiskFull
+from flywheel.errors import DataError
+from flywheel.files import atomic_folder, disk_full_is_named, known_sha256, remember_sha256, sha256_file
 from flywheel.schema import ADDED, SORT, TABLES
 from flywheel.workspace import Workspace
 
@@ -48,13 +44,6 @@ class PartitionManifest:
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> PartitionManifest:
-        return cls(raw["table"], tuple(Part(**part) for part in raw["parts"]))
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -89,25 +78,18 @@ def write(
         raise DataError(f"data do not have the schema of table {table}", where="flywheel/schema.py")
     data = data.replace_schema_metadata(TABLES[table].metadata).sort_by([(key, "ascending") for key in SORT[table]])
     folder = ws.partition(table, iteration, stage)
-    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     rows_per_file = _ROWS_PER_FILE
     if data.num_rows and data.nbytes > _BYTES_PER_FILE:
         rows_per_file = max(1, int(data.num_rows * _BYTES_PER_FILE / data.nbytes))
     parts = []
-    with disk_full_is_named(folder):
-        temporary.mkdir(parents=True)
-        try:
-            for number, start in enumerate(range(0, max(data.num_rows, 1), rows_per_file)):
-                path = temporary / f"part-{number:05d}.parquet"
-                chunk = data.slice(start, rows_per_file)
-                pq.write_table(chunk, path, compression="zstd", row_group_size=_ROW_GROUP.get(table, 100_000))
-                final = ws.relative(folder / path.name)
-                parts.append(Part(final, chunk.num_rows, sha256_file(path)))
-            if folder.exists():
-                shutil.rmtree(folder)
-            temporary.replace(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with disk_full_is_named(folder), atomic_folder(folder) as temporary:
+        for number, start in enumerate(range(0, max(data.num_rows, 1), rows_per_file)):
+            path = temporary / f"part-{number:05d}.parquet"
+            chunk = data.slice(start, rows_per_file)
+            pq.write_table(chunk, path, compression="zstd", row_group_size=_ROW_GROUP.get(table, 100_000))
+            parts.append(Part(ws.relative(folder / path.name), chunk.num_rows, sha256_file(path)))
+    for part in parts:
+        remember_sha256(ws.resolve(part.path), part.sha256)
     return PartitionManifest(table, tuple(parts))
 
 
@@ -162,59 +144,9 @@ def _not_whole(path: Path, error: Exception) -> DataError:
 
 
 def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """The manifest of a partition as it lies on disk."""
+    """The manifest of a partition as it lies on disk; what this process wrote or hashed is not hashed again."""
     parts = []
     for path in sorted(ws.partition(table, iteration, stage).glob("part-*.parquet")):
         rows = pq.ParquetFile(path).metadata.num_rows
-        parts.append(Part(ws.relative(path), rows, sha256_file(path)))
+        parts.append(Part(ws.relative(path), rows, known_sha256(path)))
     return PartitionManifest(table, tuple(parts))
-
-
-def sha256_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON for people (indented, sorted), whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    with disk_full_is_named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-class disk_full_is_named:
-    """Context manager: an OSError for a full disk becomes DiskFull, which says what to do."""
-
-    def __init__(self, where: Path) -> None:
-        self.where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind, error, trace) -> None:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        # Some libraries raise errors of their own for it (torch.save a RuntimeError).
-        full = full or (isinstance(error, Exception) and _free_bytes(self.where) < _FULL_BYTES)
-        if full:
-            raise DiskFull(
-                "the disk is full; what was finished is kept", where=self.where, fix="free some space and run again"
-            ) from error
-
-
-_FULL_BYTES = 2**20
-
-
-def _free_bytes(path: Path) -> int:
-    """Free bytes where `path` lies or would lie."""
-    there = next(folder for folder in (path, *path.resolve().parents) if folder.exists())
-    return shutil.disk_usage(there).free

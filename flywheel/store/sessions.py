@@ -15,9 +15,9 @@ from pathlib import Path
 
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
+from flywheel.files import sha256_file, write_json
 from flywheel.progress import tell
 from flywheel.store import dvc_lock, manifest, partitions
-from flywheel.store.partitions import sha256_file, write_json
 from flywheel.workspace import Workspace
 
 

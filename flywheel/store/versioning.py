@@ -1,7 +1,7 @@
 """DVC: after a stage, its outputs are recorded; after a turn `dvc status` is clean and `dvc repro` does
 nothing.
 
-`dvc.yaml` is made from what the stages declare and the domains that the iterations have (`flywheel/pipeline.py`).
+`dvc.yaml` is made from what the stages declare and the domains that the iterations have (`flywheel/store/pipeline.py`).
 DVC runs in this process (0.2 s a call, against 0.6 s for its command), one call at a time.
 """
 
@@ -18,14 +18,13 @@ from pathlib import Path
 
 import yaml
 
-from flywheel import frozen as frozen_settings
-from flywheel import pipeline
 from flywheel import settings as settings_module
 from flywheel.errors import BadInput, DataError, FlywheelError
+from flywheel.files import write_text
 from flywheel.progress import tell
 from flywheel.settings import Settings
-from flywheel.store import dvc_lock, manifest, sessions
-from flywheel.store.partitions import write_text
+from flywheel.store import dvc_lock, manifest, pipeline, sessions
+from flywheel.store import frozen as frozen_settings
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)

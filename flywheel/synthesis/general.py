@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image as Picture
 
+from flywheel import scenes
 from flywheel.sandbox import chromium
 from flywheel.settings import Settings
-from flywheel.synthesis import scenes
 from flywheel.synthesis.render import Renderer
 
 

@@ -15,9 +15,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from flywheel.agent.actions import Hotkey
+from flywheel.environments.env import Task
 from flywheel.errors import EnvError
 from flywheel.sandbox import packages
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import VERIFIER, PageManifest
 
 

@@ -11,7 +11,7 @@ from PIL import Image as Picture
 from playwright.sync_api import Error, sync_playwright
 
 from flywheel.errors import EnvError
-from flywheel.synthesis.scenes import SIDE, Scene
+from flywheel.scenes import SIDE, Scene
 
 COLUMNS = 8  # scenes across a sheet
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput, known
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.manifests import PageManifest, load_all
 from flywheel.settings import Settings
 from flywheel.synthesis import pages

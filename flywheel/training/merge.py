@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from flywheel.errors import BadInput, ModelError
+from flywheel.files import atomic_folder, remove_unfinished
 from flywheel.policy import checkpoint
 
 # What must be alike besides the tensors, and the entries that a library writes about itself.
@@ -66,15 +67,13 @@ def merge(folders: Sequence[Path], weights: Sequence[float], out: Path) -> None:
     for other in models[1:]:
         _same_tensors(models[0], other)
         _same_settings(folders[0], other.folder)
-    temporary = out.with_name(f".{out.name}.merging")
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(folders[0], temporary, ignore=shutil.ignore_patterns("*.safetensors"))
-    for file in models[0].files:
-        names = [name for name, holder in models[0].file_of.items() if holder == file]
-        merged = {name: _mean(name, models, weights) for name in names}
-        save_file(merged, temporary / file.name, metadata={"format": "pt"})
-    shutil.rmtree(out, ignore_errors=True)
-    temporary.replace(out)
+    remove_unfinished(out.parent, out.name)
+    with atomic_folder(out) as folder:
+        shutil.copytree(folders[0], folder, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+        for file in models[0].files:
+            names = [name for name, holder in models[0].file_of.items() if holder == file]
+            merged = {name: _mean(name, models, weights) for name in names}
+            save_file(merged, folder / file.name, metadata={"format": "pt"})
 
 
 def _opened(file: Path) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
+from flywheel.files import atomic_file, remove_unfinished
 from flywheel.training.parallel.engine import TrainingEngine
 
 
@@ -76,10 +77,9 @@ class TrainState:
         """The state and `about`, with its "key", which names the run's inputs, in one file."""
         state = self.state_dict()
         if self.first:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".part")
-            torch.save({**about, "state": state}, temporary)
-            temporary.replace(path)
+            remove_unfinished(path.parent, path.name)
+            with atomic_file(path) as temporary:
+                torch.save({**about, "state": state}, temporary)
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
         """Back to what `save` wrote; returns its `about`, None where there is no file or one of another key."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flywheel.agent.actions import Action, Finished
-from flywheel.sandbox.env import Env, StepResult, Task
+from flywheel.environments.env import Env, StepResult, Task
 from flywheel.worlds import catalogue
 
 Demonstration = list[tuple[str, Action, StepResult]]

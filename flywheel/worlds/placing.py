@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flywheel.agent.actions import Action, Drag
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.worlds.search import Plans, Way, beam
 from flywheel.worlds.steps import say, spot, where
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.errors import DataError
+from flywheel.files import write_text
 from flywheel.worlds import catalogue
 from flywheel.worlds.catalogue import World
 
@@ -57,9 +58,7 @@ class References:
 def write(world: World, references: References) -> Path:
     """Keep them in the world's folder."""
     path = world.folder / catalogue.REFERENCES
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(asdict(references), indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_text(path, json.dumps(asdict(references), indent=1) + "\n")
     return path
 
 

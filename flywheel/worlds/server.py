@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from flywheel.environments.env import Task
 from flywheel.errors import EnvError
 from flywheel.local_server import LocalServer, free_port
-from flywheel.sandbox.env import Task
 from flywheel.worlds import catalogue, changes, messages, verifiers
 from flywheel.worlds.catalogue import World
 

@@ -29,8 +29,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from flywheel.agent.actions import Action
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput
-from flywheel.sandbox.env import Task
 from flywheel.worlds import changes, forms, messages
 from flywheel.worlds.forms import Field, Invalid
 from flywheel.worlds.screen import Screen

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput
 from flywheel.reward import verifier
 from flywheel.reward.verifier import Verifier
-from flywheel.sandbox.env import Task
 from flywheel.worlds import catalogue
 
 _NOT_WON = 0.999  # the most that a game scores before it is won

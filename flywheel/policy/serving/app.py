@@ -21,10 +21,12 @@ from starlette.routing import Route
 
 from flywheel import settings as config
 from flywheel.errors import BadInput, FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
-from flywheel.policy import checkpoint, wire
+from flywheel.policy import checkpoint
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Completion, Policy
+from flywheel.policy.wire_answer import write_answer, write_chunks
+from flywheel.policy.wire_request import Asked, read_request
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ class Service:
                 one.cancel()
             await asyncio.gather(task, gone, cut, return_exceptions=True)
 
-    async def complete(self, asked: wire.Asked) -> tuple[list[Completion], list[int]]:
+    async def complete(self, asked: Asked) -> tuple[list[Completion], list[int]]:
         """The samples of one prompt, all asked for at once, and the prompt's tokens.
 
         Raises BadInput for a prompt that is too long, and as the policy does.
@@ -175,7 +177,7 @@ def application(service: Service) -> Starlette:
         raw = await _body(request, service.timeout_s)
         with service.admitted():
             asked = await asyncio.to_thread(
-                wire.read_request, raw, max_new_tokens=service.max_new_tokens, seed=lambda: secrets.randbits(31)
+                read_request, raw, max_new_tokens=service.max_new_tokens, seed=lambda: secrets.randbits(31)
             )
             if asked.model != service.name:
                 message = f"The model `{asked.model[:80]}` does not exist; this server has `{service.name}`"
@@ -184,9 +186,9 @@ def application(service: Service) -> Starlette:
             head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": service.name}
             spell = service.policy.encoder.tokenizer.decode
             if asked.stream:
-                chunks = list(wire.write_chunks(head, asked, answers, prompt_ids, spell))
+                chunks = list(write_chunks(head, asked, answers, prompt_ids, spell))
                 return StreamingResponse(_events(chunks), media_type="text/event-stream")
-            return JSONResponse(wire.write_answer(head, asked, answers, prompt_ids, spell))
+            return JSONResponse(write_answer(head, asked, answers, prompt_ids, spell))
 
     async def weights(request: Request) -> Response:
         folder, version = _checkpoint(await _body(request, service.timeout_s))

@@ -12,7 +12,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from flywheel.synthesis.words import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
+from flywheel.words import BUTTONS, COLOURS, KEYS, PEOPLE, SETTINGS, SHAPES, SYMBOLS, THINGS
 
 SENTENCES = 6000
 DISCOUNT = 0.7  # taken from each n-gram's count for those never seen

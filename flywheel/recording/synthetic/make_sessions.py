@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type
+from flywheel.environments.env import Env, Observation, Task
 from flywheel.recording.actions import InputEvent, to_events
 from flywheel.recording.session import Meta, Outcome, ScreenFrame, write_session
 from flywheel.recording.sound import audio
 from flywheel.recording.synthetic.speech import HABITS, Habits, as_spoken, speak, track
-from flywheel.sandbox.env import Env, Observation, Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row

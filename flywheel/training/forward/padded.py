@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import Encoded, collate
-from flywheel.training.rl.ppo import token_logprobs
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,6 @@ def response_hidden(trunk: nn.Module, batch: PaddedTokens) -> Tensor:
     """Hidden states [batch, longest response, hidden] from which the response's tokens are predicted."""
     hidden = trunk(**batch.inputs, use_cache=False).last_hidden_state
     return hidden.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-
-
-def response_logprobs(model: PreTrainedModel, batch: PaddedTokens, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of each response token, [batch, longest response], at a sampling temperature."""
-    hidden = response_hidden(model.base_model, batch)
-    return token_logprobs(model.get_output_embeddings()(hidden) / temperature, batch.ids)
 
 
 def by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from flywheel import scenes
 from flywheel import settings as config
 from flywheel.agent.actions import Click, Drag
 from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
-from flywheel.evaluation.intervals import wilson
+from flywheel.intervals import wilson
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import generate
 from flywheel.sandbox import chromium
-from flywheel.synthesis import scenes
 from flywheel.synthesis.general import encode_png
 from flywheel.synthesis.render import Renderer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from flywheel.synthesis import scenes
+from flywheel import scenes
 
 # Crowded screens teach most: each thing on a screen is named by the image tokens that show it, at the same cost.
 LEVELS = (1, 2, 3, 3, 4, 4)

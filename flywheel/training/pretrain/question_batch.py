@@ -15,7 +15,7 @@ import torch
 
 from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoder
-from flywheel.synthesis.scenes import Box, Question
+from flywheel.scenes import Box, Question
 
 IGNORED = -100
 READING = ("read", "ask")  # skills whose whole answer is read off the screen

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from flywheel.policy.encoding import Encoder
-from flywheel.synthesis.scenes import Box, Text
+from flywheel.scenes import Box, Text
 from flywheel.training.pretrain.question_batch import IGNORED, overlap
 
 SHOWN = 0.15  # of an image token's cell, or half of itself, is what is shown in it at least

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flywheel import scenes, words
 from flywheel import settings as config
 from flywheel.errors import BadInput, of_place
 from flywheel.policy import checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
 from flywheel.policy.tokenizer import train_tokenizer
-from flywheel.synthesis import scenes, words
 from flywheel.training.parallel.engine import added, gradient_step, open_engine
 from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.pretrain import attention

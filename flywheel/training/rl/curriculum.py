@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from flywheel.environments.env import Task
 from flywheel.errors import TrainingError
-from flywheel.sandbox.env import Task
 from flywheel.settings import Rl
 
 Kind = tuple[str, str, int]  # world, template, level

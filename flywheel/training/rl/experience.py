@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from flywheel.agent.history_summary import open_summarizer
+from flywheel.environments.env import Task
 from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.reward.shaping import Shaping, shape
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import step_context
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.sandbox.env import Task
 from flywheel.settings import Rl, Settings
 from flywheel.training.forward.policy_forward import Example
 from flywheel.training.parallel.engine import collected, rounds

@@ -39,6 +39,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from flywheel.environments.env import Task
 from flywheel.errors import BadInput, FlywheelError, TrainingError
 from flywheel.evaluation.evaluate import judge
 from flywheel.policy import open_policy
@@ -49,7 +50,6 @@ from flywheel.rollout.episode import Episode, seed_of
 from flywheel.rollout.pool import Sandbox
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 from flywheel.rollout.stream import EpisodeBatch, Pool
-from flywheel.sandbox.env import Task
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Settings

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from flywheel.environments.env import Task
 from flywheel.policy.checkpoint import digest
-from flywheel.sandbox.env import Task
 from flywheel.settings import Settings
 from flywheel.training.rl.curriculum import PastOutcomes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 from typing import Any
 
-from flywheel.synthesis import words
+from flywheel import words
 from flywheel.worlds.control.sketch import ORDINALS, Kind, Sketch, place, spell, wide
 
 Params = dict[str, Any]

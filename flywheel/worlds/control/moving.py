@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.synthesis import words
+from flywheel import words
 from flywheel.worlds.control.sketch import Kind, Sketch, place
 
 Params = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.markup import ink
-from flywheel.synthesis.scenes.shapes import FIRST_ICONS, things
+from flywheel import words
+from flywheel.scenes.markup import ink
+from flywheel.scenes.shapes import FIRST_ICONS, things
 from flywheel.worlds.control.sketch import ORDINALS, Again, Item, Kind, Sketch, place, spell, wide
 
 Params = dict[str, Any]

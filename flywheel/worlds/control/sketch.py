@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.markup import colour, ink, scatter
-from flywheel.synthesis.scenes.scene import SIDE, Box
-from flywheel.synthesis.scenes.shapes import FIRST_ICONS, FIRST_SHAPES, pairs, things
+from flywheel import words
+from flywheel.scenes.markup import colour, ink, scatter
+from flywheel.scenes.scene import SIDE, Box
+from flywheel.scenes.shapes import FIRST_ICONS, FIRST_SHAPES, pairs, things
 
 T = TypeVar("T")
 Item = dict[str, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.markup import ink
+from flywheel import words
+from flywheel.scenes.markup import ink
 from flywheel.worlds.control.sketch import Again, Kind, Sketch, place
 
 Params = dict[str, Any]

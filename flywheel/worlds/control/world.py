@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from flywheel.agent.actions import Action
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.worlds import levels
 from flywheel.worlds.control import choosing, expert, finding, moving, pointing, typing
 from flywheel.worlds.control.sketch import LEVELS, Again, Kind, Sketch

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flywheel.agent.actions import Action
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.worlds.levels import first
 from flywheel.worlds.merge.board import SIZE, Board, State, collect, luck, most_points, random_points, step
 from flywheel.worlds.merge.board import solve as shortest_keys

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flywheel.agent.actions import Action, Type
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.worlds import changes
 from flywheel.worlds.steps import click, say
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from flywheel.agent.actions import Action, Click, Drag
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.worlds.levels import first
 from flywheel.worlds.search import Plans, Way
 from flywheel.worlds.shapes.rules import Cell, Level, State, size, turned

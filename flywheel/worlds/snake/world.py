@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from flywheel.agent.actions import Action
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.worlds.levels import first
 from flywheel.worlds.search import Plans, Way
 from flywheel.worlds.snake.rules import STEPS, Cell, Level, State

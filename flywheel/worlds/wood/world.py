@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flywheel.agent.actions import Action
-from flywheel.sandbox.env import Task
+from flywheel.environments.env import Task
 from flywheel.worlds import placing
 from flywheel.worlds.levels import first
 from flywheel.worlds.placing import Cell, Level

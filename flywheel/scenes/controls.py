@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
+from flywheel import words
 from flywheel.agent.actions import Click, Finished, Type
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.markup import colour, div, icons, ink, page, scatter, svg
-from flywheel.synthesis.scenes.questions import about, act, click, read_at, spot
-from flywheel.synthesis.scenes.scene import Box, Drawn, Item, Question
-from flywheel.synthesis.scenes.shapes import OUTLINE, pairs
+from flywheel.scenes.markup import colour, div, icons, ink, page, scatter, svg
+from flywheel.scenes.questions import about, act, click, read_at, spot
+from flywheel.scenes.scene import Box, Drawn, Item, Question
+from flywheel.scenes.shapes import OUTLINE, pairs
 
 LABELS = (*words.BUTTONS, *words.THINGS, *words.PEOPLE)
 

@@ -9,8 +9,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.scene import SIDE, Box, Text
+from flywheel import words
+from flywheel.scenes.scene import SIDE, Box, Text
 
 FONT = 15  # size of a page's text, in pixels
 EDGE = 4  # of a scene, where nothing is scattered

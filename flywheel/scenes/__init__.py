@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from flywheel.synthesis.scenes.controls import buttons, form, mixed, rows
-from flywheel.synthesis.scenes.markup import written
-from flywheel.synthesis.scenes.scene import LEVELS, SIDE, Box, Drawn, Question, Scene, Text
-from flywheel.synthesis.scenes.shapes import blocks, outlines, shapes
-from flywheel.synthesis.scenes.sheets import sheet
-from flywheel.synthesis.scenes.texts import numbers, texts
+from flywheel.scenes.controls import buttons, form, mixed, rows
+from flywheel.scenes.markup import written
+from flywheel.scenes.scene import LEVELS, SIDE, Box, Drawn, Question, Scene, Text
+from flywheel.scenes.shapes import blocks, outlines, shapes
+from flywheel.scenes.sheets import sheet
+from flywheel.scenes.texts import numbers, texts
 
 __all__ = ["COUNTS", "KINDS", "LEVELS", "SIDE", "Box", "Question", "Scene", "Text", "draw"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.markup import colour, div, ink, page, svg
-from flywheel.synthesis.scenes.questions import about, read_at
-from flywheel.synthesis.scenes.scene import SIDE, Box, Drawn, Item
-from flywheel.synthesis.scenes.shapes import OUTLINE, things
-from flywheel.synthesis.scenes.texts import some_text
+from flywheel import words
+from flywheel.scenes.markup import colour, div, ink, page, svg
+from flywheel.scenes.questions import about, read_at
+from flywheel.scenes.scene import SIDE, Box, Drawn, Item
+from flywheel.scenes.shapes import OUTLINE, things
+from flywheel.scenes.texts import some_text
 
 GAP = 4
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
+from flywheel import words
 from flywheel.agent.actions import Hotkey
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.markup import colour, div, ink, page, scatter
-from flywheel.synthesis.scenes.questions import about, act, ask_at, click, spot, unique
-from flywheel.synthesis.scenes.scene import SIDE, Box, Drawn, Item, Question
+from flywheel.scenes.markup import colour, div, ink, page, scatter
+from flywheel.scenes.questions import about, act, ask_at, click, spot, unique
+from flywheel.scenes.scene import SIDE, Box, Drawn, Item, Question
 
 NUMBERS_SHARE = 0.4  # of the texts
 

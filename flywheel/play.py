@@ -1,6 +1,6 @@
 """Play a world in an ordinary browser: serves one task and prints its address.
 
-    python -m flywheel.worlds.play snake --level 3 --seed 5
+    python -m flywheel.play snake --level 3 --seed 5
 
 Nothing of it is kept. Ctrl-C ends it.
 """
@@ -20,7 +20,7 @@ from flywheel.worlds.server import WorldServer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flywheel.worlds.play", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m flywheel.play", description=__doc__.partition("\n")[0])
     parser.add_argument("world", help=", ".join(catalogue.names()))
     parser.add_argument("--template", default="", help="kind of task; the first that has the level where left out")
     parser.add_argument("--level", type=int, default=1)

@@ -7,7 +7,7 @@ import random
 from flywheel.agent.actions import Action, Click, Finished, Point
 from flywheel.agent.parser import serialise
 from flywheel.agent.prompt import response_text
-from flywheel.synthesis.scenes.scene import Box, Item, Question
+from flywheel.scenes.scene import Box, Item, Question
 
 VERBS = ("click", "click", "click", "open", "pick", "take", "select")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from functools import cache
 
+from flywheel import words
 from flywheel.agent.actions import Drag
-from flywheel.synthesis import words
-from flywheel.synthesis.scenes.markup import PATHS, colour, div, icons, ink, page, scatter, svg
-from flywheel.synthesis.scenes.questions import about, act
-from flywheel.synthesis.scenes.scene import SIDE, Box, Drawn, Item, Question
+from flywheel.scenes.markup import PATHS, colour, div, icons, ink, page, scatter, svg
+from flywheel.scenes.questions import about, act
+from flywheel.scenes.scene import SIDE, Box, Drawn, Item, Question
 
 # The nouns of levels 1 and 2.
 FIRST_SHAPES = ("square", "circle", "triangle", "cross", "star", "heart")

@@ -1,0 +1,56 @@
+"""What a new page is told first, and what runs in its documents and workers ahead of their own scripts: clock, chance,
+loads, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flywheel.sandbox.loads import PATTERNS, POLICY
+
+_CLOCK, _LOADS, _REFUSALS, _WORKER = (
+    (Path(__file__).parent / name).read_text(encoding="utf-8")
+    for name in ("clock.js", "loads.js", "refusals.js", "worker_clock.js")
+)
+_DOCUMENT = _CLOCK.replace("  // LOADS\n", _LOADS) + _REFUSALS
+
+
+# Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
+_WORKERS = {
+    "autoAttach": True,
+    "waitForDebuggerOnStart": True,
+    "flatten": True,
+    "filter": [{"type": "iframe", "exclude": True}, {}],
+}
+
+
+def commands(width: int, height: int) -> list[tuple[str, dict[str, Any]]]:
+    """Methods of the protocol with their parameters."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
+    return [
+        ("Page.enable", {}),
+        ("Inspector.enable", {}),
+        # No animation moves by itself: a frame that is drawn before the clock knows of one shows its beginning.
+        ("Animation.enable", {}),
+        ("Animation.setPlaybackRate", {"playbackRate": 0}),
+        ("Input.setInterceptDrags", {"enabled": True}),
+        ("Page.setInterceptFileChooserDialog", {"enabled": True}),
+        ("Target.setAutoAttach", _WORKERS),
+        ("Emulation.setDeviceMetricsOverride", metrics),
+        ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
+        ("Emulation.setEmulatedMedia", {"features": media}),
+        # Each document is asked for at our hands: where it may go, and which time it is.
+        ("Fetch.enable", {"patterns": PATTERNS}),
+    ]
+
+
+def document_script(seed: int, start: float, patience: float) -> str:
+    """start: page time in ms. patience: real ms that loads are waited for."""
+    config = {"seed": seed, "start": start, "patience": patience, "policy": POLICY}
+    return _DOCUMENT.replace("= CONFIG;", f"= {json.dumps(config)};")
+
+
+def worker_script(seed: int, start: float) -> str:
+    return _WORKER.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
