@@ -28,6 +28,7 @@ from flywheel.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeou
 from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.cache import Lru
 from flywheel.policy.checkpoint import digest
+from flywheel.policy.constraint import Constraint, open_constraint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.engine import PREFILL_TOKENS, Counts, InferenceEngine, Row
 from flywheel.policy.frozen import freeze
@@ -47,10 +48,12 @@ _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made fro
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A checkpoint that can answer. text: digest of the files that its encoder is made from."""
+    """A checkpoint that can answer. text: digest of the files that its encoder is made from. constraint: what its
+    answers are held to, if anything."""
 
     model: PreTrainedModel
     encoder: Encoder
+    constraint: Constraint | None
     version: str
     text: str
 
@@ -115,11 +118,12 @@ class EmbeddedPolicy:
         model = load_model(folder, dtype=self._policy.dtype, device=self._policy.device)
         before: _Loaded | None = getattr(self, "_loaded", None)
         if before is not None and before.text == text:
-            encoder = before.encoder
+            encoder, constraint = before.encoder, before.constraint
         else:
             encoder = Encoder.from_folder(folder, max_image_side=self._policy.max_image_side)
+            constraint = open_constraint(encoder, model.config, self._policy)
         freeze(model)
-        return _Loaded(model, encoder, version or digest(folder), text)
+        return _Loaded(model, encoder, constraint, version or digest(folder), text)
 
     def _engine_of(self, loaded: _Loaded) -> InferenceEngine:
         room = self._policy.cache_mb << 20
@@ -339,7 +343,7 @@ class EmbeddedPolicy:
                 tokens += len(request.prompt)
                 if newcomers and tokens > PREFILL_TOKENS:
                     break
-                newcomers.append(Row(request.prompt, request.sampling, request))
+                newcomers.append(Row(request.prompt, request.sampling, request, self._loaded.constraint))
             self._waiting.popleft()
         if newcomers:
             self._deliver(self._engine.admit(newcomers))
