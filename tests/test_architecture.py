@@ -10,17 +10,51 @@ import pytest
 # Who may import whom, inside flywheel: each those after it. A package within a package may have a place of its own.
 ORDER = (
     # what is typed
-    "cli", "commands", "play", "doctor", "preflight", "standing", "init", "discard", "console", "bench",
+    "cli",
+    "commands",
+    "play",
+    "doctor",
+    "preflight",
+    "standing",
+    "init",
+    "discard",
+    "console",
+    "bench",
     # what is made of the parts below
-    "report", "stages", "recording", "training", "evaluation", "scoring", "rollout", "synthesis",
+    "report",
+    "stages",
+    "recording",
+    "training",
+    "evaluation",
+    "scoring",
+    "rollout",
+    "synthesis",
     # where it is done
-    "sandbox", "worlds", "environments", "scenes", "words",
+    "sandbox",
+    "worlds",
+    "environments",
+    "scenes",
+    "words",
     # what is kept of it
-    "store", "reward", "agent", "policy", "language_model", "endpoint",
+    "store",
+    "reward",
+    "agent",
+    "policy",
+    "language_model",
+    "endpoint",
     # what all of them stand on
-    "run_lock", "workspace", "settings", "progress", "local_server", "secret", "files", "schema", "intervals",
-    "yaml_text", "errors",
-)  # fmt: skip
+    "run_lock",
+    "workspace",
+    "settings",
+    "progress",
+    "local_server",
+    "secret",
+    "files",
+    "schema",
+    "intervals",
+    "yaml_text",
+    "errors",
+)
 RANK = {name: rank for rank, name in enumerate(ORDER)}
 
 

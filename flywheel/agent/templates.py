@@ -106,9 +106,13 @@ def instructions(grammar: Grammar) -> str:
     if grammar.form == "tool_call":
         signatures = [_screen_tool(grammar), *(_FUNCTION_TOOLS if grammar.functions else ())]
         return _TOOLS.format(signatures="\n".join(json.dumps(_signature(*one)) for one in signatures))
+    return _CALLS.format(lines="\n".join(action_lines(grammar)), numbers=_numbers(grammar))
+
+
+def action_lines(grammar: Grammar) -> list[str]:
+    """The calls of the grammar's action space, an example each, some with a word about it behind `  #`."""
     names = SPACES[grammar.actions] + (FUNCTIONS if grammar.functions else ())
-    lines = "\n".join(_LINES[name].format(**_places(grammar)) for name in names)
-    return _CALLS.format(lines=lines, numbers=_numbers(grammar))
+    return [_LINES[name].format(**_places(grammar)) for name in names]
 
 
 def recalled(action: str, grammar: Grammar) -> str:
@@ -126,7 +130,7 @@ _BOX = re.compile(r"((?:start|end)_box=)'(\(\d+,\d+\))'")
 
 
 def _places(grammar: Grammar) -> dict[str, str]:
-    if grammar.form == "point":
+    if grammar.form in ("minimal", "point"):
         places = {
             "one": "point='<point>x y</point>'",
             "start": "start_point='<point>x1 y1</point>'",

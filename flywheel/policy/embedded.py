@@ -304,7 +304,7 @@ class EmbeddedPolicy:
                 tokens += len(request.prompt)
                 if newcomers and tokens > PREFILL_TOKENS:
                     break
-                newcomers.append(Row(request.prompt, request.sampling, request))
+                newcomers.append(Row(request.prompt, request.sampling, request, self._loaded.constraint))
             self._waiting.popleft()
         if newcomers:
             self._deliver(self._engine.admit(newcomers))

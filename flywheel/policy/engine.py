@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from flywheel.errors import PolicyError
 from flywheel.policy.cache import KeyValues
+from flywheel.policy.constraint import NEVER, AnswerState, Constraint
 from flywheel.policy.prefix import EncodedScreen, Prefix, Prefixes, Prompt
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw, generator_of
@@ -33,6 +35,7 @@ PREFILL_TOKENS = 8192  # of newcomers in one pass, padding included: bounds its 
 @dataclass(eq=False)
 class Row:
     """A request in the batch. owner: whoever asked; the engine does not look at it. error: why it could not go on.
+    constraint: what its answer is held to, if anything; form: how far it is written.
 
     logprobs, tempered: of each token, at temperature 1 and at that of the request (empty for a greedy one).
     """
@@ -40,10 +43,12 @@ class Row:
     prompt: Prompt
     sampling: Sampling
     owner: Any = None
+    constraint: Constraint | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tempered: list[float] = field(default_factory=list)
     error: Exception | None = None
+    form: AnswerState | None = None
     generator: torch.Generator | None = None
 
     def fed(self, image_id: int) -> int:
@@ -195,6 +200,7 @@ class InferenceEngine:
         for row in rows:
             row.token_ids, row.logprobs, row.tempered, row.error = [], [], [], None
             row.generator = generator_of(row.sampling, self._device)
+            row.form = row.constraint and row.constraint.begin()
         new = [group for group in groups if group.width]
         computed = {id(group): found for group, found in zip(new, self._prefill_all(new), strict=True)}
         last = [computed[id(group)].hidden if group.width else group.prefix.hidden for group in groups]
@@ -268,6 +274,10 @@ class InferenceEngine:
     def _sample(self, hidden: Tensor, rows: Sequence[Row]) -> None:
         """hidden: [rows, size]. A row whose numbers are not finite ends by an error, alone."""
         logits = self._model.get_output_embeddings()(hidden).float()
+        held = [number for number, row in enumerate(rows) if row.form is not None]
+        if held:
+            blocked = np.stack([rows[number].form.blocked() for number in held])
+            logits[held] = logits[held].masked_fill(torch.from_numpy(blocked).to(self._device), NEVER)
         chosen = draw(logits, [row.sampling for row in rows], [row.generator for row in rows])
         values = _logprobs(logits, chosen)
         scale = [row.sampling.temperature or 1.0 for row in rows]
@@ -275,6 +285,8 @@ class InferenceEngine:
         for row, token, value, tempered in zip(rows, chosen.tolist(), values, drawn, strict=True):
             if math.isfinite(value):
                 row.token_ids.append(token)
+                if row.form is not None:
+                    row.form.add(token)
                 row.logprobs.append(value)
                 if row.sampling.temperature > 0:
                     row.tempered.append(tempered)

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from flywheel import settings as config
 from flywheel.policy.checkpoint import digest
+from flywheel.policy.constraint import Constraint, open_constraint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.engine import InferenceEngine, Row
 from flywheel.policy.frozen import freeze
@@ -21,10 +22,11 @@ _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made fro
 
 @dataclass(frozen=True)
 class Loaded:
-    """text: digest of the files that its encoder is made from."""
+    """constraint: what its answers are held to, if anything. text: digest of the files that its encoder is made from."""
 
     model: PreTrainedModel
     encoder: Encoder
+    constraint: Constraint | None
     version: str
     text: str
 
@@ -32,16 +34,17 @@ class Loaded:
     def open(cls, folder: Path, policy: config.Policy, version: str = "", before: Loaded | None = None) -> Loaded:
         """version: of its weights, where it is known. before: its encoder is kept where this one would be equal.
 
-        Raises ModelError for a folder that cannot be loaded.
+        Raises ModelError for a folder that cannot be loaded, or whose answers cannot be constrained where they should be.
         """
         text = _text_digest(folder)
         model = load_model(folder, dtype=policy.dtype, device=policy.device)
         if before is not None and before.text == text:
-            encoder = before.encoder
+            encoder, constraint = before.encoder, before.constraint
         else:
             encoder = Encoder.from_folder(folder, max_image_side=policy.max_image_side)
+            constraint = open_constraint(encoder, model.config, policy)
         freeze(model)
-        return cls(model, encoder, version or digest(folder), text)
+        return cls(model, encoder, constraint, version or digest(folder), text)
 
     def engine(self, policy: config.Policy) -> InferenceEngine:
         """A new one, whose caches hold nothing."""

@@ -16,6 +16,7 @@ SPACES = {
     "ui_tars_1_0": ("boxes",),
     "tool_call": ("points", "pixels", "fractions"),
 }
+CONSTRAINED = ("minimal", "point")  # forms to which answers can be held
 
 
 class Policy(Block):
@@ -37,6 +38,9 @@ class Policy(Block):
     space: Literal["points", "boxes", "pixels", "fractions"] = "points"
     """What the model's coordinates mean: points go from 0 to coordinates - 1, boxes from 0 to 1000 (UI-TARS 1.0),
     pixels are those of the resized screen (UI-TARS 1.5), fractions go from 0 to 1."""
+    constrained: bool = False
+    """Whether answers are held to the form of an action: tokens that no readable answer can go on with are never
+    drawn, and RL counts the others alone. For template minimal and point, backend transformers."""
     thinks: bool = False
     """Whether the chat template opens the thinking: what the model writes before </think> is then its thought."""
     coordinates: int = Field(100, ge=10, le=100_000)

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from flywheel.settings.block import Block
 from flywheel.settings.data import Recording, Rollout, Routing, Synthesis
-from flywheel.settings.policy import SPACES, LanguageModel, Policy
+from flywheel.settings.policy import CONSTRAINED, SPACES, LanguageModel, Policy
 from flywheel.settings.release import Evaluation, Merge, Promotion, Versioning
 from flywheel.settings.rl import Rl
 from flywheel.settings.sandbox import Sandbox
@@ -68,6 +68,8 @@ class Settings(Block):
                 f"policy.template {self.policy.template} goes with policy.space {' or '.join(spaces)}, "
                 f"not {self.policy.space}"
             )
+        if self.policy.constrained:
+            self._can_be_constrained()
         if max(self.sandbox.width, self.sandbox.height) > self.policy.max_image_side:
             raise ValueError("sandbox.width and sandbox.height must not be above policy.max_image_side")
         if self.sandbox.pages_min > self.sandbox.pages:
@@ -83,3 +85,15 @@ class Settings(Block):
         if self.policy.max_new_tokens >= self.policy.max_context_tokens:
             raise ValueError("policy.max_new_tokens must be under policy.max_context_tokens")
         return self
+
+    def _can_be_constrained(self) -> None:
+        policy = self.policy
+        for name, value, fit in (
+            ("template", policy.template, CONSTRAINED),
+            ("space", policy.space, ("points", "fractions")),
+            ("thinks", policy.thinks, (False,)),
+            ("backend", policy.backend, ("transformers",)),
+        ):
+            if value not in fit:
+                chosen = " or ".join(str(one).lower() for one in fit)
+                raise ValueError(f"policy.constrained goes with policy.{name} {chosen}, not {str(value).lower()}")

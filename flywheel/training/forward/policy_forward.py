@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from flywheel.policy.constraint import NEVER, Constraint
 from flywheel.policy.encoding import Encoded
 from flywheel.settings import Training
 from flywheel.training.forward.padded import PaddedTokens, batch_of, by_length, response_hidden
@@ -18,19 +21,22 @@ from flywheel.training.rl.ppo import token_logprobs
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A prompt and its response. sequence: the two as packs take them, where the model can read packs."""
+    """A prompt and its response. sequence: the two as packs take them, where the model can read packs. blocked: bits,
+    uint8 [response, vocabulary / 8], of the tokens that could not come, where answers are held to a form."""
 
     context: Encoded
     response: tuple[int, ...]
     sequence: TokenSequence | None
+    blocked: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """members: numbers of its items."""
+    """members: numbers of its items. blocked: as a PackedBatch has it."""
 
     members: tuple[int, ...]
     batch: PaddedTokens
+    blocked: Tensor | None = None
 
     @property
     def targets(self) -> Tensor:
@@ -41,32 +47,36 @@ MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of it
 
 
 class PolicyForward(nn.Module):
-    """Makes `policy` able to read packs, where it is of a family that can."""
+    """Makes `policy` able to read packs, where it is of a family that can. constraint: what the responses were held to
+    as they were sampled; their probabilities are then those among the tokens that it allows."""
 
-    def __init__(self, policy: PreTrainedModel) -> None:
+    def __init__(self, policy: PreTrainedModel, constraint: Constraint | None = None) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy, self._constraint = policy, constraint
         self.reads_packs = install(policy)
 
-    def item(self, context: Encoded, response: Sequence[int]) -> Example:
-        """response: one token at least."""
+    def item(self, context: Encoded, response: Sequence[int], *, sampled: bool = True) -> Example:
+        """response: one token at least. sampled: false for a placeholder, whose probability nobody asks for."""
         made = token_sequence(self.policy, context, response) if self.reads_packs else None
-        return Example(context, tuple(response), made)
+        held = self._constraint is not None and sampled
+        return Example(context, tuple(response), made, self._constraint.blocked(response) if held else None)
 
     def parts(self, items: Sequence[Example], settings: Training, processes: int = 1) -> list[MicroBatch]:
         """All items; for several processes in parts that they can share evenly."""
         device = next(self.policy.parameters()).device
+        found: list[MicroBatch] = []
         if settings.pack_tokens and items and items[0].sequence is not None:
             even = -(-sum(len(item.sequence) for item in items) // processes)
-            return [
-                packed.to(device) for packed in pack([item.sequence for item in items], min(settings.pack_tokens, even))
-            ]
-        size = min(settings.micro_batch, -(-len(items) // processes))
-        found = []
-        for rows in by_length([len(item.context) + len(item.response) for item in items], size):
-            batch = batch_of([items[i].context for i in rows], [items[i].response for i in rows])
-            found.append(PaddedBatch(tuple(rows), batch.to(device)))
-        return found
+            packs = pack([item.sequence for item in items], min(settings.pack_tokens, even))
+            found += [packed.to(device) for packed in packs]
+        else:
+            size = min(settings.micro_batch, -(-len(items) // processes))
+            for rows in by_length([len(item.context) + len(item.response) for item in items], size):
+                batch = batch_of([items[i].context for i in rows], [items[i].response for i in rows])
+                found.append(PaddedBatch(tuple(rows), batch.to(device)))
+        if self._constraint is None:
+            return found
+        return [replace(part, blocked=_blocked([items[i] for i in part.members]).to(device)) for part in found]
 
     def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
         """(hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature): what the response
@@ -76,5 +86,21 @@ class PolicyForward(nn.Module):
         else:
             hidden = response_hidden(self.policy.base_model, part.batch)[part.batch.mask]
         logits = self.policy.get_output_embeddings()(hidden)
+        if part.blocked is not None:
+            logits = logits.masked_fill(_unpacked(part.blocked, logits.shape[-1]), NEVER)
         read = [token_logprobs(logits / temperature, part.targets) for temperature in temperatures]
         return hidden, read[0][1], *(logprobs for logprobs, _ in read)
+
+
+def _blocked(items: Sequence[Example]) -> Tensor:
+    """uint8 [tokens, vocabulary / 8]; nothing is blocked of a placeholder."""
+    width = next((item.blocked.shape[1] for item in items if item.blocked is not None), 0)
+    free = [np.zeros((len(item.response), width), np.uint8) if item.blocked is None else item.blocked for item in items]
+    return torch.from_numpy(np.concatenate(free))
+
+
+def _unpacked(bits: Tensor, width: int) -> Tensor:
+    """bool [tokens, width], of bytes whose highest bit comes first."""
+    places = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
+    every = (bits[:, :, None] >> places & 1).flatten(1).bool()
+    return every[:, :width] if every.shape[1] else every.new_zeros(len(bits), width)

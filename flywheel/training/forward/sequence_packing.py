@@ -82,12 +82,11 @@ def _screen_keys(encoded: Encoded) -> list[bytes]:
 class PackedBatch:
     """members: numbers of its sequences, in the list that it was made from.
 
-    ids: [1, tokens]. positions: [3, 1, tokens].
-
-    screens: each once; shown: which of them stands at each place that has one, in order of the tokens. plan: who
-    attends to whom. predicting: int64 [responses], the tokens that predict the members' responses, one after the
-    other; targets: int64 [responses], what they predict. unshared_tokens: tokens of the members, what they
-    share counted for each.
+    ids: [1, tokens]; positions: [3, 1, tokens]. screens: each once; shown: which of them stands at each place that has
+    one, in order of the tokens. plan: who attends to whom. predicting: int64 [responses], the tokens that predict the
+    members' responses, one after the other; targets: int64 [responses], what they predict. unshared_tokens: tokens of
+    the members, what they share counted for each. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that
+    could not come, where answers are held to a form.
     """
 
     members: tuple[int, ...]
@@ -99,6 +98,7 @@ class PackedBatch:
     predicting: Tensor
     targets: Tensor
     unshared_tokens: int
+    blocked: Tensor | None = None
 
     @property
     def tokens(self) -> int:

@@ -155,7 +155,7 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
     # One placeholder token: V is read where it would be predicted, and it is not fed to the model.
     valued = learner.value is not None
     cut = [number for number, experience in enumerate(batch) if valued and experience.bootstrap_context is not None]
-    beyond = [learner.reader.item(batch[number].bootstrap_context, (0,)) for number in cut]
+    beyond = [learner.reader.item(batch[number].bootstrap_context, (0,), sampled=False) for number in cut]
     states = iter(_read(learner, [*(item for some in items for item in some), *beyond], rl))
     mine = [[next(states) for _ in some] for some in items]
     ends = {number: float(_values(learner, hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
+from flywheel.policy.constraint import Constraint
 from flywheel.settings import Rl
 from flywheel.training.forward.policy_forward import PolicyForward
 from flywheel.training.parallel.engine import TorchEngine, TrainingEngine, open_engine
@@ -22,11 +23,19 @@ class Learner(TrainState):
 
     counters = ("version", "gradient_steps")
 
-    def __init__(self, policy: PreTrainedModel, rl: Rl, seed: int, algorithm: Algorithm | None = None) -> None:
-        """seed: of the value model's first weights. algorithm: without it the one that rl.algorithm names."""
+    def __init__(
+        self,
+        policy: PreTrainedModel,
+        rl: Rl,
+        seed: int,
+        algorithm: Algorithm | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """seed: of the value model's first weights. algorithm: without it the one that rl.algorithm names. constraint:
+        what the samples' answers were held to."""
         self.algorithm = algorithm or algorithms.find(rl.algorithm)
         self.policy = policy.train()
-        self.reader = PolicyForward(policy)
+        self.reader = PolicyForward(policy, constraint)
         self.actor: TrainingEngine = open_engine(self.reader, rl)
         self.value: ValueModel | None = None
         modules, engines = {"policy": policy}, {"policy": self.actor}

@@ -187,7 +187,7 @@ class _Run:
         self.workers: WorkerGroup[Trainer] = thread.submit(self._open_workers, sft_folder).result()
 
     def _open_workers(self, sft_folder: Path) -> WorkerGroup[Trainer]:
-        make = partial(Trainer, sft_folder, self.rl, self._seed("value"), self.algorithm)
+        make = partial(Trainer, sft_folder, self.settings, self._seed("value"), self.algorithm)
         size = self.rl.processes
         return WorkerGroup(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s, "rl.processes")
 

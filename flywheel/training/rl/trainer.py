@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel.policy.constraint import open_constraint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.settings import Rl
+from flywheel.settings import Settings
 from flywheel.training.rl.algorithm import Algorithm
 from flywheel.training.rl.experience import Experience, step_samples
 from flywheel.training.rl.learner import Learner
@@ -19,10 +20,12 @@ from flywheel.training.rl.value_pretraining import pretrain_value
 class Trainer:
     """All processes that train together (`workers`) make the same calls; the first one alone writes files."""
 
-    def __init__(self, folder: Path, rl: Rl, seed: int, algorithm: Algorithm) -> None:
+    def __init__(self, folder: Path, settings: Settings, seed: int, algorithm: Algorithm) -> None:
         """folder: the checkpoint it begins with. seed: of the value model's first weights."""
-        self.rl, self.encoder = rl, Encoder.from_folder(folder)
-        self.learner = Learner(load_model(folder, device=rl.device), rl, seed, algorithm)
+        self.rl, self.encoder = settings.rl, Encoder.from_folder(folder)
+        policy = load_model(folder, device=self.rl.device)
+        constraint = open_constraint(self.encoder, policy.config, settings.policy)
+        self.learner = Learner(policy, self.rl, seed, algorithm, constraint)
 
     def fit_value(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
         """Value pretraining; its figures."""

@@ -1,0 +1,182 @@
+"""The formal grammar of answers: all of it is read, what is written is of it, and a constrained policy keeps to it, on
+both sides of RL's ratio."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lamps import screen
+
+from flywheel.agent import actions as act
+from flywheel.agent import coordinates
+from flywheel.agent.actions import ParseError, Point
+from flywheel.agent.answer_form import lark, up_to
+from flywheel.agent.grammar import Grammar, response_text
+from flywheel.agent.parser import parse, serialise
+from flywheel.agent.prompt import build_context
+from flywheel.errors import BadInput
+from flywheel.policy import open_policy
+from flywheel.policy.constraint import Constraint
+from flywheel.policy.encoding import Encoder
+from flywheel.policy.model import load_model, new_model, save_checkpoint
+from flywheel.policy.protocol import Sampling
+from flywheel.settings import Policy, Rl
+from flywheel.settings import parse as parse_settings
+from flywheel.training.forward.policy_forward import PolicyForward
+
+POLICIES = {
+    "minimal": Policy(constrained=True),
+    "point of 1000, functions": Policy(constrained=True, template="point", coordinates=1000, functions=True),
+    "fractions, phone": Policy(constrained=True, template="point", space="fractions", actions="mobile"),
+    "game of 37 cells": Policy(constrained=True, template="point", coordinates=37, actions="game"),
+}
+THOUGHT = "I look for the red “mug”, 2 of 3: it's there."
+
+
+@pytest.fixture(scope="module")
+def encoder(project) -> Encoder:
+    return Encoder.from_folder(project / "models" / "base")
+
+
+@pytest.fixture(scope="module", params=POLICIES)
+def held(request, encoder) -> tuple[Policy, Constraint]:
+    policy = POLICIES[request.param]
+    return policy, Constraint(encoder, len(encoder.tokenizer), policy)
+
+
+@given(st.integers(0, 120_000), st.integers(0, 130_000))
+def test_numbers_up_to_the_last(last, number):
+    assert bool(re.fullmatch(up_to(last), str(number))) == (number <= last)
+    assert not re.fullmatch(up_to(last), f"0{number}")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_may_be_written_is_an_action(held, encoder, seed):
+    """Any allowed token at each place: a text, and where it ends an action."""
+    policy, constraint = held
+    draw, state, written = random.Random(seed), constraint.begin(), []
+    closing = encoder.tokenizer.convert_tokens_to_ids(["\nAction: ", "')"])
+    for place in range(600):
+        allowed = np.flatnonzero(~state.blocked()).tolist()
+        close = [token for token in closing if token in allowed and place > draw.randrange(40)]
+        token = draw.choice(close or allowed)
+        if token == encoder.end_id:
+            break
+        written.append(token)
+        state.add(token)
+    else:
+        pytest.fail(f"no end: {encoder.decode(written)!r}")
+    text = encoder.decode(written)
+    found = parse(text, Grammar.of(policy))
+    assert not isinstance(found.action, ParseError), (text, found.action)
+    assert found.thought == text.partition("\nAction: ")[0].removeprefix("Thought: ").strip()
+
+
+fractions = st.floats(0, 1, exclude_max=True)
+points = st.builds(Point, fractions, fractions)
+keys = st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.just("\n"), min_size=1, max_size=60)
+written = st.one_of(
+    st.builds(act.Click, points),
+    st.builds(act.Drag, points, points),
+    st.builds(act.Scroll, points, st.sampled_from(["up", "down", "left", "right"])),
+    st.builds(act.Hotkey, st.lists(keys, min_size=1, max_size=3, unique=True).map(tuple)),
+    st.builds(act.Press, keys),
+    st.builds(act.Type, texts),
+    st.builds(act.Finished, texts | st.just("")),
+    st.sampled_from([act.Wait(), act.CallUser(), act.NavigateBack()]),
+)
+
+
+@given(written, st.sampled_from(["minimal", "game of 37 cells"]))
+def test_what_is_written_is_of_the_form(encoder, action, name):
+    policy = POLICIES[name]
+    if isinstance(action, act.NavigateBack) and policy.actions == "game":
+        return
+    text = response_text(THOUGHT, serialise(action, Grammar.of(policy)))
+    state = Constraint(encoder, len(encoder.tokenizer), policy).begin()
+    for token in (*encoder.encode_text(text), encoder.end_id):
+        assert not state.blocked()[token], (text, encoder.decode([token]))
+        state.add(token)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, encoder):
+    """A model that has learnt nothing: what it writes is noise."""
+    path = tmp_path_factory.mktemp("constrained") / "model"
+    save_checkpoint(new_model(3), encoder, path)
+    return path
+
+
+async def answers(folder, policy, temperature):
+    opened = open_policy(folder, policy)
+    contexts = [build_context(f"Click lamp {n}.", (), screen("left", n), policy) for n in range(6)]
+    try:
+        return contexts, [
+            await opened.complete(context, Sampling(temperature, policy.max_new_tokens, seed))
+            for seed, context in enumerate(contexts)
+        ]
+    finally:
+        await opened.close()
+
+
+async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(folder, encoder):
+    policy = Policy(constrained=True, max_new_tokens=200, max_context_tokens=512, device="cpu")
+    contexts, found = await answers(folder, policy, 0.7)
+    ended = [one for one in found if one.finished]
+    assert len(ended) >= 3
+    assert not any(isinstance(parse(one.text, 100).action, ParseError) for one in ended)
+    _, free = await answers(folder, policy.model_copy(update={"constrained": False}), 0.7)
+    assert all(isinstance(parse(one.text, 100).action, ParseError) for one in free)  # so it is the constraint's doing
+
+    model = load_model(folder)
+    constraint = Constraint(encoder, model.config.get_text_config().vocab_size, policy)
+    for rl in (Rl(), Rl(pack_tokens=0, micro_batch=4)):
+        reader = PolicyForward(load_model(folder), constraint)
+        items = [reader.item(encoder.encode(c), one.token_ids) for c, one in zip(contexts, found, strict=True)]
+        items.append(reader.item(encoder.encode(contexts[0]), (0,), sampled=False))
+        seen = {}
+        for part in reader.parts(items, rl):
+            with torch.no_grad():
+                _, entropy, tempered, natural = reader(part, 0.7, 1.0)
+            assert torch.isfinite(entropy).all()
+            cuts = np.cumsum([len(items[member].response) for member in part.members])[:-1].tolist()
+            for member, *logs in zip(
+                part.members, *(np.split(p.numpy(), cuts) for p in (tempered, natural)), strict=True
+            ):
+                seen[member] = logs
+        for number, one in enumerate(found):
+            np.testing.assert_allclose(seen[number][0], one.sampled_logprobs, atol=2e-4)
+            np.testing.assert_allclose(seen[number][1], one.logprobs, atol=2e-4)
+    plain = PolicyForward(load_model(folder))
+    (part,) = plain.parts([plain.item(encoder.encode(contexts[0]), found[0].token_ids)], Rl())
+    with torch.no_grad():
+        assert np.abs(plain(part, 0.7)[2].numpy() - found[0].sampled_logprobs).max() > 1  # else nothing was proved
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            {"template": "ui_tars_1_0", "space": "boxes"},
+            "policy.constrained goes with policy.template minimal or point",
+        ),
+        ({"template": "point", "space": "pixels"}, "policy.space points or fractions, not pixels"),
+        ({"thinks": True}, "policy.thinks false, not true"),
+        ({"backend": "openai", "endpoint": "http://127.0.0.1:1"}, "policy.backend transformers, not openai"),
+    ],
+)
+def test_what_cannot_be_constrained_is_refused(policy, said):
+    with pytest.raises(BadInput, match=re.escape(said)):
+        parse_settings({"policy": {"constrained": True, **policy}}, where="params.yaml")
+
+
+def test_a_form_that_is_not_written_is_refused():
+    with pytest.raises(BadInput, match="tool_call cannot be constrained"):
+        lark(Grammar("tool_call", coordinates.points(1000)), 100)
