@@ -22,7 +22,7 @@ _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made fro
 
 @dataclass(frozen=True)
 class Loaded:
-    """constraint: what its answers are held to, if anything. text: digest of the files that its encoder is made from."""
+    """constraint: what its answers are held to, if anything. text: digest of the files that its encoder is made of."""
 
     model: PreTrainedModel
     encoder: Encoder
@@ -34,7 +34,7 @@ class Loaded:
     def open(cls, folder: Path, policy: config.Policy, version: str = "", before: Loaded | None = None) -> Loaded:
         """version: of its weights, where it is known. before: its encoder is kept where this one would be equal.
 
-        Raises ModelError for a folder that cannot be loaded, or whose answers cannot be constrained where they should be.
+        Raises ModelError for a folder that cannot be loaded, or whose answers cannot be held to a form as asked.
         """
         text = _text_digest(folder)
         model = load_model(folder, dtype=policy.dtype, device=policy.device)
