@@ -69,6 +69,7 @@ class Policy(_Block):
     digest_characters: int = Field(0, ge=0)  # of one text for all that is older still; 0: nothing is said of it
     summarizer: Literal["rules", "language_model"] = "rules"  # who writes that text; the second: language_model.*
     result_characters: int = Field(2000, ge=0)  # of a step's result, where it is shown in full
+    observation_characters: int = Field(2000, ge=32)  # of what there is to read at a step, a terminal's screen say
     max_context_tokens: int = Field(512, ge=128)
     max_new_tokens: int = Field(48, ge=8)
     max_image_side: int = Field(4096, ge=64, le=16_384)  # a larger screen is refused
@@ -104,6 +105,8 @@ class Sandbox(_Block):
     record: Literal["none", "failed", "all"] = "none"  # episodes kept as animated PNGs; failed: and crashed
     record_folder: str = Field("episodes", min_length=1)
     record_mb: int = Field(200, ge=1)  # of that folder; the oldest make room
+    # Of other kinds of environment than the browser, by name; each kind says itself what it has.
+    kinds: dict[Domain, dict[str, Any]] = {}
 
 
 class Recording(_Block):

@@ -20,6 +20,7 @@ LAYERS = (
         "rollout",
         "scoring",
         "synthesis",
+        "environments",
         "sandbox",
         "worlds",
         "policy",

@@ -1,0 +1,124 @@
+"""What one kind of environment decides, and where it is found by its name, which stands in the table `tasks`.
+
+Tasks, rollouts, scores, stores and training are the same for all kinds, and none of them asks which one it is. A module
+of `kinds/` that is named as its kind and registers it is all that one more takes; so is `KINDS[name] = ...` anywhere
+before the run. Its settings are `sandbox.kinds.<name>`, by the class that it gives to `block`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flywheel import settings_faults
+from flywheel.environments import kinds
+from flywheel.environments.world import TaskWorld
+from flywheel.errors import BadInput, known
+from flywheel.reward.verifier import Verifier
+from flywheel.sandbox.env import Env, Task
+from flywheel.settings import Settings
+
+_BLOCK = "sandbox.kinds"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """places: environments at once, at most. call_s: deadline of a reset or a step, in seconds; a call that does not
+    keep it by itself is ended after twice that. open_s: of whatever the environments need to be opened, and closed."""
+
+    places: int
+    call_s: float
+    open_s: float
+
+
+class Lender(Protocol):
+    """Lends environments of one kind. One with `events` (`flywheel.sandbox.events`) is asked how they fared."""
+
+    def env(self) -> AbstractAsyncContextManager[Env]:
+        """One environment until the block ends. Raises EnvError where there is none to be had."""
+
+
+class EnvironmentKind(Protocol):
+    """One kind of environment, named as it is registered."""
+
+    def worlds(self) -> Iterable[str]:
+        """Names of the worlds that its tasks may be of; no other kind has a world of the same name."""
+
+    def world(self, name: str) -> TaskWorld: ...
+
+    def verifier(self, task: Task) -> Verifier:
+        """A pure function of params and final state. Raises BadInput where the task's verifier is not there."""
+
+    def limits(self, settings: Settings) -> Limits: ...
+
+    def identity(self, settings: Settings) -> Mapping[str, Any]:
+        """JSON values of the settings that change what happens in an episode, and not how long it takes."""
+
+    def check(self, settings: Settings) -> None:
+        """What can be known to fail before a run. Raises BadInput."""
+
+    def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[Lender]:
+        """What its environments need, for as long as the block. root: the folder that relative paths in the settings
+        count from, which is the workspace; None: the current one."""
+
+
+KINDS: dict[str, EnvironmentKind] = {}  # by the name that tasks call it by
+
+
+def names() -> list[str]:
+    """The kinds there are, without importing any."""
+    return sorted({*KINDS, *(module.name for module in pkgutil.iter_modules(kinds.__path__))})
+
+
+def find(name: str) -> EnvironmentKind:
+    """Raises BadInput where there is none of this name."""
+    if name not in KINDS:
+        if name not in names():
+            raise BadInput(f"no kind of environment is called {name!r}", where="environment", fix=known(name, names()))
+        importlib.import_module(f"{kinds.__name__}.{name}")
+    return KINDS[name]
+
+
+def check(settings: Settings, used: Iterable[str]) -> None:
+    """Look at the kinds that are used, and at the names of all that have settings. Raises BadInput."""
+    for name in settings.sandbox.kinds:
+        if name not in names():
+            raise BadInput(f"no kind of environment is called {name!r}", where=_BLOCK, fix=known(name, names()))
+    for name in sorted(used):
+        find(name).check(settings)
+
+
+class KindSettings(BaseModel):
+    """Settings that any kind may begin its own with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    places: int = Field(8, ge=1, le=4096)  # environments at once, at most
+    timeout_s: float = Field(10, gt=0)  # deadline of a reset or step
+    open_s: float = Field(60, gt=0)  # of the opening of what they need
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.places, self.timeout_s, self.open_s)
+
+
+B = TypeVar("B", bound=BaseModel)
+
+
+def block(settings: Settings, name: str, form: type[B]) -> B:
+    """A kind's own settings, `sandbox.kinds.<name>`, its defaults where there are none.
+
+    Raises BadInput that names each wrong parameter.
+    """
+    try:
+        return form.model_validate(settings.sandbox.kinds.get(name, {}))
+    except ValidationError as error:
+        faults = settings_faults.told(error, form)
+        said = " | ".join(f"{_BLOCK}.{name}.{fault.line}" for fault in faults)
+        raise BadInput(f"wrong parameter: {said}", where=f"{_BLOCK}.{name}", fix="change it and run again") from None
