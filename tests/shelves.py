@@ -18,6 +18,7 @@ from flywheel.agent.actions import Action, CallUser, Finished, Type, Wait
 from flywheel.environments.kind import KindSettings, Limits, block
 from flywheel.environments.world import TaskWorld, Template
 from flywheel.errors import BadInput, EnvError
+from flywheel.findings import Finding, guarded
 from flywheel.reward.verdict import Verdict
 from flywheel.reward.verifier import Verifier, apply
 from flywheel.sandbox.env import Observation, StepResult, Task
@@ -151,6 +152,9 @@ class Shelves:
 
     def check(self, settings: Settings) -> None:
         self._settings(settings)
+
+    def examine(self, settings: Settings) -> Iterable[Finding]:
+        return (guarded(self.name, lambda: f"{self._settings(settings).places} places"),)
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[Lender]:

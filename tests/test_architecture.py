@@ -30,7 +30,7 @@ LAYERS = (
     ),
     ("reward",),  # what V is: environments ask it, and it knows none of them
     ("language_model", "local_server", "run_lock", "workspace", "settings", "progress"),
-    ("schema", "errors", "secret", "settings_faults", "settings_earlier", "yaml_text"),
+    ("schema", "errors", "findings", "secret", "settings_faults", "settings_earlier", "yaml_text"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -20,6 +20,7 @@ from flywheel.agent.prompt import build_context
 from flywheel.environments.kind import KINDS, Limits
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
+from flywheel.report import trajectory
 from flywheel.settings import Settings, Supervised, parse
 from flywheel.stages.base import Context, run_stage
 from flywheel.store import manifest, partitions, versioning
@@ -120,6 +121,10 @@ def test_a_whole_turn(shelves, base, tmp_path):
     for name in ("ct", "sft", "rl-stores", "merged"):
         assert digest(ws.model(1, name)) != digest(base)
     assert all(lender.most <= 3 for lender in shelves.opened)
+    page = trajectory.view(ws, min(verified)).read_text()
+    assert '<pre class="read">' in page
+    assert "lamp=" in page
+    assert "no screen" not in page
 
 
 class LampKind(Shelves):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flywheel.environments import kind
 from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known
+from flywheel.settings import Settings
 
 
 def names() -> list[str]:
@@ -14,10 +15,18 @@ def names() -> list[str]:
 
 def get(name: str) -> TaskWorld:
     """Raises BadInput for an unknown one."""
-    kinds = _kinds()
-    if name not in kinds:
-        raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=known(name, kinds))
-    return kind.find(kinds[name]).world(name)
+    of_world = _kinds()
+    if name not in of_world:
+        raise BadInput(f"no world is called {name!r}", where="synthesis.domains", fix=known(name, of_world))
+    return kind.find(of_world[name]).world(name)
+
+
+def kinds(settings: Settings) -> set[str]:
+    """The kinds that the tasks of these settings are played in; third-party pages in browsers."""
+    of_world = _kinds()
+    named = {world for worlds in settings.synthesis.domains.values() for world in worlds}
+    found = {of_world[world] for world in named & of_world.keys()}
+    return found | {"browser"} if settings.synthesis.manifests else found
 
 
 def _kinds() -> dict[str, str]:

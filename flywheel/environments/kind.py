@@ -21,6 +21,7 @@ from flywheel import settings_faults
 from flywheel.environments import kinds
 from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known
+from flywheel.findings import Finding
 from flywheel.reward.verifier import Verifier
 from flywheel.sandbox.env import Env, Task
 from flywheel.settings import Settings
@@ -63,6 +64,9 @@ class EnvironmentKind(Protocol):
 
     def check(self, settings: Settings) -> None:
         """What can be known to fail before a run. Raises BadInput."""
+
+    def examine(self, settings: Settings) -> Iterable[Finding]:
+        """For `flywheel doctor`: what it needs, tried for real."""
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[Lender]:
         """What its environments need, for as long as the block. root: the folder that relative paths in the settings

@@ -10,8 +10,9 @@ from typing import Any
 
 from flywheel.environments.kind import KINDS, Lender, Limits
 from flywheel.environments.world import TaskWorld
+from flywheel.findings import Finding
 from flywheel.reward.verifier import Verifier
-from flywheel.sandbox import chromium, manifests, pool
+from flywheel.sandbox import chromium, examine, manifests, pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.reading import page_reward
 from flywheel.settings import Settings
@@ -57,6 +58,11 @@ class Browser:
 
     def check(self, settings: Settings) -> None:
         chromium.find(settings.sandbox)
+
+    def examine(self, settings: Settings) -> Iterable[Finding]:
+        from flywheel.synthesis.tasks import make_task  # it asks for the worlds of all kinds, this one's too
+
+        return examine.examine(settings, make_task(catalogue.get("tiles"), "clear", 1, 0, "train"))
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[Lender]:
         return pool.open_sandbox(settings, root)
