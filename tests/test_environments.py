@@ -6,15 +6,18 @@ The kind is that of `shelves.py`: text alone, no checkpoints. No browser is to b
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from lamps import Lamps, Scripted
 from shelves import STORE, Shelf, ShelfSettings, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
-from flywheel.environments import catalogue, kind
+from flywheel.environments import catalogue, kind, kinds
 from flywheel.environments.kind import KINDS
 from flywheel.environments.router import Router, open_environments
 from flywheel.errors import BadInput, EnvError, EnvTimeout
@@ -26,7 +29,7 @@ from flywheel.sandbox.env import Checkpointable
 from flywheel.sandbox.fake import FakeEnv
 from flywheel.schema import from_row, to_row
 from flywheel.scoring import verifiers
-from flywheel.settings import Settings, parse
+from flywheel.settings import Settings, dump, is_parameter, load, parse
 from flywheel.store.partitions import from_rows
 from flywheel.synthesis import check as synthesis
 from flywheel.synthesis.tasks import content, make_task, make_tasks
@@ -109,6 +112,20 @@ def test_a_kind_is_found_by_its_name(shelves):
         kind.find("shelfs")
 
 
+def test_a_kind_is_one_file(tmp_path, monkeypatch):
+    source = (Path(__file__).parent / "shelves.py").read_text()
+    registered = "from flywheel.environments.kind import KINDS\nKINDS['cupboards'] = Shelves('cupboards')\n"
+    (tmp_path / "cupboards.py").write_text(source + registered)
+    monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
+    try:
+        assert kind.names() == ["browser", "cupboards"]
+        assert kind.find("cupboards").limits(chosen()).places == 8
+        assert catalogue.get("store").levels == [1, 2]
+    finally:
+        KINDS.pop("cupboards", None)
+        sys.modules.pop(f"{kinds.__name__}.cupboards", None)
+
+
 def test_a_world_is_of_one_kind(shelves, monkeypatch):
     monkeypatch.setitem(KINDS, "other", Shelves("other"))
     with pytest.raises(BadInput, match="other and shelves have a world store"):
@@ -126,6 +143,15 @@ def test_a_world_is_of_one_kind(shelves, monkeypatch):
 def test_wrong_settings_of_a_kind_are_named(shelves, kinds, said):
     with pytest.raises(BadInput, match=said):
         kind.check(chosen(kinds=kinds), ["shelves"])
+
+
+def test_settings_of_a_kind_can_be_typed(shelves, tmp_path):
+    (tmp_path / "params.yaml").write_text("seed: 3\n")
+    typed = load(tmp_path / "params.yaml", {"sandbox.kinds.shelves.places": 2})
+    assert shelves.limits(typed).places == 2
+    assert is_parameter("sandbox.kinds.shelves.places")
+    (tmp_path / "frozen.yaml").write_text(dump(typed))
+    assert load(tmp_path / "frozen.yaml") == typed
 
 
 def test_only_the_kinds_that_are_played_must_be_there(shelves, tmp_path):
@@ -187,8 +213,6 @@ def test_what_an_agent_writes_cannot_reach_its_verdict(shelves):
     (episode,) = play([store_task(max_steps=6)], lambda c, s: next(answers), chosen())
     assert episode.trajectory.status == "truncated"
     assert episode.trajectory.reward == 0
-    import json
-
     assert verifiers.score(store_task(), json.loads(episode.trajectory.final_state)) == 0
 
 

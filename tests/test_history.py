@@ -166,12 +166,12 @@ def test_steps_of_an_older_version_are_read_with_an_empty_memory(ws):
     row = {"trajectory_id": "t", "step": 0, "action": "wait()"}
     part = write(ws, "steps", 0, "rollout", [row]).parts[0]
     path = ws.resolve(part.path)
-    old = pq.read_table(path).drop_columns(["memory"])
+    old = pq.read_table(path).drop_columns(["memory", "observation"])
     pq.write_table(old.replace_schema_metadata(TABLES["steps"].metadata), path)
     assert read(ws, "steps", 0, "rollout").schema.equals(TABLES["steps"])
     assert read(ws, "steps", 0, "rollout", ["memory"])["memory"].to_pylist() == [None]
-    ask = "SELECT iteration, memory FROM steps ORDER BY iteration"
-    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None)]
-    write(ws, "steps", 1, "rollout", [row | {"memory": "{}"}])
-    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None), (1, "{}")]
+    ask = "SELECT iteration, memory, observation FROM steps ORDER BY iteration"
+    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None, None)]
+    write(ws, "steps", 1, "rollout", [row | {"memory": "{}", "observation": ""}])
+    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None, None), (1, "{}", "")]
     assert isinstance(pa.concat_tables([read(ws, "steps", n, "rollout") for n in (0, 1)]), pa.Table)

@@ -16,6 +16,7 @@ from flywheel.sandbox import chromium, examine, manifests, pool
 from flywheel.sandbox.env import Task
 from flywheel.sandbox.reading import page_reward
 from flywheel.settings import Settings
+from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import catalogue, verifiers
 
 # Settings that change how long an episode takes, and not what happens in it.
@@ -60,8 +61,6 @@ class Browser:
         chromium.find(settings.sandbox)
 
     def examine(self, settings: Settings) -> Iterable[Finding]:
-        from flywheel.synthesis.tasks import make_task  # it asks for the worlds of all kinds, this one's too
-
         return examine.examine(settings, make_task(catalogue.get("tiles"), "clear", 1, 0, "train"))
 
     def open(self, settings: Settings, root: Path | None) -> AbstractAsyncContextManager[Lender]:
