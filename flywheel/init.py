@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import yaml
-
 from flywheel import settings
 from flywheel.errors import BadInput, of_place
 from flywheel.store import git, versioning
@@ -46,16 +44,17 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     for needed in (base, recordings, project / "params.yaml"):
         if not needed.exists():
             raise BadInput(
-                "the base model and the recordings come with the source", where=needed,
+                "the base model and the recordings come with the source",
+                where=needed,
                 fix="install from a clone: pip install -e .",
-            )  # fmt: skip
+            )
     with of_place(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise BadInput("the folder is not empty", where=folder, fix="name a new one")
     overrides = {**PROFILES[profile], "versioning.git": True}
     chosen = settings.load(project / "params.yaml", overrides)
-    (folder / "params.yaml").write_text(settings.dump(chosen), encoding="utf-8")
+    (folder / "params.yaml").write_text(settings.commented(chosen), encoding="utf-8")
     (folder / ".gitignore").write_text(_IGNORED, encoding="utf-8")
     shutil.copytree(base, folder / "models" / "base")
     shutil.copytree(recordings, folder / "recordings", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
@@ -64,11 +63,6 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     versioning.prepare(ws)
     git.commit(ws.root, "DVC", ("--all", "."))
     return ws
-
-
-def differences(profile: str) -> str:
-    """What a profile sets, for help texts."""
-    return yaml.safe_dump(PROFILES[profile], sort_keys=False).strip() or "the defaults"
 
 
 def made_by_runs(ws: Workspace) -> list[Path]:

@@ -73,8 +73,7 @@ def _recording(ws: Workspace, settings: Settings) -> None:
     if not folder.is_dir():
         raise BadInput("no recordings folder", where=folder, fix="set recording.folder, or sessions_per_iteration to 0")
     if chosen.recognizer == "whisper":
-        from flywheel.recording import whisper  # takes seconds: only where it is asked
-        from flywheel.recording.recognizers import recognizer
+        from flywheel.recording.recognizers import recognizer, whisper  # takes seconds: only where it is asked
 
         with of_parameter("recording.whisper_model"):
             whisper.find(recognizer.located(chosen, ws.root).whisper_model)

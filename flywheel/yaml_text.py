@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import yaml
+
+
+def one_line(value: Any) -> str:
+    """A value as it is typed: `[1, 2]`, `0.5`, `''`."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def read(text: str) -> Any:

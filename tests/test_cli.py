@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,19 @@ def test_every_command_has_help_with_an_example(command):
     code, output = flywheel(command, "--help")
     assert code == 0
     assert f"flywheel {command}" in output.split("Example:")[1]
+
+
+def test_help_loads_none_of_what_commands_work_with():
+    heavy = ("torch", "prefect", "flows", "pydantic", "pyarrow", "duckdb", "dvc", "flywheel.settings")
+    code = f"""
+import sys
+from flywheel.cli import main
+main(["--help"], standalone_mode=False)
+sys.exit(", ".join({{*sys.modules}} & {{*{heavy!r}}}) or None)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "settings" in done.stdout
 
 
 def test_outside_a_workspace(tmp_path):

@@ -13,10 +13,16 @@ from flywheel.errors import BadInput
 
 FORMS = ("minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call")
 TOGETHER = {
-    ("minimal", "points"), ("point", "points"), ("point", "pixels"), ("point", "fractions"),
-    ("ui_tars_1_5", "pixels"), ("ui_tars_1_0", "boxes"),
-    ("tool_call", "points"), ("tool_call", "pixels"), ("tool_call", "fractions"),
-}  # fmt: skip
+    ("minimal", "points"),
+    ("point", "points"),
+    ("point", "pixels"),
+    ("point", "fractions"),
+    ("ui_tars_1_5", "pixels"),
+    ("ui_tars_1_0", "boxes"),
+    ("tool_call", "points"),
+    ("tool_call", "pixels"),
+    ("tool_call", "fractions"),
+}
 
 
 @pytest.mark.parametrize(("template", "space"), list(product(FORMS, ("points", "boxes", "pixels", "fractions"))))

@@ -41,10 +41,40 @@ def fields(block: type[BaseModel], before: str = "") -> Iterator[str]:
 
 FIELDS = tuple(fields(settings.Settings))
 HOSTILE = (
-    math.nan, math.inf, -math.inf, -1, 0, 1, 10**9, 10**10, 10**30, 1e300, -0.5, 0.5, True, False, None, "", "nope",
-    "a\nb", "\0", "../../..", [], [[]], [None], [True], ["nope"], ["nope/none"], [10**30], {}, {"games": []},
-    {"games": ["tilez"]}, {"moon": ["crater"]}, {1: 2}, {"games": math.nan},
-)  # fmt: skip
+    math.nan,
+    math.inf,
+    -math.inf,
+    -1,
+    0,
+    1,
+    10**9,
+    10**10,
+    10**30,
+    1e300,
+    -0.5,
+    0.5,
+    True,
+    False,
+    None,
+    "",
+    "nope",
+    "a\nb",
+    "\0",
+    "../../..",
+    [],
+    [[]],
+    [None],
+    [True],
+    ["nope"],
+    ["nope/none"],
+    [10**30],
+    {},
+    {"games": []},
+    {"games": ["tilez"]},
+    {"moon": ["crater"]},
+    {1: 2},
+    {"games": math.nan},
+)
 # What only a look at the machine, the workspace and the worlds can tell.
 LOOKED_AT = (
     "synthesis",
@@ -111,7 +141,8 @@ def test_a_value_is_refused_by_its_name_or_kept_as_it_is(name, value):
     assert isinstance(kept, bool) == isinstance(value, bool)
     if isinstance(kept, float):
         assert math.isfinite(kept)
-    assert settings.parse(yaml.safe_load(settings.dump(loaded)), where="") == loaded
+    for form in (settings.dump, settings.commented):
+        assert settings.parse(yaml.safe_load(form(loaded)), where="") == loaded
 
 
 @pytest.mark.parametrize("name", [name for name in FIELDS if name.startswith(LOOKED_AT)])
@@ -127,8 +158,9 @@ def test_what_passes_preflight_can_be_drawn_and_what_does_not_is_named(ws, name)
 def tree(ws: Workspace) -> dict[str, tuple[int, int]]:
     return {
         ws.relative(path): (path.stat().st_mtime_ns, path.stat().st_size)
-        for path in ws.root.rglob("*") if path.is_file() and path != ws.state / "lock"
-    }  # fmt: skip
+        for path in ws.root.rglob("*")
+        if path.is_file() and path != ws.state / "lock"
+    }
 
 
 def flywheel(*arguments: Any) -> tuple[int, str]:
@@ -189,9 +221,10 @@ def test_an_empty_file_is_no_workspace_of_defaults(tmp_path, text):
         settings.load(path)
 
 
-def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path):
+@pytest.mark.parametrize("form", [settings.dump, settings.commented])
+def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, form):
     path: Path = tmp_path / "params.yaml"
-    whole = settings.dump(settings.Settings())
+    whole = form(settings.Settings())
     path.write_text(whole)
     assert settings.load(path) == settings.Settings()
     head = whole.index("\n") + 1

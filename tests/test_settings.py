@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel import settings
 from flywheel.errors import BadInput
+from flywheel.settings import parameters
 
 
 def parse(**raw):
     return settings.parse(raw, where="params.yaml")
 
 
-def test_the_projects_own_settings_are_the_defaults(project):
+def test_the_projects_own_settings_are_the_defaults_as_they_are_described(project):
+    written = settings.commented(settings.Settings())
+    assert (project / "params.yaml").read_text(encoding="utf-8") == written, "type: flywheel settings --write"
     assert settings.load(project / "params.yaml") == settings.Settings()
 
 
@@ -75,13 +79,60 @@ def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
     steps=st.integers(0, 9),
     alpha=st.floats(0.01, 5),
 )
-def test_dump_then_parse_gives_the_same_settings(seed, samples, share, steps, alpha):
-    import yaml
-
+def test_what_is_written_is_read_as_the_same_settings(seed, samples, share, steps, alpha):
     chosen = parse(
         seed=seed,
         rollout={"samples": samples},
         rl={"steps": steps, "alpha": alpha},
         merge={"weights": {"games": share, "sites": 1 - share, "control": 0}},
     )
-    assert settings.parse(yaml.safe_load(settings.dump(chosen)), where="") == chosen
+    for form in (settings.dump, settings.commented):
+        assert settings.parse(yaml.safe_load(form(chosen)), where="") == chosen
+
+
+def test_the_same_parameters_stand_in_both_forms_of_the_file():
+    chosen = settings.Settings()
+    assert yaml.safe_load(settings.commented(chosen)) == yaml.safe_load(settings.dump(chosen))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("rl.alpha", "number, above 0"),
+        ("rl.gamma", "number, above 0 and at most 1"),
+        ("rl.lambda_policy", "number, 0 to 1, or null"),
+        ("ct.processes", "whole number, 1 to 64"),
+        ("ct.zero_stage", "one of 1, 2, 3"),
+        ("promotion.rule", "one of better, not_worse, review, always"),
+        ("rl.normalise", "true or false"),
+        ("policy.base", "text, not empty"),
+        ("synthesis.levels", "list of whole numbers, not empty"),
+        ("synthesis.held_out", "number, 0 to 0.5, or list of texts"),
+        ("synthesis.domains", "mapping of names, each to a list of texts"),
+        ("merge.weights", "mapping of names, each to a number"),
+    ],
+)
+def test_the_values_that_a_parameter_takes_are_told_in_words(name, values):
+    (found,) = parameters.find(name).parameters
+    assert found.values == values
+
+
+def test_every_parameter_and_block_has_a_description_of_its_own():
+    sections = parameters.sections()
+    assert [section.name for section in sections[1:]] == list(settings.Settings.model_fields)[2:]
+    for section in sections:
+        assert section.description.endswith(".")
+        for one in section.parameters:
+            assert one.description.endswith("."), one.name
+
+
+def test_a_field_that_changes_the_default_alone_keeps_its_description():
+    (ct,), (sft,) = parameters.find("ct.samples").parameters, parameters.find("sft.samples").parameters
+    assert ct.description == sft.description
+    assert (ct.default, sft.default) == (600, 480)
+
+
+def test_a_comment_names_the_choices_that_the_description_leaves_out():
+    (device,), (space,) = parameters.find("rl.device").parameters, parameters.find("policy.space").parameters
+    assert device.comment == f"{device.description} One of auto, cpu, cuda."
+    assert space.comment == space.description

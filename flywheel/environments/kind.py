@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from flywheel import settings_faults
 from flywheel.environments import kinds
 from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known
 from flywheel.findings import Finding
 from flywheel.reward.verifier import Verifier
 from flywheel.sandbox.env import Env, Task
-from flywheel.settings import Settings
+from flywheel.settings import Settings, faults
+from flywheel.settings.block import Block
 
 _BLOCK = "sandbox.kinds"
 
@@ -99,20 +99,22 @@ def check(settings: Settings, used: Iterable[str]) -> None:
         find(name).check(settings)
 
 
-class KindSettings(BaseModel):
+class KindSettings(Block):
     """Settings that any kind may begin its own with."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-    places: int = Field(8, ge=1, le=4096)  # environments at once, at most
-    timeout_s: float = Field(10, gt=0)  # deadline of a reset or step
-    open_s: float = Field(60, gt=0)  # of the opening of what they need
+    places: int = Field(8, ge=1, le=4096)
+    """Environments at once, at most."""
+    timeout_s: float = Field(10.0, gt=0)
+    """Seconds until a reset or a step must be done."""
+    open_s: float = Field(60.0, gt=0)
+    """Seconds until what the environments need must be opened, and closed."""
 
     @property
     def limits(self) -> Limits:
         return Limits(self.places, self.timeout_s, self.open_s)
 
 
-B = TypeVar("B", bound=BaseModel)
+B = TypeVar("B", bound=Block)
 
 
 def block(settings: Settings, name: str, form: type[B]) -> B:
@@ -123,6 +125,5 @@ def block(settings: Settings, name: str, form: type[B]) -> B:
     try:
         return form.model_validate(settings.sandbox.kinds.get(name, {}))
     except ValidationError as error:
-        faults = settings_faults.told(error, form)
-        said = " | ".join(f"{_BLOCK}.{name}.{fault.line}" for fault in faults)
+        said = " | ".join(f"{_BLOCK}.{name}.{fault.line}" for fault in faults.told(error, form))
         raise BadInput(f"wrong parameter: {said}", where=f"{_BLOCK}.{name}", fix="change it and run again") from None

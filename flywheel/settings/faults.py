@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from flywheel import settings_earlier
+from flywheel.settings import earlier
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Fault:
     def names(self, parameters: Iterable[str]) -> bool:
         """Whether it is about one of these parameters, or a block or an entry of one."""
         said = {self.parameter} if self.parameter else set(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", self.message))
-        return any(f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.")
-                   for one in said for name in parameters)  # fmt: skip
+        return any(
+            f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.") for one in said for name in parameters
+        )
 
 
 def told(error: ValidationError, settings: type[BaseModel]) -> list[Fault]:
@@ -63,7 +64,7 @@ def place(path: Sequence[str], block: type[BaseModel]) -> list[str] | None:
 def _message(fault: dict[str, Any], path: Sequence[str], settings: type[BaseModel]) -> str:
     if fault["type"] != "extra_forbidden":
         return fault["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    if said := settings_earlier.told(".".join(path)):
+    if said := earlier.told(".".join(path)):
         return said
     block: type[BaseModel] = settings
     for part in path[:-1]:

@@ -1,0 +1,140 @@
+"""Commands that turn the flywheel: run, stage, review, discard."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from flywheel.commands.options import WORKSPACE, overrides
+from flywheel.errors import BadInput
+from flywheel.workspace import Workspace, label
+
+
+@click.command(epilog="Example: flywheel run --iterations 2 --set rollout.samples=8")
+@WORKSPACE
+@click.option("--iterations", "-n", type=click.IntRange(1), help="How many more; default: as params.yaml says.")
+@click.option("--iteration", "-k", type=int, help="This one alone.")
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter for new iterations (`flywheel settings`).",
+)
+def run(workspace: Path | None, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]) -> None:
+    """Turn the flywheel. Makes iterations; typed again, it goes on with a run that was stopped."""
+    from flows.run import run as turn_flywheel
+    from flywheel import settings
+    from flywheel.console import RunConsole
+    from flywheel.progress import listening
+    from flywheel.report import summary
+
+    ws = Workspace.find(workspace)
+    chosen = settings.load(ws.params, overrides(assignments))
+    console = Console()
+    with RunConsole(console) as screen, listening(screen):
+        outcome = turn_flywheel(ws, chosen, iterations=iterations, iteration=iteration)
+    for k in outcome.done_before:
+        console.print(f"iteration {label(k)} is complete: nothing to do")
+    if outcome.ran:
+        console.print(summary.summary_table(ws))
+        console.print(_next_steps(ws, ws.report_page), highlight=False, soft_wrap=True)
+
+
+def _next_steps(ws: Workspace, report: Path) -> str:
+    where = "" if ws.root == Path.cwd() else f" -w {ws.root}"
+    return (
+        f'Next: [bold]flywheel query{where} "select * from iterations"[/bold]  (the figures, in SQL)\n'
+        f"      [bold]flywheel ui{where}[/bold]   (Prefect's pages and the report)\n"
+        f"      [bold]flywheel run{where}[/bold]  (go on with the next iteration)\n"
+        f"Report: {report}"
+    )
+
+
+@click.command(epilog="Example: flywheel stage rollout --iteration 1    (this is what `dvc repro` types)")
+@click.argument("name")
+@click.option("--iteration", "-k", type=int, required=True, help="Its number.")
+@WORKSPACE
+def stage(name: str, iteration: int, workspace: Path | None) -> None:
+    """Run one stage of one iteration, without Prefect. It is recorded in DVC."""
+    from flywheel import frozen, pipeline
+    from flywheel.console import RunConsole
+    from flywheel.progress import listening
+    from flywheel.stages.base import Context, clear_staging, run_stage
+    from flywheel.store import versioning
+
+    ws = Workspace.find(workspace)
+    chosen = pipeline.get(name)
+    ctx = Context.open(ws, iteration, name)
+    console = Console()
+    with frozen.named(ws, iteration), RunConsole(console) as screen, listening(screen):
+        ctx.report("begins")
+        outcome = run_stage(chosen, ctx)
+        if "DVC_STAGE" not in os.environ:  # under `dvc repro` DVC records by itself
+            versioning.commit(ws, name, iteration)
+        clear_staging(ctx)
+        ctx.report("ended: " + ", ".join(f"{key} {value}" for key, value in outcome.summary.items()))
+
+
+@click.command(epilog='Example: flywheel review --iteration 3 --promote --reviewer Ada --comment "sites are better"')
+@click.option("--iteration", "-k", type=int, required=True, help="Its number.")
+@click.option(
+    "--promote/--keep", "promote", default=None, help="The decision: take the new model, or keep the old one."
+)
+@click.option("--reviewer", required=True, help="Your name, which is kept with the decision.")
+@click.option("--comment", default="", help="Why; kept with the decision.")
+@WORKSPACE
+def review(iteration: int, promote: bool | None, reviewer: str, comment: str, workspace: Path | None) -> None:
+    """Approve or refuse a promotion, where promotion.rule is `review`."""
+    from flywheel import frozen, run_lock
+    from flywheel.evaluation import review as reviews
+    from flywheel.store import dvc_lock
+
+    ws = Workspace.find(workspace)
+    if promote is None:
+        raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
+    if not reviewer.strip():
+        raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")
+    if dvc_lock.decided(ws, iteration):
+        raise BadInput(
+            f"the promotion of iteration {label(iteration)} is decided already",
+            where="--iteration",
+            fix='`flywheel query "from promotions"` shows how',
+        )
+    if not ws.partition("metrics", iteration, "evaluate").is_dir():
+        raise BadInput(f"iteration {iteration} is not evaluated", where="--iteration", fix="see `flywheel status`")
+    rule = frozen.load(ws, iteration).promotion.rule
+    if rule != "review":
+        raise BadInput(
+            f"nobody is asked: promotion.rule is {rule}",
+            where=ws.relative(ws.frozen_params(iteration)),
+            fix="change it there to review, and decide then",
+        )
+    before = reviews.read(ws, iteration)
+    reviews.write(ws, iteration, promote=promote, reviewer=reviewer, comment=comment, at=datetime.now(UTC))
+    if before:
+        click.echo(f"this replaces the decision: {before.words}")
+    then = "the run that waits for it goes on" if run_lock.held(ws) else "type `flywheel run` to go on"
+    click.echo(f"kept in {ws.relative(reviews.path(ws, iteration))}; {then}")
+
+
+@click.command(epilog="Example: flywheel discard --iteration 3")
+@click.option("--iteration", "-k", type=int, help="Default: the newest.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@WORKSPACE
+def discard(iteration: int | None, yes: bool, workspace: Path | None) -> None:
+    """Give up an iteration that is not complete. `flywheel run` begins it anew, with params.yaml."""
+    from flywheel import discard as giving_up
+    from flywheel import run_lock
+
+    ws = Workspace.find(workspace)
+    with run_lock.hold(ws):
+        chosen = giving_up.plan(ws, iteration)
+        click.echo("\n".join(giving_up.lines(ws, chosen)))
+        if yes or click.confirm(f"Remove these of iteration {label(chosen.iteration)}?"):
+            giving_up.carry_out(ws, chosen)
+            click.echo(f"iteration {label(chosen.iteration)} is given up; `flywheel run` begins it anew")

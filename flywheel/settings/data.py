@@ -1,0 +1,98 @@
+"""Blocks `recording`, `synthesis`, `rollout` and `routing`: where the data come from and where they go."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from flywheel.settings.block import Block, Domain
+
+
+class Recording(Block):
+    """Recordings of people who work and think aloud: where they lie, and how their speech is recognized."""
+
+    folder: str = Field("recordings", min_length=1)
+    """Folder of the recordings. New ones may be added at any time."""
+    sessions_per_iteration: int = Field(12, ge=0)
+    """New recordings that one iteration takes in, at most."""
+    recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
+    """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""
+    whisper_model: str = ""
+    """A checkpoint file of Whisper, or the name of one in its cache, such as base.en."""
+    processes: int = Field(2, ge=1, le=256)
+    """Processes that take in recordings at the same time."""
+    timeout_s: float = Field(120.0, gt=0)
+    """Seconds until the speech of one recording must be recognized."""
+    least_confidence: float = Field(0.6, ge=0, le=1)
+    """An utterance whose words the recognizer trusts less, on average, becomes no thought of a step."""
+
+
+class Synthesis(Block):
+    """The tasks that are made for the model, and the general screens that are mixed into its training."""
+
+    domains: dict[Domain, list[str]] = Field(
+        {"games": ["tiles", "shapes", "merge"], "sites": ["shop", "settings"], "control": ["control"]}
+    )
+    """The worlds of each domain, and the third-party pages of `manifests` by name. RL trains a specialist for each
+    domain."""
+    held_out: Annotated[float, Field(ge=0, le=0.5)] | list[str] = Field(
+        [
+            "settings/size",
+            "shop/search",
+            "control/click_side",
+            "control/radio",
+            "control/type_number",
+            "control/sort",
+            "control/pages",
+            "control/right_click",
+            "control/size",
+        ]
+    )
+    """Task templates that only evaluation uses: their names (world/template), or a share of the templates of each
+    world that has four or more."""
+    manifests: list[str] = Field([])
+    """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel page list`)."""
+    train_tasks: int = Field(40, ge=1, le=100_000)
+    """Tasks made in each iteration to train on, over all worlds."""
+    eval_tasks: int = Field(40, ge=1, le=100_000)
+    """Tasks for evaluation, the same in every iteration."""
+    levels: list[int] = Field([1, 2], min_length=1)
+    """Levels of difficulty that tasks are made of."""
+    general_samples: int = Field(1000, ge=0, le=1_000_000)
+    """General screens, with something to say of them, that CT and SFT mix with the steps of tasks."""
+
+
+class Rollout(Block):
+    """How the model plays the iteration's tasks."""
+
+    samples: int = Field(4, ge=1)
+    """Trajectories of each task. SFT takes those that solved it (rejection sampling)."""
+    max_concurrent: int = Field(16, ge=1, le=4096)
+    """Trajectories that are played at once, at most. No more than sandbox.pages can be."""
+    temperature: float = Field(0.5, gt=0)
+    """Sampling temperature. At 1 a model as small as the shipped one garbles every second answer."""
+    tasks_per_shard: int = Field(20, ge=1)
+    """Tasks that one Prefect task plays. A run that is killed loses what such tasks had not finished, no more."""
+    retries: int = Field(2, ge=0)
+    """Times that a trajectory is begun again if its page crashes."""
+
+
+class Routing(Block):
+    """Which trajectories count as solved. Solved ones are kept for SFT, others for CT, unsound ones for neither."""
+
+    threshold: float = Field(1.0, gt=0, le=1)
+    """The score from which on a task is solved, where its template names none."""
+    scorers: dict[str, list[str]] = Field({"default": ["verifier"]})
+    """Who judges the trajectories of a domain; default: those of every other domain. A trajectory counts as solved
+    where all of them say so."""
+
+    @field_validator("scorers")
+    @classmethod
+    def _somebody(cls, scorers: dict[str, list[str]]) -> dict[str, list[str]]:
+        if "default" not in scorers:
+            raise ValueError("default must be named: who judges in the domains that are not")
+        for domain, names in scorers.items():
+            if not names or len(set(names)) < len(names):
+                raise ValueError(f"{domain} must name scorers, each once")
+        return scorers
