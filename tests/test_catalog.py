@@ -67,6 +67,39 @@ def test_iterations_tells_the_whole_turn(ws):
     )
 
 
+def test_templates_and_the_rise_are_what_a_count_by_hand_says(ws):
+    task = {row["task_id"]: row for row in ask(ws, "FROM tasks WHERE stage = 'synthesize'")}
+    steps = ask(ws, "SELECT trajectory_id, parse_error FROM steps")
+    slots: dict[tuple, dict[str, list]] = {}
+    for row in ask(ws, "FROM routes r JOIN trajectories t USING (trajectory_id, iteration) WHERE t.stage = 'rollout'"):
+        if row["v"] is not None:
+            of = task[row["task_id"]]
+            slot = slots.setdefault((row["iteration"], of["world"], of["template"], of["level"]), {})
+            broken = [one["parse_error"] for one in steps if one["trajectory_id"] == row["trajectory_id"]]
+            slot.setdefault(row["task_id"], []).append((row["v"], broken))
+    found = {(r["iteration"], r["world"], r["template"], r["level"]): r for r in ask(ws, "FROM templates")}
+    assert found.keys() == slots.keys()
+    pass_1 = {}
+    for name, tasks in slots.items():
+        runs = [run for of_task in tasks.values() for run in of_task]
+        shares = [sum(v for v, _ in of_task) / len(of_task) for of_task in tasks.values()]
+        pass_1[name] = sum(shares) / len(shares)
+        errors = [error for _, broken in runs for error in broken]
+        assert (found[name]["tasks"], found[name]["mixed"]) == (len(tasks), sum(0 < one < 1 for one in shares))
+        assert found[name]["pass_1"] == pytest.approx(pass_1[name])
+        assert found[name]["pass_k"] == pytest.approx(sum(one > 0 for one in shares) / len(shares))
+        if errors:
+            assert found[name]["no_action"] == pytest.approx(sum(one is not None for one in errors) / len(errors))
+        assert found[name]["lost"] == pytest.approx(
+            sum(any(one is not None for one in broken) for _, broken in runs) / len(runs)
+        )
+    both = [slot for k, *slot in slots if k == 1 and (2, *slot) in slots]
+    (row,) = ask(ws, "FROM p_v1_rise WHERE domain = 'all'")
+    rises = [pass_1[2, *slot] - pass_1[1, *slot] for slot in both]
+    assert row["slots"] == len(both) > 0
+    assert row["rise"] == pytest.approx(sum(rises) / len(rises)) == pytest.approx(row["after"] - row["before"])
+
+
 def test_p_v1_counts_rollouts_alone(ws):
     (row,) = ask(ws, "FROM p_v1 WHERE iteration = 1 AND domain = 'all'")
     (measured,) = ask(ws, "SELECT value, low, high, n FROM metrics WHERE iteration = 1 AND name = 'p_v1'")

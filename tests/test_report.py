@@ -53,6 +53,21 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+def test_worlds_and_rises_are_told_as_the_views_say(ws):
+    with catalog.connect(ws) as connection:
+        told, rises = facts.worlds(connection), facts.rises(connection)
+        newest = catalog.rows(connection, "FROM templates WHERE iteration = 2")
+    assert sum(row["tasks"] for row in told) == sum(row["tasks"] for row in newest) > 0
+    for row in told:
+        own = [one for one in newest if one["world"] == row["world"]]
+        for name in ("pass_1", "pass_k"):
+            mean = sum(one[name] * one["tasks"] for one in own) / sum(one["tasks"] for one in own)
+            assert row[name] == pytest.approx(mean)
+        assert row["mixed"] == sum(one["mixed"] for one in own)
+        assert row["no_action"] == pytest.approx(sum(one["broken"] for one in own) / sum(one["steps"] for one in own))
+    assert [row["iteration"] for row in rises] == [2]
+
+
 @pytest.fixture(scope="module")
 def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("report"))

@@ -206,6 +206,25 @@ def replays(connection: duckdb.DuckDBPyConnection, domains: Sequence[str]) -> li
     return [(why, one) for why, one in loaded if one]
 
 
+def worlds(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """The newest iteration's rollouts by world: what one sample and all samples of a task come to, tasks solved only
+    sometimes, and what was lost to texts that held no action."""
+    return catalog.rows(
+        connection,
+        """SELECT domain, world, sum(tasks)::BIGINT AS tasks, max(samples) AS samples,
+            sum(pass_1 * tasks) / sum(tasks) AS pass_1, sum(pass_k * tasks) / sum(tasks) AS pass_k,
+            sum(mixed)::BIGINT AS mixed, sum(broken) / nullif(sum(steps), 0) AS no_action,
+            sum(lost * tasks * samples) / sum(tasks * samples) AS lost
+        FROM templates WHERE iteration = (SELECT max(iteration) FROM templates)
+        GROUP BY domain, world ORDER BY domain, world""",
+    )
+
+
+def rises(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """P(V = 1) of each iteration beside the one before it, on the templates and levels that both played."""
+    return catalog.rows(connection, "FROM p_v1_rise WHERE domain = 'all' ORDER BY iteration")
+
+
 def quarantine(connection: duckdb.DuckDBPyConnection, limit: int = 12) -> list[Row]:
     """Reasons for setting aside, the most frequent first, with the iterations they came up in and an example."""
     return catalog.rows(

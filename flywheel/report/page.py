@@ -39,6 +39,8 @@ def build(ws: Workspace) -> Path:
             "alignment": alignment,
             "utterance": utterance,
             "replays": facts.replays(connection, facts.domains(rows)),
+            "worlds": facts.worlds(connection),
+            "rises": facts.rises(connection),
             "quarantine": facts.quarantine(connection),
             "minute_iterations": minute_iterations,
             "minutes": minutes,

@@ -23,6 +23,39 @@ CREATE VIEW p_v1 AS
     WHERE t.stage = 'rollout' AND r.v IS NOT NULL
     GROUP BY GROUPING SETS ((r.iteration), (r.iteration, t.domain)) ORDER BY r.iteration, domain;
 
+-- The newest model's rollouts by template and level. pass_1: P(V = 1) of one sample; pass_k: share of the tasks that any
+-- of their `samples` solved; mixed: tasks of which some did. broken: steps whose text held no action, no_action their
+-- share; lost: the share of episodes with one.
+CREATE VIEW templates AS
+    WITH played AS (
+        SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, r.v, s.steps, s.broken
+        FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
+            JOIN (SELECT task_id, any_value(template) AS template FROM tasks GROUP BY ALL) k USING (task_id)
+            LEFT JOIN (SELECT trajectory_id, count(*) AS steps, count(parse_error) AS broken FROM steps GROUP BY ALL) s
+                USING (trajectory_id)
+        WHERE t.stage = 'rollout' AND r.v IS NOT NULL
+    ), by_task AS (
+        SELECT iteration, domain, world, template, level, task_id, count(*) AS samples, avg(v::INT) AS share,
+            bool_or(v) AS solved, coalesce(sum(steps), 0) AS steps, coalesce(sum(broken), 0) AS broken,
+            count(*) FILTER (WHERE broken > 0) AS lost
+        FROM played GROUP BY ALL
+    )
+    SELECT iteration, domain, world, template, level, count(*) AS tasks, max(samples) AS samples, avg(share) AS pass_1,
+        avg(solved::INT) AS pass_k, count(*) FILTER (WHERE share > 0 AND share < 1) AS mixed,
+        sum(steps) AS steps, sum(broken) AS broken, broken / nullif(steps, 0) AS no_action, sum(lost) / sum(samples) AS lost
+    FROM by_task GROUP BY ALL ORDER BY iteration, domain, world, template, level;
+
+-- P(V = 1) of an iteration and of the one before it on like tasks: those templates and levels that both played, each with
+-- the same weight. low, high: 95% of the mean difference, from its spread over templates and levels.
+CREATE VIEW p_v1_rise AS
+    SELECT b.iteration, coalesce(b.domain, 'all') AS domain, count(*) AS slots, avg(a.pass_1) AS before,
+        avg(b.pass_1) AS after, avg(b.pass_1 - a.pass_1) AS rise,
+        rise - 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS low,
+        rise + 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS high
+    FROM templates a JOIN templates b
+        ON b.iteration = a.iteration + 1 AND (a.world, a.template, a.level) = (b.world, b.template, b.level)
+    GROUP BY GROUPING SETS ((b.iteration), (b.iteration, b.domain)) ORDER BY b.iteration, domain;
+
 -- Held-out success of the predecessor and of the merged model, by iteration and domain.
 CREATE VIEW success AS
     SELECT iteration, domain,
