@@ -99,7 +99,7 @@ def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp
     assert outcome.summary["without a verdict"] == 1
     assert any("trajectories without a verdict: 1, the first by attentive: RuntimeError" in line for line in lines)
     ctx = Context(ws, chosen, 1, "rl-sites")
-    tasks = rl.data.tasks(ctx, "synthesize")
+    tasks = rl.inputs.tasks(ctx, "synthesize")
     assert rl.tally(ctx, tasks).tasks == {"kt1": (1, 1), "kt3": (0, 1), "kt4": (1, 1)}
 
 
