@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from flywheel import settings as config
 from flywheel.bench import BenchCase, compare, emit, exit_code
 from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
 from flywheel.evaluation.evaluate import judge
 from flywheel.policy import open_policy
 from flywheel.policy.encoding import Encoder
@@ -31,7 +32,6 @@ from flywheel.policy.model import load_model
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import rollout
 from flywheel.rollout.rollout_log import EpisodeOutcome
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.synthesis.tasks import make_tasks
 from flywheel.training.forward.sequence_packing import pack
@@ -51,12 +51,12 @@ def episodes(model: Path, settings: config.Settings, count: int) -> tuple[list[T
     async def play() -> list[Episode]:
         policy = open_policy(model, settings.policy)
         try:
-            async with open_sandbox(settings, ROOT) as sandbox:
+            async with open_environments(settings, tasks, ROOT) as environments:
                 return await rollout(
                     tasks,
                     settings.rl.samples,
                     policy,
-                    sandbox,
+                    environments,
                     iteration=1,
                     settings=settings,
                     temperature=settings.rl.temperature,

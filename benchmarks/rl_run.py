@@ -21,12 +21,12 @@ import torch
 
 from flywheel import yaml_text
 from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.files import write_json
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Rl, Settings
 from flywheel.training.rl.run import train_rl
 
@@ -170,9 +170,9 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
 async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, bool]:
     policy = open_policy(model, s.policy)
     try:
-        async with open_sandbox(s) as pool:
+        async with open_environments(s, tasks) as environments:
             # Iteration: a number that no training has, so that no seed of sampling is one of training.
-            played = await evaluate(policy, tasks, pool, iteration=1000 + s.seed, settings=s)
+            played = await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
     return {one.task.task_id: one.result.v for one in played}

@@ -68,7 +68,7 @@ class _Watching:
         self._pool = pool
 
     @asynccontextmanager
-    async def env(self) -> AsyncIterator[_Watched]:
+    async def env(self, task: Task) -> AsyncIterator[_Watched]:
         async with self._pool.env() as env:
             watched = _Watched(env)
             _watched.set(watched)  # the rollout asks its policy in the task that leased the environment

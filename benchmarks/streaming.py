@@ -106,7 +106,7 @@ def run(folder: Path, model: Path, options: argparse.Namespace, seed: int, stale
         folder / "out",
         "games",
         pupils,
-        open_sandbox=line.open,
+        open_environments=line.open,
         settings=chosen,
         iteration=1,
         state_folder=folder / "state",

@@ -82,19 +82,20 @@ def screen(side: str, done: int = 0) -> bytes:
 
 @dataclass
 class Line:
-    """A sandbox. latency: mean seconds of a step, of which a reset takes twice; 0: none is waited for. Each call's own
-    is drawn from a gamma distribution by task and step, the same in every run. acting: environment-seconds in calls."""
+    """Environments. latency: mean seconds of a step, of which a reset takes twice; 0: none is waited for. Each call's
+    own is drawn from a gamma distribution by task and step, the same in every run. acting: environment-seconds in
+    calls."""
 
     latency: float
     acting: float = 0.0
     began: float = 0.0
 
     @asynccontextmanager
-    async def env(self) -> AsyncIterator[Lamp]:
+    async def env(self, task: Task) -> AsyncIterator[Lamp]:
         yield Lamp(self)
 
     @asynccontextmanager
-    async def open(self, settings: object) -> AsyncIterator[Line]:
+    async def open(self, settings: object, tasks: object) -> AsyncIterator[Line]:
         self.began = time.monotonic()
         yield self
 

@@ -131,7 +131,7 @@ def _level(world: World, part: Part) -> Row:
     """Different levels among so many draws, and the CPU seconds that they took."""
     template, level = slots(world)[part.first]
     started = time.process_time()
-    different = {levels.digest(levels.draw(world, template, level, seed)) for seed in range(part.of)}
+    different = {levels.digest(world.draw(template, level, seed)) for seed in range(part.of)}
     seconds = max(time.process_time() - started, 1e-6)
     return {"template": template, "level": level, "different": len(different), "seconds": seconds}
 

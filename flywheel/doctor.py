@@ -5,25 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 from flywheel.errors import FlywheelError
+from flywheel.findings import Finding, guarded
 from flywheel.settings import Settings
-
-
-@dataclass(frozen=True)
-class Finding:
-    """state: ok, missing (something does not work without it) or optional (not there, and not needed here)."""
-
-    name: str
-    state: str
-    detail: str
-    fix: str = ""
-
 
 _PACKAGES = {
     "prefect": "",
@@ -43,11 +31,10 @@ def examine(root: Path) -> list[Finding]:
     """Look at everything; nothing is changed."""
     findings = [_python()]
     findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
-    findings += [_guarded("Chromium", _chromium), _guarded("sandbox", lambda: _sandbox(root))]
-    findings += [_confinement(root), _isolation()]
+    findings += [guarded("Chromium", _chromium), *_environments(_settings(root))]
     findings += [_fonts(), _program("git"), _program("flite", optional=True)]
     findings += [
-        _guarded("workspace", lambda: _workspace(root)),
+        guarded("workspace", lambda: _workspace(root)),
         *data(root),
         *_policy_server(root),
         _disk(root),
@@ -69,13 +56,6 @@ def _package(name: str, extra: str) -> Finding:
         return Finding(name, "missing", "not installed", "make setup")
 
 
-def _guarded(name: str, look: Callable[[], str]) -> Finding:
-    try:
-        return Finding(name, "ok", look())
-    except FlywheelError as error:
-        return Finding(name, "missing", error.what, error.fix)
-
-
 def _chromium() -> str:
     from flywheel.sandbox import chromium
     from flywheel.settings import Sandbox
@@ -85,43 +65,12 @@ def _chromium() -> str:
     return f"{path} {asked.stdout.strip()}"
 
 
-def _sandbox(root: Path) -> str:
-    """A page of a world, opened for real."""
-    import asyncio
+def _environments(settings: Settings) -> Iterator[Finding]:
+    """Of the kinds that the tasks are played in."""
+    from flywheel.environments import catalogue, kind
 
-    from flywheel.sandbox import profiles
-
-    left = len(profiles.abandoned())
-    return asyncio.run(_open_a_page(_settings(root))) + (f"; folders of killed runs removed: {left}" if left else "")
-
-
-async def _open_a_page(chosen: Settings) -> str:
-    from flywheel.sandbox.pool import open_sandbox
-    from flywheel.synthesis.tasks import make_task
-    from flywheel.worlds import catalogue
-
-    task, began = make_task(catalogue.get("tiles"), "clear", 1, 0, "train"), time.monotonic()
-    async with open_sandbox(chosen) as pool, pool.env() as env:
-        await env.reset(task, 0)
-        seconds = time.monotonic() - began
-        status = await pool.status()
-    return f"a page in {seconds:.1f} s, {status.memory_mb:.0f} MB"
-
-
-def _confinement(root: Path) -> Finding:
-    """Of the page that `_sandbox` opened."""
-    from flywheel.sandbox import chromium, confinement
-
-    name, chosen = "Chromium's own sandbox", _settings(root).sandbox
-    try:
-        why = confinement.missing(chromium.find(chosen), chosen)
-    except FlywheelError as error:
-        return Finding(name, "missing", error.what, error.fix)
-    if not why:
-        return Finding(name, "ok", "on")
-    return Finding(
-        name, "optional", f"off: {why}. A page that breaks out of Chromium is on this machine", confinement.fix(why)
-    )
+    for name in sorted(catalogue.kinds(settings)):
+        yield from kind.find(name).examine(settings)
 
 
 def _settings(root: Path) -> Settings:
@@ -133,17 +82,6 @@ def _settings(root: Path) -> Settings:
         return settings.load(Workspace.find(root).params)
     except FlywheelError:
         return settings.Settings()
-
-
-def _isolation() -> Finding:
-    """Of the servers that third-party pages bring with them, which a policy may run code in."""
-    from flywheel.sandbox import isolation
-
-    why = isolation.missing()
-    if not why:
-        return Finding("bubblewrap", "ok", "servers of third-party pages are kept apart from this machine")
-    fix = "apt-get install bubblewrap" if "not installed" in why else "allow user namespaces"
-    return Finding("bubblewrap", "optional", f"{why}: servers of third-party pages can reach this machine", fix)
 
 
 def _fonts() -> Finding:
@@ -211,7 +149,7 @@ def _policy_server(root: Path) -> list[Finding]:
         policy = settings.load(Workspace.find(root).params).policy
     except FlywheelError:
         return []
-    return [_guarded("policy server", lambda: endpoint.look(policy))] if policy.backend == "openai" else []
+    return [guarded("policy server", lambda: endpoint.look(policy))] if policy.backend == "openai" else []
 
 
 def _disk(root: Path) -> Finding:

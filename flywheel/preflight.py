@@ -10,6 +10,7 @@ import shutil
 
 import httpx
 
+from flywheel.environments import kind
 from flywheel.errors import BadInput, DiskFull, of_parameter
 from flywheel.evaluation import gate
 from flywheel.policy import checkpoint, endpoint
@@ -39,8 +40,9 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     algorithm.check(settings.rl.algorithm)
     _recording(ws, settings)
     _promotion(settings.promotion)
-    chromium.find(settings.sandbox)
-    synthesis.check(settings, iteration, ws.root)
+    kind.check(settings, synthesis.check(settings, iteration, ws.root))
+    if settings.synthesis.general_samples:
+        chromium.find(settings.sandbox)  # it draws the general screens
     Panel(settings)
     if settings.language_model.endpoint:
         _language_model(settings)

@@ -42,7 +42,8 @@ _REQUIRED = {
 _WORD = pa.struct([("word", _TEXT), ("start_s", pa.float64()), ("end_s", pa.float64()), ("confidence", pa.float32())])
 
 TABLES: dict[str, pa.Schema] = {
-    # What was asked. `params` is the template's JSON; `checksum` names the world's sources.
+    # What was asked. `params` is the template's JSON; `checksum` names the world's sources. `environment`: the kind
+    # that it is played in (null, in files of earlier versions: browser).
     "tasks": _schema(
         "tasks",
         task_id=_TEXT,
@@ -58,6 +59,7 @@ TABLES: dict[str, pa.Schema] = {
         verifier=_TEXT,
         threshold=pa.float64(),
         checksum=_TEXT,
+        environment=_TEXT,
     ),
     # One row an episode. `status`: completed (terminated), truncated (a limit), crashed, invalid.
     # `source`: rollout, recording or annotation; `author`: model or human. `final_state`: JSON read by the verifier.
@@ -82,8 +84,9 @@ TABLES: dict[str, pa.Schema] = {
         ended_at=_TIME,
         run_id=_TEXT,
     ),
-    # One row a step (t_n, a_n, o_n). The screen is the one the action was chosen on. `token_ids` and `logprobs` are
-    # as sampled: training never re-tokenises. `x`, `y` (and `x2`, `y2`): points of the action as fractions of the
+    # One row a step (t_n, a_n, o_n). The screen is the one the action was chosen on, `observation` what was there to
+    # read; one is null where the other is all that was seen. `token_ids` and `logprobs` are as sampled: training never
+    # re-tokenises. `x`, `y` (and `x2`, `y2`): points of the action as fractions of the
     # screen. `parse_error` is set where the text held no action. `memory`: JSON of the digest of older steps that the
     # context held (steps, text, by), null where there was none.
     "steps": _schema(
@@ -113,6 +116,7 @@ TABLES: dict[str, pa.Schema] = {
         started_at=_TIME,
         ended_at=_TIME,
         memory=_TEXT,
+        observation=_TEXT,
     ),
     # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
     # `confidence`: the recognizer's, 0 to 1, the mean over the words. `doubtful`: it is below the least that is
@@ -234,7 +238,8 @@ TABLES: dict[str, pa.Schema] = {
 
 # Columns that tables were given after their first version: null where an older file lacks them.
 ADDED: dict[str, tuple[str, ...]] = {
-    "steps": ("memory",),
+    "tasks": ("environment",),
+    "steps": ("memory", "observation"),
     "thoughts": ("confidence", "doubtful"),
     "scores": ("version",),
 }

@@ -76,7 +76,7 @@ def train(folder: Path, model: Path, block: dict, kill_at: int) -> None:
         iteration=1,
         state_folder=folder / "state",
         settings=settings(rl=block, policy=POLICY),
-        open_sandbox=lambda settings: Lamps.of(lambda lease: Counted()),
+        open_environments=lambda settings, tasks: Lamps.of(lambda lease: Counted()),
     )
     steps = [metric["step"] for metric in result.curve]
     end = {"moments": moments.count, "steps": steps, "trajectories": result.trajectories}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -100,14 +100,14 @@ class LampEnv:
 
 
 class Lamps:
-    """A sandbox of LampEnvs. make: called with the number of the lease."""
+    """Environments, all of them LampEnvs. make: called with the number of the lease."""
 
     def __init__(self, make: Callable[[int], LampEnv] = lambda lease: LampEnv()) -> None:
         self.make, self.leases, self.running, self.most = make, 0, 0, 0
         self.lent: list[LampEnv] = []
 
     @asynccontextmanager
-    async def env(self) -> AsyncIterator[LampEnv]:
+    async def env(self, task: Task | None = None) -> AsyncIterator[LampEnv]:
         env = self.make(self.leases)
         self.lent.append(env)
         self.leases, self.running = self.leases + 1, self.running + 1
@@ -120,7 +120,7 @@ class Lamps:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: Settings) -> AsyncIterator[Lamps]:
+    async def open(cls, settings: Settings, tasks: Iterable[Task] = ()) -> AsyncIterator[Lamps]:
         yield cls()
 
     @classmethod

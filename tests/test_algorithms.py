@@ -134,7 +134,7 @@ def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatc
         settings=settings(rl=rl, policy={"max_new_tokens": 9, "timeout_s": 60}),
         iteration=1,
         state_folder=tmp_path / "state",
-        open_sandbox=Lamps.open,
+        open_environments=Lamps.open,
     )
     assert [row["step"] for row in done.curve] == [1, 2]  # no step 0: there is no V to pretrain
     assert all("value_loss" not in row and "horizon" not in row for row in done.curve)

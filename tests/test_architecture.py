@@ -30,6 +30,7 @@ ORDER = (
     "rollout",
     "synthesis",
     # where it is done
+    "environments.kinds",
     "sandbox",
     "worlds",
     "environments",
@@ -53,6 +54,7 @@ ORDER = (
     "schema",
     "intervals",
     "yaml_text",
+    "findings",
     "errors",
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)}

@@ -39,7 +39,7 @@ async def test_the_world_repeats_itself_and_scores_by_the_projects_own_verifier(
     task = next(task for task in streaming_world.tasks(400, 2, 8.5, 3) if task.max_steps == 4)
 
     async def play(wrong: int):
-        async with streaming_world.Line(0.0).env() as env:
+        async with streaming_world.Line(0.0).env(task) as env:
             results = [await env.reset(task, task.seed)]
             for number in range(4):
                 left = (task.params["side"] == "left") == (number >= wrong)

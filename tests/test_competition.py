@@ -46,14 +46,14 @@ def played(monkeypatch) -> list[tuple[str, int]]:
         }
 
     @asynccontextmanager
-    async def no_sandbox(*_):
+    async def no_environments(*_):
         yield SimpleNamespace(env=None)
 
     async def as_they_are(tasks, lease):
         return list(tasks)
 
     monkeypatch.setattr(episodes, "play", play)
-    monkeypatch.setattr(competition, "open_sandbox", no_sandbox)
+    monkeypatch.setattr(competition, "open_environments", no_environments)
     monkeypatch.setattr(competition.pages, "instruct", as_they_are)
     return seen
 

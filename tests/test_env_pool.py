@@ -14,6 +14,7 @@ from pages import script, task_of
 from processes import descendants, gone
 
 from flywheel.agent.actions import Wait
+from flywheel.environments.router import Router
 from flywheel.errors import BadInput, EnvError, EnvTimeout
 from flywheel.rollout.pool import rollout
 from flywheel.sandbox import chromium, profiles
@@ -43,7 +44,13 @@ async def test_a_task_whose_page_does_not_load_is_named_and_quarantined_not_scor
         with pytest.raises(EnvError, match="the page does not load: it answered status 404"):
             await env.reset(task, 0)
     (episode,) = await rollout(
-        [task], 1, StillPolicy(), pool, iteration=1, settings=Settings(rollout=Rollout(retries=1)), temperature=1.0
+        [task],
+        1,
+        StillPolicy(),
+        Router({"browser": pool}),
+        iteration=1,
+        settings=Settings(rollout=Rollout(retries=1)),
+        temperature=1.0,
     )
     assert episode.trajectory.status == "crashed"
     assert "does not load" in episode.trajectory.error

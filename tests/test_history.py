@@ -8,19 +8,21 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lamps import LEFT, Lamps, Scripted, task
+from lamps import LEFT, LampEnv, Lamps, Scripted, task
 from lamps import settings as lamp_settings
 from local_server import Server, said
 
 from flywheel.agent.history_summary import ModelSummarizer, open_summarizer
+from flywheel.agent.trajectory import Step
+from flywheel.environments.env import Observation
 from flywheel.language_model import OpenAIModel
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Image
 from flywheel.rollout.history import step_context
 from flywheel.rollout.pool import rollout
-from flywheel.schema import TABLES
+from flywheel.schema import TABLES, from_row, to_row
 from flywheel.store import catalog
-from flywheel.store.partitions import read, write
+from flywheel.store.partitions import from_rows, read, write
 from flywheel.training.samples import agent_samples
 
 STEPS = 30
@@ -38,7 +40,7 @@ def settings(server: Server | None = None, **policy):
     return lamp_settings(policy=more, language_model=block)
 
 
-async def rolled_out(encoder: Encoder, chosen):
+async def rolled_out(encoder: Encoder, chosen, make=LampEnv):
     """Two episodes of 30 steps that never hit; the policy counts tokens as a checkpoint's own encoder does."""
 
     class Counting(Scripted):
@@ -53,7 +55,9 @@ async def rolled_out(encoder: Encoder, chosen):
     policy = Counting(answer)
     policy.encoder = encoder
     tasks = [task(number, max_steps=STEPS, side="right") for number in (1, 2)]
-    episodes = await rollout(tasks, 1, policy, Lamps(), iteration=0, settings=chosen, temperature=1.0)
+    episodes = await rollout(
+        tasks, 1, policy, Lamps(lambda lease: make()), iteration=0, settings=chosen, temperature=1.0
+    )
     return episodes, policy
 
 
@@ -71,21 +75,51 @@ MEMORIES = {
 }
 
 
-@pytest.mark.parametrize("name", MEMORIES)
-async def test_training_sees_what_the_rollout_saw(name, encoder):
+class Told(LampEnv):
+    """What is seen can be read too, and grows; half of a surrogate pair is in it."""
+
+    def _result(self, terminated: bool = False):
+        result = super()._result(terminated)
+        text = f"  The {self.task.params['side']} lamp is lit \ud800 after" + f" {self.clicks} clicks;" * self.clicks
+        return replace(result, observation=replace(result.observation, text=text))
+
+
+class Blind(Told):
+    """And there is no picture."""
+
+    def _result(self, terminated: bool = False):
+        result = super()._result(terminated)
+        return replace(result, observation=Observation(None, text=result.observation.text))
+
+
+SEEN = [(name, LampEnv) for name in MEMORIES] + [
+    (name, make) for name in ("several turns", "too little room") for make in (Told, Blind)
+]
+
+
+@pytest.mark.parametrize(("name", "make"), SEEN)
+async def test_training_sees_what_the_rollout_saw(name, make, encoder):
     chosen = settings(**MEMORIES[name])
-    episodes, policy = await rolled_out(encoder, chosen)
+    episodes, policy = await rolled_out(encoder, chosen, make)
     steps = [step for episode in episodes for step in episode.steps]
     trajectories = [episode.trajectory for episode in episodes]
     images = {sha: png for episode in episodes for sha, png in episode.images.items()}
+    steps = [
+        from_row("steps", Step, row) for row in from_rows("steps", [to_row("steps", s) for s in steps]).to_pylist()
+    ]
     samples = agent_samples(trajectories, steps, images, encoder, chosen.policy, parse_errors=True)
     assert len(samples) == 2 * STEPS
     assert same(samples, policy, encoder)
     counts = [one.prompt_tokens for one in sorted(steps, key=lambda one: (one.trajectory_id, one.step))]
     assert [len(sample.context) for sample in samples] == counts
     assert max(counts) <= chosen.policy.max_context_tokens
-    if name == "several turns":  # three screens before the present one, and no fewer: the real count was taken
-        assert sum(isinstance(part, Image) for message in policy.asked[-1][0] for part in message.parts) == 4
+    parts = [part for message in policy.asked[-1][0] for part in message.parts]
+    if name == "several turns" and make is LampEnv:  # three screens before the present one: the real count was taken
+        assert sum(isinstance(part, Image) for part in parts) == 4
+    if make is Blind:
+        assert not any(isinstance(part, Image) for part in parts)
+        assert images == {}
+    assert any("Observation: " in part for part in parts if isinstance(part, str)) == (make is not LampEnv)
 
 
 async def test_a_digest_by_a_model_is_read_from_the_step_and_not_asked_for_again(encoder):
@@ -132,12 +166,12 @@ def test_steps_of_an_older_version_are_read_with_an_empty_memory(ws):
     row = {"trajectory_id": "t", "step": 0, "action": "wait()"}
     part = write(ws, "steps", 0, "rollout", [row]).parts[0]
     path = ws.resolve(part.path)
-    old = pq.read_table(path).drop_columns(["memory"])
+    old = pq.read_table(path).drop_columns(["memory", "observation"])
     pq.write_table(old.replace_schema_metadata(TABLES["steps"].metadata), path)
     assert read(ws, "steps", 0, "rollout").schema.equals(TABLES["steps"])
     assert read(ws, "steps", 0, "rollout", ["memory"])["memory"].to_pylist() == [None]
-    ask = "SELECT iteration, memory FROM steps ORDER BY iteration"
-    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None)]
-    write(ws, "steps", 1, "rollout", [row | {"memory": "{}"}])
-    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None), (1, "{}")]
+    ask = "SELECT iteration, memory, observation FROM steps ORDER BY iteration"
+    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None, None)]
+    write(ws, "steps", 1, "rollout", [row | {"memory": "{}", "observation": ""}])
+    assert catalog.connect(ws).execute(ask).fetchall() == [(0, None, None), (1, "{}", "")]
     assert isinstance(pa.concat_tables([read(ws, "steps", n, "rollout") for n in (0, 1)]), pa.Table)

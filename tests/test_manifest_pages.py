@@ -8,6 +8,7 @@ import yaml
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Point, Wait
+from flywheel.environments.router import Router
 from flywheel.errors import BadInput, EnvError
 from flywheel.sandbox import manifests
 from flywheel.sandbox.check import check_env
@@ -110,7 +111,7 @@ async def test_a_page_that_asks_passes_the_conformance_suite(tmp_path, play):
 async def test_an_instruction_is_read_behind_a_question(tmp_path, play):
     page = lay(tmp_path / "asks", ASKS, reset="reload", instruction={"expression": "'Be ' + game.name"})
     async with ManifestPages({page.name: page}) as play.sources.now:
-        [task] = await instruct([make_task(page, page.variants[0], 1, "train")], play.pool.env)
+        [task] = await instruct([make_task(page, page.variants[0], 1, "train")], Router({"browser": play.pool}).env)
     assert task.instruction == "Be me"
 
 
@@ -330,7 +331,7 @@ async def test_worlds_and_pages_stand_in_one_sandbox(tmp_path):
     settings = parse({"synthesis": chosen, "sandbox": {"browsers": 1, "pages": 1, "timeout_s": 60}}, where="test")
     tasks = make_tasks(settings, 0, "train", tmp_path)
     async with open_sandbox(settings, tmp_path) as pool:
-        tasks = await instruct(tasks, pool.env)
+        tasks = await instruct(tasks, Router({"browser": pool}).env)
         async with pool.env() as env:
             for task in tasks:
                 if task.world in ("counter", "shop", "tiles"):

@@ -11,6 +11,7 @@ from fleets import Fleetful, settle
 from lamps import LEFT, Scripted
 
 from flywheel.agent.actions import Finished, Wait
+from flywheel.environments.router import Router
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.sandbox import events as ev
@@ -405,7 +406,7 @@ async def test_the_rollout_counts_what_happened_in_the_pool():
             [fake_task(1, max_steps=3)],
             1,
             Killer(lambda c, s: LEFT),
-            fleet.pool,
+            Router({"browser": fleet.pool}),
             iteration=0,
             settings=lamps.settings(),
             temperature=1.0,

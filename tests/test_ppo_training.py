@@ -74,7 +74,7 @@ def outcomes(episodes, tasks):
 
 
 def train(sft, folder, chosen=S, **more):
-    arguments = {"open_sandbox": Lamps.open, "settings": chosen, "iteration": 1, "state_folder": folder / "state"}
+    arguments = {"open_environments": Lamps.open, "settings": chosen, "iteration": 1, "state_folder": folder / "state"}
     return train_rl(sft, folder / "out", "games", TASKS, **arguments | more)
 
 
@@ -87,7 +87,7 @@ def test_success_rises(sft, tmp_path):
         tmp_path / "out",
         "games",
         tasks,
-        open_sandbox=Lamps.open,
+        open_environments=Lamps.open,
         settings=chosen,
         iteration=1,
         state_folder=tmp_path / "state",
@@ -151,7 +151,7 @@ def test_every_environment_crashed(sft, tmp_path):
 
     one_try = settings(rl={**RL, "value_pretraining_tasks": 2, "samples": 1}, rollout={"retries": 0})
     with pytest.raises(TrainingError, match="every environment crashed"):
-        train(sft, tmp_path, one_try, open_sandbox=Broken.open)
+        train(sft, tmp_path, one_try, open_environments=Broken.open)
 
 
 async def collect(sft, chosen=S, tasks=TASKS):

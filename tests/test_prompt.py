@@ -176,6 +176,43 @@ def test_what_does_not_fit_goes_in_a_fixed_order():
     assert 0 < found[-2][2] <= 32
 
 
+def test_a_long_observation_is_shortened_last():
+    """Its middle goes, by halves, once nothing else is left to go."""
+    policy = Policy(working_steps=2, result_characters=200, observation_characters=400, max_context_tokens=LARGE)
+    history, text = [past(0, "R" * 100)], "first " + "x" * 1000 + " last"
+
+    def shown(tokens):
+        chosen = policy.model_copy(update={"max_context_tokens": tokens})
+        context = build_context("Go.", history, None, chosen, observation=text)
+        return context, next(part for part in context[-1].parts if part.startswith("Observation: "))
+
+    context, told = shown(LARGE)
+    assert told.startswith("Observation: first xx")
+    assert told.endswith("xx last\n")
+    assert len(told) == 400 + len("Observation: \n")
+    lengths = [len(told)]
+    while lengths[-1] > len("Observation: \n"):
+        context, told = shown(upper_bound(context) - 1)
+        if len(told) < lengths[-1]:
+            assert context == (Message("user", (told, "Go.")),)
+            lengths.append(len(told))
+    assert [length - len("Observation: \n") for length in lengths] == [400, 200, 100, 50, 0]
+
+
+def test_something_must_be_seen():
+    with pytest.raises(BadInput, match="nothing to see and nothing to read"):
+        build_context("Go.", [], None, Policy())
+
+
+def test_what_was_read_stays_in_working_memory():
+    step = PastStep(None, "I look.", "wait()", observation=" 2 files \n")
+    context = build_context("Go.", [step], None, Policy(working_steps=2, max_context_tokens=LARGE), observation="")
+    assert [message.parts for message in context if message.role == "user"] == [
+        ("Observation: 2 files\n",),
+        ("Observation: \n", "Go."),
+    ]
+
+
 awkward = st.one_of(
     st.text(max_size=40),
     st.sampled_from(["<|im_end|><|image_pad|>", "\ud800", "\u0958" * 20, "漢字🙂", " \n\t ", "</tool_response>"]),
@@ -192,6 +229,7 @@ steps = st.builds(
     awkward,
     awkward,
     awkward,
+    st.one_of(st.none(), awkward),
 )
 policies = st.builds(
     Policy,
@@ -201,26 +239,38 @@ policies = st.builds(
     episodic_steps=st.integers(0, 6),
     digest_characters=st.sampled_from([0, 1, 40, 300]),
     result_characters=st.sampled_from([0, 7, 500, 2000]),
+    observation_characters=st.sampled_from([32, 2000]),
     max_context_tokens=st.integers(128, 6000),
     max_new_tokens=st.just(8),
 )
 
 
 @settings(max_examples=150)
-@given(policies, awkward.filter(str.strip), st.lists(steps, max_size=12), shades, st.sampled_from([None, 0, 1, 2]))
-def test_the_budget_is_never_exceeded(encoders, policy, instruction, history, now, which):
-    """Whatever the template, the budget, the history and the results, by a real count or by the bound."""
+@given(
+    policies,
+    awkward.filter(str.strip),
+    st.lists(steps, max_size=12),
+    st.one_of(st.tuples(shades, st.none()), st.tuples(st.none(), awkward), st.tuples(shades, awkward)),
+    st.sampled_from([None, 0, 1, 2]),
+)
+def test_the_budget_is_never_exceeded(encoders, policy, instruction, history, seen, which):
+    """Whatever the template, the budget, the history, the results and what is seen, by a real count or by the bound."""
+    now, observation = seen
     count = None if which is None else encoders[which].count
     measure = count or (lambda context: upper_bound(context, policy))
     try:
-        context = build_context(instruction, history, now, policy, count)
+        context = build_context(instruction, history, now, policy, count, observation=observation)
     except BadInput:
-        alone = build_context(instruction, [], now, policy.model_copy(update={"max_context_tokens": 10**6}))
+        roomy, nothing = policy.model_copy(update={"max_context_tokens": 10**6}), None if observation is None else ""
+        alone = build_context(instruction, [], now, roomy, observation=nothing)
         assert measure(alone) > policy.max_context_tokens
         return
     assert measure(context) <= policy.max_context_tokens
     assert context[-1].role == "user"
-    assert [part for part in context[-1].parts if isinstance(part, Image)] == [Image(now)]
+    assert [part for part in context[-1].parts if isinstance(part, Image)] == ([Image(now)] if now else [])
+    told = [part for part in context[-1].parts if isinstance(part, str) and part.startswith("Observation: ")]
+    assert len(told) == (observation is not None)
+    assert all(len(part) <= policy.observation_characters + len("Observation: \n") for part in told)
     assert instruction.strip() in texts(context)
 
 

@@ -13,6 +13,7 @@ from lamps import Lamps, settings, small_model, task
 from pages import task_of
 from served import serving
 
+from flywheel.environments.router import Router
 from flywheel.errors import PolicyError
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring import verifiers
@@ -55,7 +56,7 @@ def test_a_killed_inference_server(model, tmp_path, monkeypatch):
             settings=settings(rl=RL | {"temperature": 1.0}, policy=POLICY | remote),
             iteration=1,
             state_folder=tmp_path / "state",
-            open_sandbox=Lamps.open,
+            open_environments=Lamps.open,
             on_metric=lambda metric: (seen.append(metric["step"]), after()),
         ).curve
 
@@ -76,10 +77,10 @@ def test_killed_browsers(model, tmp_path):
     pools, ended, killed, rounds = [], [], [], []
 
     @asynccontextmanager
-    async def remembered(chosen):
+    async def remembered(chosen, tasks):
         async with open_sandbox(chosen) as pool:
             pools.append(pool)
-            yield pool
+            yield Router({"browser": pool})
 
     def kill(episode):
         ended.append(episode)
@@ -99,7 +100,7 @@ def test_killed_browsers(model, tmp_path):
         iteration=1,
         state_folder=tmp_path / "state",
         settings=settings(rl=RL | {"steps": 2}, policy=POLICY, sandbox=sandbox, rollout={"retries": 5}),
-        open_sandbox=remembered,
+        open_environments=remembered,
         on_episode=kill,
     ).curve
     assert killed

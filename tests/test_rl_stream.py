@@ -55,7 +55,7 @@ def half_are_solved(monkeypatch):
 
 def train(model, folder, block, tasks=TASKS, **more):
     chosen = settings(rl=RL | block, policy=POLICY)
-    arguments = {"open_sandbox": Lamps.open, "settings": chosen, "iteration": 1, "state_folder": folder / "state"}
+    arguments = {"open_environments": Lamps.open, "settings": chosen, "iteration": 1, "state_folder": folder / "state"}
     return rl.train_rl(model, folder / "out", "games", tasks, **arguments | more).curve
 
 
@@ -163,7 +163,7 @@ def test_a_failed_run_goes_on_once_its_cause_is_mended(model, tmp_path):
         dead = len(seen) == 1
 
     seen: list[int] = []
-    more = {"on_metric": after, "open_sandbox": lambda settings: Lamps.of(lambda lease: Mortal())}
+    more = {"on_metric": after, "open_environments": lambda settings, tasks: Lamps.of(lambda lease: Mortal())}
     with pytest.raises(TrainingError, match=r"every environment crashed: 8 episodes in a row.*rl games, step 2"):
         train(model, tmp_path, {}, **more)
     dead = False

@@ -138,9 +138,9 @@ async def test_at_no_staleness_nothing_begins_before_the_update(tmp_path):
 async def test_utilisation_is_the_share_of_time_that_environments_are_lent(tmp_path):
     now = [100.0]
     occupancy = Occupancy(Lamps(), 4, clock=lambda: now[0])
-    async with occupancy.env():
+    async with occupancy.env(task(0)):
         now[0] += 2
-        async with occupancy.env():
+        async with occupancy.env(task(0)):
             now[0] += 1
     now[0] += 1
     assert occupancy.share() == pytest.approx((1 * 2 + 2 * 1) / (4 * 4))
@@ -257,7 +257,7 @@ async def test_weights_of_somebody_else_are_refused(tmp_path):
 async def test_a_sandbox_that_lends_nothing(tmp_path):
     class Empty:
         @asynccontextmanager
-        async def env(self):
+        async def env(self, task):
             raise EnvTimeout("no page came free")
             yield
 

@@ -140,7 +140,7 @@ def test_two_processes_come_to_what_one_comes_to(tmp_path, project, monkeypatch,
             settings=settings(rl=RL | parts | {"processes": processes}, policy={"max_new_tokens": 9, "timeout_s": 60}),
             iteration=1,
             state_folder=tmp_path / name / "state",
-            open_sandbox=Lamps.open,
+            open_environments=Lamps.open,
             **more,
         ).curve
 

@@ -11,6 +11,7 @@ from flywheel.agent import coordinates
 from flywheel.agent.coordinates import Space
 from flywheel.errors import BadInput
 
+NO_SCREEN = (1000, 1000)  # for the grammar where nothing is seen but text: a point of it means nothing there
 Form = Literal["minimal", "point", "ui_tars_1_5", "ui_tars_1_0", "tool_call"]
 
 

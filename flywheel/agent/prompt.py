@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from flywheel import settings as config
 from flywheel.agent.coordinates import smart_resize
-from flywheel.agent.grammar import Grammar, response_text
+from flywheel.agent.grammar import NO_SCREEN, Grammar, response_text
 from flywheel.agent.step_history import Memory, remember
 from flywheel.agent.steps import PastStep, cut_middle, outcome
 from flywheel.agent.templates import instructions, recalled
@@ -25,30 +25,36 @@ _SHORTEST_RESULT = 32  # characters of a tool's result: less of it says nothing
 def build_context(
     instruction: str,
     history: Sequence[PastStep] | Memory,
-    screenshot: bytes,
+    screenshot: bytes | None,
     policy: config.Policy,
     count: Callable[[Context], int] | None = None,
+    *,
+    observation: str | None = None,
 ) -> Context:
     """The context of one step, of at most `policy.max_context_tokens`.
 
-    history: the past steps, or the memory that a `StepHistory` made of them. count: tokens of a context (an Encoder's);
+    history: the past steps, or the memory that a `StepHistory` made of them. screenshot: None where there is none to
+    see. observation: what is there to read; None where the screen is all. count: tokens of a context (an Encoder's);
     without it an upper bound is taken. What does not fit goes in this order: the digest's text (how many steps there
     were is still said), the lines of episodic memory, the steps of working memory, the oldest first; then how many
-    steps there were; last, the newest result is shortened. Instruction and screen always stay.
+    steps there were; then the newest result is shortened, and last the observation. Instruction and screen always stay.
 
-    Raises BadInput for an empty instruction, for a screen that cannot be used, and where instruction and screen do
-    not fit by themselves.
+    Raises BadInput for an empty instruction, where there is nothing to see nor to read, for a screen that cannot be
+    used, and where instruction and screen do not fit by themselves.
     """
     instruction = instruction.strip()
     if not instruction:
         raise BadInput("the instruction is empty", fix="give the task a text")
-    screen_size = size_of(screenshot, policy.max_image_side)
+    if screenshot is None and observation is None:
+        raise BadInput("there is nothing to see and nothing to read", fix="give a screen, or an observation's text")
+    screen_size = NO_SCREEN if screenshot is None else size_of(screenshot, policy.max_image_side)
     grammar = Grammar.of(policy, screen_size)
     told = instructions(grammar)
     memory = history if isinstance(history, Memory) else remember(history, policy)
+    memory = replace(memory, observation=observation)
 
     def attempt(kept: Memory) -> tuple[Context, int]:
-        context = _render(told, instruction, kept, screenshot, grammar, policy.result_characters)
+        context = _render(told, instruction, kept, screenshot, grammar, policy)
         return context, upper_bound(context, policy) if count is None else count(context)
 
     context, tokens = attempt(memory)
@@ -58,7 +64,7 @@ def build_context(
     context, tokens = attempt(smaller[-1])
     if tokens > policy.max_context_tokens:
         raise BadInput(
-            f"the instruction and one screen take {tokens} tokens",
+            f"the instruction and one {'observation' if screenshot is None else 'screen'} take {tokens} tokens",
             where="policy.max_context_tokens",
             fix=f"raise it above {policy.max_context_tokens}",
         )
@@ -85,16 +91,23 @@ def _reductions(memory: Memory, policy: config.Policy) -> Iterator[Memory]:
         yield (memory := replace(memory, working=memory.working[1:], before=memory.before + counted))
     if memory.before:
         yield (memory := replace(memory, before=0))
-    characters = min(len(memory.result), policy.result_characters) // 2
-    while memory.result:
-        shorter = cut_middle(memory.result, characters) if characters >= _SHORTEST_RESULT else ""
+    for shorter in _shorter(memory.result, policy.result_characters):
         yield (memory := replace(memory, result=shorter))
+    for shorter in _shorter(memory.observation or "", policy.observation_characters):
+        yield (memory := replace(memory, observation=shorter))
+    yield Memory(observation=memory.observation)
+
+
+def _shorter(text: str, characters: int) -> Iterator[str]:
+    """Half of what is shown of a text, half of that, and so on to nothing. characters: that are shown at most."""
+    characters = min(len(text), characters) // 2
+    while text:
+        yield (text := cut_middle(text, characters) if characters >= _SHORTEST_RESULT else "")
         characters //= 2
-    yield Memory()
 
 
 def _render(
-    told: str, task: str, memory: Memory, screenshot: bytes, grammar: Grammar, result_characters: int
+    told: str, task: str, memory: Memory, screenshot: bytes | None, grammar: Grammar, policy: config.Policy
 ) -> Context:
     """told: what a model that does not know its action space is told first; "" for one that does."""
     if memory.before:
@@ -104,14 +117,21 @@ def _render(
     messages = [Message("user", (told + task,))] if told else []
     result = ""  # of the step before the one that is written
     for step in memory.working:
-        shown = () if step.screenshot is None else (Image(step.screenshot),)
+        shown = _shown(step.screenshot, step.observation, policy.observation_characters)
         if result or shown:
-            messages.append(Message("user", (*_returned(result, grammar, result_characters), *shown)))
+            messages.append(Message("user", (*_returned(result, grammar, policy.result_characters), *shown)))
         messages.append(Message("assistant", (response_text(step.thought, recalled(step.action, grammar)),)))
         result = outcome(step)
-    returned = _returned(memory.result, grammar, result_characters)
-    messages.append(Message("user", (*returned, Image(screenshot), *(() if told else (task,)))))
+    returned = _returned(memory.result, grammar, policy.result_characters)
+    shown = _shown(screenshot, memory.observation, policy.observation_characters)
+    messages.append(Message("user", (*returned, *shown, *(() if told else (task,)))))
     return tuple(messages)
+
+
+def _shown(screenshot: bytes | None, observation: str | None, characters: int) -> tuple[str | Image, ...]:
+    """What is seen at a step: a text to read, ahead of the screen; either where the other is all."""
+    read = () if observation is None else (f"Observation: {cut_middle(observation.strip(), characters)}\n",)
+    return read if screenshot is None else (*read, Image(screenshot))
 
 
 def _returned(result: str, grammar: Grammar, characters: int) -> tuple[str, ...]:

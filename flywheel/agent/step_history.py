@@ -23,7 +23,8 @@ class Memory:
     """working: the newest past steps, kept with their screens; episodic: lines of older ones, oldest first.
 
     before: how many steps are older than those (0 where nothing is said of them); digest: what is said of them.
-    result: what the newest step returned, where that is shown in full beside the screen that followed it.
+    result: what the newest step returned, where that is shown in full beside the screen that followed it. observation:
+    what is there to read now, None where the screen is all.
     """
 
     working: tuple[PastStep, ...] = ()
@@ -31,6 +32,7 @@ class Memory:
     before: int = 0
     digest: str = ""
     result: str = ""
+    observation: str | None = None
 
 
 class StepHistory:

@@ -9,9 +9,10 @@ SUMMARY_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class PastStep:
-    """A step that is over. screenshot: the PNG it was chosen on (None where it was not kept).
+    """A step that is over. screenshot: the PNG it was chosen on (None where it was not kept, or there was none).
 
-    The fields are those of `agent.trajectory.Step`, empty where it has None; typed: the text of a `type`.
+    The fields are those of `agent.trajectory.Step`, empty where it has None; typed: the text of a `type`. observation:
+    what was there to read, None where the screen was all.
     """
 
     screenshot: bytes | None
@@ -22,6 +23,7 @@ class PastStep:
     typed: str = ""
     url: str = ""
     parse_error: str = ""
+    observation: str | None = None
 
 
 def summarise(step: PastStep, characters: int = SUMMARY_CHARACTERS) -> str:

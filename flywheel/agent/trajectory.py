@@ -45,7 +45,7 @@ class Step:
     """Of each token as sampled, at temperature 1."""
     weight_version: str | None = None
     image_sha256: str | None = None
-    """Of the screen that the action was chosen on."""
+    """Of the screen that the action was chosen on; None where there was none to see."""
     url: str | None = None
     tool_result: str | None = None
     """What an SDK function returned, or what the environment remarked."""
@@ -57,6 +57,8 @@ class Step:
     ended_at: datetime | None = None
     memory: str | None = None
     """JSON of the digest of older steps that was shown: steps, text, by."""
+    observation: str | None = None
+    """What was there to read, where the action was chosen; None where the screen was all."""
 
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
     sampled_logprobs: tuple[float, ...] = ()

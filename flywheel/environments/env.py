@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flywheel.agent.actions import Action
 
@@ -18,7 +18,8 @@ class Task:
     """One row of the table `tasks`: what is asked, in which world, and how it is verified.
 
     params: the template's parameters, JSON values. threshold: V = 1 where the score reaches it (`reward.verdict`).
-    max_steps: the step budget; the env truncates after it.
+    max_steps: the step budget; the env truncates after it. environment: the kind that it is played in
+    (`flywheel.environments.kind`); all tasks of earlier versions were played in browsers.
     """
 
     task_id: str
@@ -34,22 +35,28 @@ class Task:
     verifier: str
     threshold: float
     checksum: str
+    environment: str = "browser"
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent sees: a PNG of the viewport, and the text that an SDK function returned (else empty)."""
+    """What the agent sees: a picture, a text, or both.
 
-    screenshot: bytes
-    width: int
-    height: int
+    screenshot: a PNG of width x height pixels; None, 0 x 0, where there is no picture. text: what is there to read,
+    such as a terminal's screen; "" where the picture is all.
+    """
+
+    screenshot: bytes | None
+    width: int = 0
+    height: int = 0
     url: str = ""
     text: str = ""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """reward: of this step alone. info: `state` (what the verifier reads, JSON values), `note` (a defined no-op)."""
+    """reward: of this step alone. info: `state` (what the verifier reads, JSON values), `score` (the state's, 0 to 1),
+    `note` (a defined no-op), `result` (what an SDK function returned)."""
 
     observation: Observation
     reward: float = 0.0
@@ -62,16 +69,21 @@ class Env(Protocol):
     """Every call has a deadline and raises EnvError (crash) or EnvTimeout, after which only `close` is allowed."""
 
     async def reset(self, task: Task, seed: int) -> StepResult:
-        """A fresh session of the task. The same task and seed give the same pixels."""
+        """A fresh session of the task. The same task and seed give the same observations."""
 
     async def step(self, action: Action) -> StepResult:
-        """Carry out one action. An action outside the viewport is a no-op, said in `info["note"]`."""
+        """Carry out one action. One that does not exist here, or lies outside, is a no-op, said in `info["note"]`."""
+
+    async def close(self) -> None:
+        """Free everything; may be called twice."""
+
+
+@runtime_checkable
+class Checkpointable(Protocol):
+    """An `Env` whose state can be kept and brought back, where its kind offers that."""
 
     async def checkpoint(self) -> bytes:
         """A state that `restore` brings back."""
 
     async def restore(self, checkpoint: bytes) -> StepResult:
         """Back to a checkpoint of this task: what follows is the same as what followed it."""
-
-    async def close(self) -> None:
-        """Free everything; may be called twice."""

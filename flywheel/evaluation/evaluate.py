@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import Environments
 from flywheel.errors import DataError
 from flywheel.evaluation.gate import EvalResult
 from flywheel.policy.protocol import Policy
 from flywheel.reward.verdict import Verdict, decide
 from flywheel.rollout.episode import Episode
-from flywheel.rollout.pool import RolloutStats, Sandbox, rollout
+from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.scoring.panel import Panel
 from flywheel.scoring.scorer import Case
 from flywheel.settings import Settings
@@ -37,7 +38,7 @@ class Judged:
 async def evaluate(
     policy: Policy,
     tasks: Sequence[Task],
-    sandbox: Sandbox,
+    environments: Environments,
     *,
     iteration: int,
     settings: Settings,
@@ -54,7 +55,7 @@ async def evaluate(
         tasks,
         settings.evaluation.samples,
         policy,
-        sandbox,
+        environments,
         iteration=iteration,
         settings=settings,
         temperature=settings.evaluation.temperature,

@@ -18,13 +18,15 @@ _QUOTED = re.compile(r"(?:content|key|direction)='((?:[^'\\]|\\.)*)'")
 
 @dataclass(frozen=True)
 class Frame:
-    """screen: data URI or empty. overlay: an SVG that lies on the screen. action: in short; raw: as the model wrote.
+    """screen: data URI or empty. read: what was there to read; None where the screen was all. overlay: an SVG that lies
+    on the screen. action: in short; raw: as the model wrote.
 
     said, unsure: what was heard of people, and what of it was hardly understood, with its confidence.
     """
 
     number: int
     screen: str
+    read: str | None
     width: int
     height: int
     overlay: str
@@ -79,6 +81,7 @@ def frame(row: dict[str, Any], said: Sequence[dict[str, Any]] = ()) -> Frame:
     return Frame(
         number=row["step"],
         screen=screen,
+        read=row.get("observation"),
         width=width,
         height=height,
         overlay=overlay(row, width, height),

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from flywheel.agent.actions import Action, ParseError
-from flywheel.agent.grammar import Grammar
+from flywheel.agent.grammar import NO_SCREEN, Grammar
 from flywheel.agent.history_summary import open_summarizer
 from flywheel.agent.parser import parse
 from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
-from flywheel.environments.env import Env, StepResult, Task
+from flywheel.environments import kind
+from flywheel.environments.env import Env, Observation, StepResult, Task
 from flywheel.errors import EnvTimeout, PolicyTimeout
 from flywheel.policy.protocol import Completion, Context, Policy, Sampling
 from flywheel.rollout.history import History
@@ -25,13 +26,15 @@ from flywheel.settings import Settings
 class Episode:
     """images: PNG by sha256, each screen once.
 
-    last_screen: the PNG after the last step, which no action was chosen on; None where the environment crashed.
+    last_screen, last_observation: what was seen after the last step, which no action was chosen on: a PNG, and what was
+    there to read; None where there was no such thing, both where the environment crashed.
     """
 
     trajectory: Trajectory
     steps: tuple[Step, ...]
     images: Mapping[str, bytes] = field(repr=False)
     last_screen: bytes | None = field(default=None, repr=False)
+    last_observation: str | None = field(default=None, repr=False)
 
     @property
     def id(self) -> str:
@@ -70,13 +73,13 @@ async def run_episode(
     result = await _env(env.reset(task, task.seed), settings, task)
     terminated = result.terminated
     while not (terminated or result.truncated) and recorder.count < task.max_steps:
-        screen, at = result.observation, _now()
+        seen, at = result.observation, _now()
         on_step(recorder.count)
         # In a thread: tokens are counted, and a language model may be asked for a digest.
-        context = await asyncio.to_thread(recorder.history.context, screen.screenshot)
+        context = await asyncio.to_thread(recorder.history.context, seen.screenshot, observation=_read(seen))
         sampling = Sampling(temperature, settings.policy.max_new_tokens, seed_of(names, recorder.count))
         completion = await _policy(policy, context, sampling, settings)
-        parsed = parse(completion.text, recorder.grammar)
+        parsed = parse(completion.text, recorder.grammar(seen))
         broken = isinstance(parsed.action, ParseError)
         after = result if broken else await _env(env.step(parsed.action), settings, task)
         recorder.add(result, completion, parsed.thought, parsed.action, None if broken else after, at)
@@ -89,7 +92,6 @@ class _Recorder:
 
     def __init__(self, task: Task, identity: str, settings: Settings, policy: Policy) -> None:
         self.task, self.identity, self.settings = task, identity, settings
-        self.grammar = Grammar.of_settings(settings)
         self.steps: list[Step] = []
         self.images: dict[str, bytes] = {}
         encoder = getattr(policy, "encoder", None)  # a policy without a checkpoint has none
@@ -100,6 +102,11 @@ class _Recorder:
             count=encoder.count if encoder else None,
             summarizer=open_summarizer(settings),
         )
+
+    def grammar(self, seen: Observation) -> Grammar:
+        """What the policy's numbers mean on what it sees."""
+        size = NO_SCREEN if seen.screenshot is None else (seen.width, seen.height)
+        return Grammar.of(self.settings.policy, size)
 
     @property
     def count(self) -> int:
@@ -115,10 +122,12 @@ class _Recorder:
         started: datetime,
     ) -> None:
         """after: None where the text held no action."""
-        sha256 = hashlib.sha256(before.observation.screenshot).hexdigest()
-        self.images[sha256] = before.observation.screenshot
+        seen, sha256 = before.observation, None
+        if seen.screenshot is not None:
+            sha256 = hashlib.sha256(seen.screenshot).hexdigest()
+            self.images[sha256] = seen.screenshot
         broken = isinstance(action, ParseError)
-        done = {"parse_error": action.reason} if broken else of_action(action, self.grammar)
+        done = {"parse_error": action.reason} if broken else of_action(action, self.grammar(seen))
         step = Step(
             self.identity,
             self.count,
@@ -131,8 +140,9 @@ class _Recorder:
             sampled_logprobs=tuple(completion.sampled_logprobs),
             weight_version=completion.weight_version,
             image_sha256=sha256,
-            url=before.observation.url,
-            tool_result=(after.info.get("note") or after.observation.text or None) if after else None,
+            url=seen.url,
+            observation=_read(seen),
+            tool_result=(after.info.get("note") or after.info.get("result") or None) if after else None,
             reward=after.reward if after else 0.0,
             terminated=bool(after and after.terminated),
             truncated=bool(after and after.truncated),
@@ -161,7 +171,8 @@ class _Recorder:
             reward=sum(step.reward for step in self.steps),
             final_state=json.dumps(last.info.get("state"), sort_keys=True, ensure_ascii=False),
         )
-        return Episode(trajectory, tuple(self.steps), self.images, last.observation.screenshot)
+        seen = last.observation
+        return Episode(trajectory, tuple(self.steps), self.images, seen.screenshot, _read(seen))
 
 
 def crashed(
@@ -195,9 +206,16 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _read(seen: Observation) -> str | None:
+    """What there is to read, as it is shown and kept: Parquet takes no half of a surrogate pair."""
+    if not seen.text and seen.screenshot is not None:
+        return None
+    return seen.text.encode("utf-8", "replace").decode()
+
+
 async def _env(call, settings: Settings, task: Task) -> StepResult:
     """The environment has a deadline of its own; this one stands behind it for an environment that hangs."""
-    limit = 2 * settings.sandbox.timeout_s
+    limit = 2 * kind.find(task.environment).limits(settings).call_s
     try:
         async with asyncio.timeout(limit):
             return await call

@@ -22,6 +22,7 @@ _ROWS, _LAST = "episode.json", "last.png"
 def write(path: Path, episode: Episode, facts: Mapping[str, Any]) -> None:
     """facts: JSON values kept beside the episode. Numbers come back as they are, to the last bit."""
     rows = {"facts": facts, "trajectory": vars(episode.trajectory), "steps": [vars(step) for step in episode.steps]}
+    rows["last_observation"] = episode.last_observation
     with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w") as file:  # not compressed: PNGs are
         file.writestr(_ROWS, json.dumps(rows, default=datetime.isoformat))
         for sha256, png in episode.images.items():
@@ -44,7 +45,8 @@ def read(path: Path) -> Episode:
     last = screens.pop(_LAST, None)
     images = {name.removesuffix(".png"): png for name, png in screens.items()}
     steps = tuple(from_row("steps", Step, _timed(row)) for row in rows["steps"])
-    return Episode(from_row("trajectories", Trajectory, _timed(rows["trajectory"])), steps, images, last)
+    trajectory = from_row("trajectories", Trajectory, _timed(rows["trajectory"]))
+    return Episode(trajectory, steps, images, last, rows.get("last_observation"))
 
 
 def _opened(path: Path) -> zipfile.ZipFile:

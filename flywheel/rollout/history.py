@@ -37,15 +37,16 @@ class History:
         self._instruction, self._images, self._policy, self._count = instruction, images, policy, count
         self._past = StepHistory(policy, summarizer)
 
-    def context(self, screen: bytes, stored: str | None = None) -> Context:
-        """What the policy is shown at the next step: the instruction, M_t, the screen.
+    def context(self, screen: bytes | None, stored: str | None = None, *, observation: str | None = None) -> Context:
+        """What the policy is shown at the next step: the instruction, M_t, what is seen (as `build_context` takes it).
 
         stored: the step's `memory`, where it has been taken: the digest is then the one that was shown. May
         wait for a language model; raises BadInput as `build_context` does.
         """
         if stored:
             self._past.recall(**json.loads(stored))
-        return build_context(self._instruction, self._past.memory(), screen, self._policy, self._count)
+        memory = self._past.memory()
+        return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
 
     @property
     def stored(self) -> str | None:
@@ -69,6 +70,7 @@ class History:
                 typed=self._typed(action) if step.action_type == "type" else "",
                 url=step.url or "",
                 parse_error=step.parse_error or "",
+                observation=step.observation,
             )
         )
 
@@ -83,9 +85,10 @@ def step_context(
     instruction: str,
     before: Sequence[Step],
     images: Mapping[str, bytes],
-    screen: bytes,
+    screen: bytes | None,
     policy: config.Policy,
     *,
+    observation: str | None = None,
     count: Callable[[Context], int] | None = None,
     summarizer: Summarizer | None = None,
 ) -> Context:
@@ -95,4 +98,4 @@ def step_context(
     for step in before:
         history.add(step)
         stored = step.memory or stored
-    return history.context(screen, stored)
+    return history.context(screen, stored, observation=observation)

@@ -1,4 +1,4 @@
-"""How much of the time environments are in use: a sandbox that counts what it lends."""
+"""How much of the time environments are in use."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from flywheel.environments.env import Env
-from flywheel.rollout.pool import Sandbox
+from flywheel.environments.env import Env, Task
+from flywheel.environments.router import Environments
 
 
 class Occupancy:
-    """A `Sandbox` over another. places: environments that there are at most. clock: seconds."""
+    """`Environments` over others, which counts what is lent. places: that there are at most. clock: seconds."""
 
-    def __init__(self, sandbox: Sandbox, places: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._sandbox, self._places, self._clock = sandbox, places, clock
+    def __init__(self, environments: Environments, places: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._environments, self._places, self._clock = environments, places, clock
         self._lent, self._area = 0, 0.0  # environments now; environment-seconds since `_began`
         self._began = self._changed = clock()
 
     @asynccontextmanager
-    async def env(self) -> AsyncIterator[Env]:
-        async with self._sandbox.env() as env:
+    async def env(self, task: Task) -> AsyncIterator[Env]:
+        async with self._environments.env(task) as env:
             self._change(1)
             try:
                 yield env

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
-from flywheel.environments.env import Env, Task
+from flywheel.environments import kind
+from flywheel.environments.env import Task
+from flywheel.environments.router import Environments
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, crashed, run_episode
@@ -19,19 +20,32 @@ from flywheel.settings import Settings
 log = logging.getLogger(__name__)
 
 
-class Sandbox(Protocol):
-    """Lends environments. One with `events` (`flywheel.sandbox.events`) is asked how it fared."""
+class Places:
+    """Room for episodes: at most rollout.max_concurrent at once, and of each kind as many as it has environments.
 
-    def env(self) -> AbstractAsyncContextManager[Env]: ...
+    kinds: of the tasks that are played. count: the most that there can be at once.
+    """
+
+    def __init__(self, settings: Settings, kinds: Iterable[str]) -> None:
+        of_kind = {name: kind.find(name).limits(settings).places for name in set(kinds)}
+        self.count = min(settings.rollout.max_concurrent, sum(of_kind.values()))
+        self._free = asyncio.Semaphore(settings.rollout.max_concurrent)
+        self._of_kind = {name: asyncio.Semaphore(places) for name, places in of_kind.items()}
+
+    @asynccontextmanager
+    async def one(self, task: Task) -> AsyncIterator[None]:
+        """First come, first served, of each kind; who waits for its kind keeps no other waiting."""
+        async with self._of_kind[task.environment], self._free:
+            yield
 
 
 @dataclass
 class RolloutStats:
     """What happened around the episodes of one rollout or of several: it is kept with the run.
 
-    retries: episodes begun again after their environment failed. The others are the sandbox's own count, 0 where it
-    keeps none: crashes of pages and browsers, sessions that it took back, resets and steps that it answered, those
-    of lost episodes included.
+    retries: episodes begun again after their environment failed. The others are the environments' own count, 0 where
+    they keep none: crashes, sessions that were taken back, resets and steps that were answered, those of lost episodes
+    included.
     """
 
     retries: int = 0
@@ -40,7 +54,7 @@ class RolloutStats:
     answers: int = 0
 
     def add(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """Add what the counts of a sandbox's events grew by."""
+        """Add what the counts of events grew by."""
         for name, event in (("crashes", "Crashed"), ("reclaimed", "Reclaimed"), ("answers", "Stepped")):
             setattr(self, name, getattr(self, name) + after.get(event, 0) - before.get(event, 0))
 
@@ -52,7 +66,7 @@ async def rollout(
     tasks: Sequence[Task],
     samples: int,
     policy: Policy,
-    sandbox: Sandbox,
+    environments: Environments,
     *,
     iteration: int,
     settings: Settings,
@@ -61,22 +75,22 @@ async def rollout(
     run_id: str = "",
     stats: RolloutStats | None = None,
 ) -> list[Episode]:
-    """`samples` episodes of each task, at most min(rollout.max_concurrent, sandbox.pages) at once.
+    """`samples` episodes of each task, as many at once as there are `Places`.
 
     Returned sorted by trajectory_id, so the order of finishing changes nothing; `on_episode` is called in that order
     of finishing. A crash of an environment is tried again in a fresh one, rollout.retries times; then the episode's
     status is `crashed`, with the error. `stats` is added to. Raises PolicyError: without a policy no episode can go on.
     """
-    stats, before = stats or RolloutStats(), _counts(sandbox)
-    slots = asyncio.Semaphore(concurrent(settings))
+    stats, before = stats or RolloutStats(), _counts(environments)
+    places = Places(settings, (task.environment for task in tasks))
 
     async def one(task: Task, sample: int) -> Episode:
-        async with slots:
+        async with places.one(task):
             episode = await attempt(
                 task,
                 sample,
                 policy,
-                sandbox,
+                environments,
                 iteration=iteration,
                 settings=settings,
                 temperature=temperature,
@@ -93,7 +107,7 @@ async def rollout(
         # One cause stops the others; callers want that cause by its class.
         raise several.exceptions[0] from None
     finally:
-        stats.add(before, _counts(sandbox))
+        stats.add(before, _counts(environments))
     return sorted((task.result() for task in running), key=lambda episode: episode.id)
 
 
@@ -101,7 +115,7 @@ async def attempt(
     task: Task,
     sample: int,
     policy: Policy,
-    sandbox: Sandbox,
+    environments: Environments,
     *,
     iteration: int,
     settings: Settings,
@@ -119,7 +133,7 @@ async def attempt(
         if stats is not None:
             stats.retries += number > 0
         try:
-            async with asyncio.timeout(_deadline(task, settings)), sandbox.env() as env:
+            async with asyncio.timeout(_deadline(task, settings)), environments.env(task) as env:
                 return await run_episode(
                     env,
                     policy,
@@ -138,20 +152,15 @@ async def attempt(
     return crashed(task, sample, version, iteration=iteration, error=str(error), started=started, run_id=run_id)
 
 
-def concurrent(settings: Settings) -> int:
-    """Episodes at once, at most."""
-    return min(settings.rollout.max_concurrent, settings.sandbox.pages)
-
-
-def _counts(sandbox: Sandbox) -> Mapping[str, int]:
-    events = getattr(sandbox, "events", None)
-    return events.counts if events is not None else {}
+def _counts(environments: Environments) -> Mapping[str, int]:
+    return getattr(environments, "counts", {})
 
 
 def _deadline(task: Task, settings: Settings) -> float:
     """Seconds of a whole episode: every call at its own limit, and the time to start an environment."""
+    call_s = kind.find(task.environment).limits(settings).call_s
     digest_s = settings.language_model.timeout_s if settings.policy.summarizer == "language_model" else 0
-    return (task.max_steps + 2) * (2 * (settings.sandbox.timeout_s + settings.policy.timeout_s) + digest_s)
+    return (task.max_steps + 2) * (2 * (call_s + settings.policy.timeout_s) + digest_s)
 
 
 def _late(task: Task, settings: Settings) -> EnvTimeout:

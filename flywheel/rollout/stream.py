@@ -16,11 +16,12 @@ from types import TracebackType
 import numpy as np
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import Environments
 from flywheel.errors import FlywheelError, TrainingError
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.occupancy import Occupancy
-from flywheel.rollout.pool import RolloutStats, Sandbox, attempt, concurrent
+from flywheel.rollout.pool import Places, RolloutStats, attempt
 from flywheel.rollout.rollout_log import EpisodeOutcome, EpisodeRequest, RolloutLog
 from flywheel.settings import Settings
 
@@ -48,7 +49,7 @@ class Pool:
         self,
         rollout_log: RolloutLog,
         policy: Policy,
-        sandbox: Sandbox,
+        environments: Environments,
         *,
         grade: Grade,
         slow: bool = False,
@@ -61,8 +62,9 @@ class Pool:
         self.rollout_log, self._policy, self._where = rollout_log, policy, where
         self._grade, self._slow = grade, slow
         self._iteration, self._settings, self._temperature = iteration, settings, temperature
-        self._on_episode, self._places = on_episode, concurrent(settings)
-        self._sandbox = Occupancy(sandbox, self._places)
+        self._on_episode = on_episode
+        self._places = Places(settings, {task.environment for task in rollout_log.tasks.values()})
+        self._environments = Occupancy(environments, self._places.count)
         self._versions = {policy.weight_version: rollout_log.version}
         self._tasks: dict[asyncio.Task[None], EpisodeRequest] = {}
         self._rounds: dict[int, int] = {}  # ordinal -> steps that a running episode has made
@@ -138,25 +140,26 @@ class Pool:
     def _fill(self) -> None:
         if self._closed or self._fault is not None:
             return
-        while (request := self.rollout_log.admit(self._places)) is not None:
+        while (request := self.rollout_log.admit(self._places.count)) is not None:
             task = asyncio.create_task(self._one(request), name=f"episode {request.ordinal}")
             self._tasks[task] = request
             task.add_done_callback(self._tasks.pop)
 
     async def _one(self, request: EpisodeRequest) -> None:
         try:
-            episode = await attempt(
-                request.task,
-                request.sample,
-                self._policy,
-                self._sandbox,
-                iteration=self._iteration,
-                settings=self._settings,
-                temperature=self._temperature,
-                stats=self._stats,
-                seed=request.seed,
-                on_step=lambda step: self._rounds.__setitem__(request.ordinal, step),
-            )
+            async with self._places.one(request.task):
+                episode = await attempt(
+                    request.task,
+                    request.sample,
+                    self._policy,
+                    self._environments,
+                    iteration=self._iteration,
+                    settings=self._settings,
+                    temperature=self._temperature,
+                    stats=self._stats,
+                    seed=request.seed,
+                    on_step=lambda step: self._rounds.__setitem__(request.ordinal, step),
+                )
             await self._end(request, episode)
             self._fill()
         except FlywheelError as error:
@@ -187,10 +190,10 @@ class Pool:
         error = episode.trajectory.error
         self.rollout_log.fail(request, error)
         self._crashes, self._crashed = self._crashes + 1, self._crashed + 1
-        if self._crashes >= max(self._places, self.rollout_log.plan.samples):
+        if self._crashes >= max(self._places.count, self.rollout_log.plan.samples):
             raise TrainingError(
                 f"every environment crashed: {self._crashes} episodes in a row; the last: {error}",
-                fix="see `flywheel doctor`, and the sandbox's settings",
+                fix="see `flywheel doctor`, and the settings in sandbox",
             )
 
     def _judge(self, request: EpisodeRequest, episode: Episode) -> tuple[float, bool]:
@@ -228,7 +231,7 @@ class Pool:
         found = {
             "running": float(len(in_flight)),
             "accepted": float(len(self.rollout_log.finished)),
-            "utilisation": self._sandbox.share(),
+            "utilisation": self._environments.share(),
             "retries": float(self._stats.retries - self._retried),
             "crashed": float(self._crashed),
         }

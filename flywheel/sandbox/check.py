@@ -17,7 +17,7 @@ from typing import Any
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Finished, Hotkey, Point, Type, Wait
-from flywheel.environments.env import Env, StepResult, Task
+from flywheel.environments.env import Checkpointable, Env, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import check_seeds
 from flywheel.sandbox.check_actions import ELSEWHERE, IMPOSSIBLE, INSIDE, MIDDLE, ORDINARY, OUTSIDE, TEXTS
@@ -33,13 +33,15 @@ class Differs(EnvError):
 
 @dataclass(frozen=True)
 class Checked:
-    """What is checked. seeded: another seed gives another task. able: actions of other environments that it can do."""
+    """What is checked. seeded: another seed gives another task. able: actions of other environments that it can do.
+    moves: what is played, for environments in which clicks and keys are no-ops."""
 
     make_env: MakeEnv
     task: Task
     seeded: bool = False
     able: frozenset[type] = frozenset()
     hang: Hang | None = None
+    moves: Sequence[Action] = _ACTIONS
 
     def hold(self, holds: bool, otherwise: str) -> None:
         if not holds:
@@ -53,13 +55,15 @@ async def check_env(
     *,
     seeded: bool = False,
     able: frozenset[type] = frozenset(),
+    moves: Sequence[Action] = _ACTIONS,
 ) -> None:
     """Check one back-end on one task. Raises EnvError naming the first clause that does not hold.
 
     make_env: leases an env. hang: makes a reset env hang at its next step, to check the deadline. seeded: another
-    seed gives another task. able: types of actions beyond mouse, keyboard and address that this back-end can do.
+    seed gives another task. able: types of actions beyond mouse, keyboard and address that this back-end can do. moves:
+    what is played to see that it repeats itself; three at least, none of which ends the task.
     """
-    checked = Checked(make_env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)), seeded, able, hang)
+    checked = Checked(make_env, dataclasses.replace(task, max_steps=max(task.max_steps, 4)), seeded, able, hang, moves)
     for clause in CLAUSES.values():
         await clause(checked)
 
@@ -78,10 +82,10 @@ async def resume(make_env: MakeEnv, task: Task, checkpoint: bytes, actions: Sequ
 async def _determinism(c: Checked) -> None:
     """The same task, seed and actions give the same results, in one env and in another; none changes later."""
     async with c.make_env() as env:
-        first = await _play(c, env, _ACTIONS)
-        _same(first, await _play(c, env, _ACTIONS), "the same task, seed and actions in one env")
+        first = await _play(c, env, c.moves)
+        _same(first, await _play(c, env, c.moves), "the same task, seed and actions in one env")
     async with c.make_env() as env:
-        _same(first, await _play(c, env, _ACTIONS), "the same task, seed and actions in another env")
+        _same(first, await _play(c, env, c.moves), "the same task, seed and actions in another env")
 
 
 async def _seeding(c: Checked) -> None:
@@ -129,13 +133,16 @@ async def _ends(c: Checked) -> None:
 
 
 async def _checkpoints(c: Checked) -> None:
-    """What follows a restored checkpoint is what followed it: twice, from another state, after the end, elsewhere."""
-    follow = _ACTIONS[1:3]
+    """What follows a restored checkpoint is what followed it: twice, from another state, after the end, elsewhere. Of
+    environments that offer checkpoints."""
+    follow = c.moves[1:3]
     async with c.make_env() as env:
+        if not isinstance(env, Checkpointable):
+            return
         await _refuses(c, env, "before a reset", env.checkpoint())
         await env.reset(c.task, c.task.seed)
         begun = await env.checkpoint()
-        move = _ACTIONS[0]
+        move = c.moves[0]
         reached = await env.step(move)
         if reached.terminated:  # a click that solves the task: wait instead
             move = Wait()
@@ -194,7 +201,8 @@ async def _closed(c: Checked) -> None:
         await env.reset(c.task, c.task.seed)
         await env.close()
         await _refuses(c, env, "after it was closed")
-        await _refuses(c, env, "after it was closed", env.checkpoint())
+        if isinstance(env, Checkpointable):
+            await _refuses(c, env, "after it was closed", env.checkpoint())
         await env.close()
 
 
@@ -269,9 +277,13 @@ async def _each(c: Checked, env: Env, actions: Sequence[Action]) -> list[tuple[A
 def _sound(c: Checked, result: StepResult) -> None:
     """What every result holds."""
     shot, info = result.observation, result.info
-    c.hold(shot.screenshot.startswith(b"\x89PNG\r\n\x1a\n"), "the screenshot is not a PNG")
-    size = tuple(int.from_bytes(shot.screenshot[at : at + 4]) for at in (16, 20))
-    c.hold(size == (shot.width, shot.height), f"the screenshot is {size}, not {shot.width} x {shot.height}")
+    c.hold(isinstance(shot.text, str), "the observation's text is no text")
+    if shot.screenshot is None:
+        c.hold((shot.width, shot.height) == (0, 0), "there is no screenshot, and it has a size")
+    else:
+        c.hold(shot.screenshot.startswith(b"\x89PNG\r\n\x1a\n"), "the screenshot is not a PNG")
+        size = tuple(int.from_bytes(shot.screenshot[at : at + 4]) for at in (16, 20))
+        c.hold(size == (shot.width, shot.height), f"the screenshot is {size}, not {shot.width} x {shot.height}")
     c.hold("state" in info, "info has no state")
     c.hold(isinstance(info["state"].get("terminated"), bool), "the state does not say whether it is terminated")
     c.hold(0 <= info.get("score", -1) <= 1, "info has no score between 0 and 1")

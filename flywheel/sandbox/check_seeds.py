@@ -76,7 +76,8 @@ async def compare(
 def differ(one: StepResult, other: StepResult) -> bool:
     """By what is seen or recorded; not by the address, in which the seed itself may stand."""
     here, there = ({**result.info["state"], "page": ""} for result in (one, other))
-    return one.observation.screenshot != other.observation.screenshot or here != there
+    seen = [(result.observation.screenshot, result.observation.text) for result in (one, other)]
+    return seen[0] != seen[1] or here != there
 
 
 async def _explore(env: Env, task: Task) -> list[tuple[Action, StepResult]]:
@@ -104,9 +105,9 @@ def draw(rng: random.Random) -> Action:
 
 def _changes(before: StepResult, after: StepResult, rng: random.Random) -> list[Point]:
     """Some points whose pixels changed."""
-    if before.observation.screenshot == after.observation.screenshot:
+    if None in (shots := (before.observation.screenshot, after.observation.screenshot)) or shots[0] == shots[1]:
         return []
-    one, other = (np.asarray(Image.open(io.BytesIO(r.observation.screenshot)).convert("RGB")) for r in (before, after))
+    one, other = (np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")) for shot in shots)
     if one.shape != other.shape:
         return []
     rows, columns = np.nonzero((one != other).any(axis=2))

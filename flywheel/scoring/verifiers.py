@@ -1,16 +1,14 @@
-"""The verifier of any task, of a world or of a third-party page (section 2.5.2)."""
+"""The verifier of any task, as the kind of its environment knows it (section 2.5.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from flywheel.environments import kind
 from flywheel.environments.env import Task
 from flywheel.reward import verifier
 from flywheel.reward.verifier import Verifier
-from flywheel.sandbox import manifests
-from flywheel.sandbox.reading import page_reward
-from flywheel.worlds import verifiers as worlds
 
 
 def score(task: Task, final_state: Mapping[str, Any]) -> float:
@@ -23,4 +21,4 @@ def score(task: Task, final_state: Mapping[str, Any]) -> float:
 
 def find(task: Task) -> Verifier:
     """The task's verifier. Raises BadInput where there is none of that name."""
-    return page_reward if task.verifier == manifests.VERIFIER else worlds.find(task)
+    return kind.find(task.environment).verifier(task)

@@ -66,6 +66,9 @@ class Policy(Block):
     """Who writes the digest: rules, or the server of the block language_model."""
     result_characters: int = Field(2000, ge=0)
     """Characters of a step's result that the prompt shows, at most. Of a longer one the middle is left out."""
+    observation_characters: int = Field(2000, ge=32)
+    """Characters of what there is to read at a step, such as a terminal's screen, that the prompt shows, at most. Of a
+    longer text the middle is left out."""
     max_context_tokens: int = Field(512, ge=128)
     """Tokens of the prompt, screens included, at most. What is told of older steps makes room first."""
     max_new_tokens: int = Field(48, ge=8)

@@ -1,12 +1,12 @@
-"""Block `sandbox`: the browsers in which tasks are done."""
+"""Block `sandbox`: the browsers in which tasks are done, and the other kinds of environments."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from flywheel.settings.block import Block
+from flywheel.settings.block import Block, Domain
 
 
 class Sandbox(Block):
@@ -56,3 +56,5 @@ class Sandbox(Block):
     """Folder of the kept episodes, in the workspace."""
     record_mb: int = Field(200, ge=1)
     """Size of the folder of kept episodes, in MB, at most. The oldest make room."""
+    kinds: dict[Domain, dict[str, Any]] = Field({})
+    """Settings of other kinds of environments than browsers, by the kind's name. Each kind says itself what it has."""

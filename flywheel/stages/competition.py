@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import Environments, open_environments
 from flywheel.evaluation.gate import EvalResult, Judgement, judge, paired
 from flywheel.files import write_json
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Promotion
 from flywheel.stages import episodes, shards
 from flywheel.stages.base import Context
@@ -33,13 +33,14 @@ async def compete(ctx: Context, candidate: Path, rivals: Mapping[str, Path], fol
     rule, players = ctx.settings.promotion, {"after": candidate, **rivals}
     results: dict[str, list[dict]] = {name: [] for name in players}
     looks: list[str] = []
-    async with open_sandbox(ctx.settings, ctx.ws.root) as sandbox:
-        fresh = await _draw(ctx, sandbox)
+    drawn = _draw(ctx)
+    async with open_environments(ctx.settings, drawn, ctx.ws.root) as environments:
+        fresh = await pages.instruct(drawn, environments.env)
         for start in range(0, len(fresh), rule.tasks_per_look):
             tasks = fresh[start : start + rule.tasks_per_look]
             for name, model in players.items():
                 look = f"{start + 1:03d}-{start + len(tasks):03d}-{name}"
-                results[name] += (await _look(ctx, look, model, tasks, sandbox, folder / look))["results"]
+                results[name] += (await _look(ctx, look, model, tasks, environments, folder / look))["results"]
                 looks.append(look)
             verdicts = {name: found.verdict for name, found in judged(results, rule).items()}
             ctx.report(f"{start + len(tasks)} fresh tasks: " + ", ".join(f"{v} ({k})" for k, v in verdicts.items()))
@@ -61,11 +62,11 @@ def judged(results: Results, rule: Promotion) -> dict[str, Judgement]:
 
 
 async def _look(
-    ctx: Context, name: str, model: Path, tasks: Sequence[Task], sandbox: Any, folder: Path
+    ctx: Context, name: str, model: Path, tasks: Sequence[Task], environments: Environments, folder: Path
 ) -> dict[str, Any]:
     if not _file(folder).is_file():
         folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 (a few microseconds)
-        result = await episodes.play(ctx, name, model, tasks, sandbox, folder)
+        result = await episodes.play(ctx, name, model, tasks, environments, folder)
         shards.write_shard(folder, "tasks", (to_row(task) for task in tasks))
         write_json(_file(folder), result)
     return _read(folder)
@@ -79,11 +80,11 @@ def _read(folder: Path) -> dict[str, Any]:
     return json.loads(_file(folder).read_text(encoding="utf-8"))
 
 
-async def _draw(ctx: Context, sandbox: Any) -> list[Task]:
-    """An iteration's gate tasks, none with the content of a recorded demonstration; instructions of pages are read."""
+def _draw(ctx: Context) -> list[Task]:
+    """An iteration's gate tasks, none with the content of a recorded demonstration."""
     shown = {content(task) for task in _demonstrations(ctx)}
     tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
-    return await pages.instruct([task for task in tasks if content(task) not in shown], sandbox.env)
+    return [task for task in tasks if content(task) not in shown]
 
 
 def _demonstrations(ctx: Context) -> list[Task]:

@@ -27,7 +27,7 @@ class EpisodeArchive:
         images = episode.images if episode.trajectory.sample % self._every == 0 else {}
         trajectory = replace(episode.trajectory, run_id=self._run_id or None)
         steps = tuple(replace(step, sampled_logprobs=()) for step in episode.steps)
-        kept = replace(episode, trajectory=trajectory, steps=steps, images=images, last_screen=None)
+        kept = Episode(trajectory, steps, images)
         episode_files.write(self._folder / f"{episode.id}.zip", kept, {})
 
     def episodes(self) -> Iterator[Episode]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import Environments
 from flywheel.evaluation.evaluate import evaluate
 from flywheel.policy import open_policy
 from flywheel.rollout.pool import RolloutStats
@@ -15,7 +16,7 @@ from flywheel.stages.base import Context
 
 
 async def play(
-    ctx: Context, name: str, model: Path, tasks: Sequence[Task], sandbox: Any, folder: Path
+    ctx: Context, name: str, model: Path, tasks: Sequence[Task], environments: Environments, folder: Path
 ) -> dict[str, Any]:
     """Play evaluation.samples episodes of each task and stage them in the folder; the results, and what went on around.
 
@@ -33,7 +34,7 @@ async def play(
         judged = await evaluate(
             policy,
             tasks,
-            sandbox,
+            environments,
             iteration=ctx.iteration,
             settings=ctx.settings,
             on_episode=count,

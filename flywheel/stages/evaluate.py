@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
 from flywheel.evaluation import gate, rivals, verdicts
 from flywheel.policy import checkpoint
 from flywheel.policy.checkpoint import digest
 from flywheel.rollout.pool import RolloutStats
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.stages import competition, episodes, inputs, shards
 from flywheel.stages.base import Context, Stage, StageResult
@@ -67,8 +67,9 @@ def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
 async def _measure(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
     """One model on the held-out tasks that are the same in every iteration."""
     model = inputs.newest_folder(ctx) if shard == _BEFORE else _merged(ctx)
-    async with open_sandbox(ctx.settings, ctx.ws.root) as sandbox:
-        return await episodes.play(ctx, shard, model, list(_held_out(ctx).values()), sandbox, folder)
+    tasks = list(_held_out(ctx).values())
+    async with open_environments(ctx.settings, tasks, ctx.ws.root) as environments:
+        return await episodes.play(ctx, shard, model, tasks, environments, folder)
 
 
 async def _compete(ctx: Context, folder: Path) -> dict[str, Any]:

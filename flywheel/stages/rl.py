@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
 from flywheel.policy.checkpoint import digest
 from flywheel.reward.verdict import of_rows
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
@@ -44,7 +44,7 @@ def _work(ctx: Context, folder: Path) -> dict[str, Any]:
         prior=tally(ctx, tasks),
         on_metric=on_metric,
         on_episode=kept.add,
-        open_sandbox=partial(open_sandbox, root=ctx.ws.root),
+        open_environments=partial(open_environments, root=ctx.ws.root),
     )
     kept.stage(folder)
     return vars(result)

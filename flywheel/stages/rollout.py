@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
 from flywheel.policy import open_policy
 from flywheel.rollout.pool import RolloutStats, rollout
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import metrics
@@ -43,13 +43,13 @@ async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dic
 
     policy = open_policy(inputs.newest_folder(ctx), settings.policy)
     try:
-        async with open_sandbox(settings, ctx.ws.root) as sandbox:
+        async with open_environments(settings, tasks, ctx.ws.root) as environments:
             began = time.monotonic()
             episodes = await rollout(
                 tasks,
                 settings.rollout.samples,
                 policy,
-                sandbox,
+                environments,
                 iteration=ctx.iteration,
                 settings=settings,
                 temperature=settings.rollout.temperature,

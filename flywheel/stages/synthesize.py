@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from flywheel.environments import catalogue
 from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
 from flywheel.sandbox.manifests import load_all
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.stages import shards
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
 from flywheel.synthesis import pages
 from flywheel.synthesis.general import make_general
 from flywheel.synthesis.tasks import make_tasks, to_row
-from flywheel.worlds import catalogue
 
 
 def _pages(ctx: Context) -> dict:
@@ -55,8 +55,9 @@ def _work(ctx: Context, folder: Path) -> dict:
 
 
 async def _instruct(ctx: Context, tasks: list[Task]) -> list[Task]:
-    async with open_sandbox(ctx.settings, ctx.ws.root) as pool:
-        return await pages.instruct(tasks, pool.env)
+    silent = [task for task in tasks if not task.instruction]
+    async with open_environments(ctx.settings, silent, ctx.ws.root) as environments:
+        return await pages.instruct(tasks, environments.env)
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:

@@ -68,10 +68,11 @@ ROWS = (
     Contract(
         "image_there",
         "steps",
-        "the screen of each step lies in images",
+        "what each step's action was chosen on is there: a text, or a screen that lies in images",
         _CTE
         + """SELECT trajectory_id, format('step {}: {}', step, image_sha256) AS detail
-        FROM s WHERE image_sha256 IS NOT NULL AND image_sha256 NOT IN (SELECT sha256 FROM images)""",
+        FROM s WHERE (image_sha256 IS NOT NULL AND image_sha256 NOT IN (SELECT sha256 FROM images))
+            OR (image_sha256 IS NULL AND observation IS NULL)""",
     ),
     Contract(
         "points_on_screen",

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flywheel.environments import catalogue
+from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known, of_parameter
 from flywheel.sandbox import manifests, packages
 from flywheel.settings import Settings
 from flywheel.synthesis import pages
 from flywheel.synthesis.tasks import SPLITS, make_tasks, placed
-from flywheel.worlds import catalogue
-from flywheel.worlds.catalogue import World
 
 
-def check(settings: Settings, iteration: int, root: Path) -> None:
-    """Draw the iteration's tasks, less the instructions that pages tell. Raises BadInput naming the parameter."""
+def check(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
+    """Draw the iteration's tasks, less the instructions that pages tell. Returns the kinds of their environments.
+
+    Raises BadInput naming the parameter.
+    """
     chosen = settings.synthesis
     with of_parameter("synthesis.manifests"):
         found = manifests.load_all(chosen.manifests, root)
@@ -33,18 +36,21 @@ def check(settings: Settings, iteration: int, root: Path) -> None:
                 fix=known("", listed or catalogue.names()),
             )
     _levels(settings, [world for worlds, _ in places.values() for world in worlds])
+    played: set[str] = set()
     for split in SPLITS:
         with of_parameter("synthesis"):
-            drawn = {task.domain for task in make_tasks(settings, iteration, split, root)}
-        for domain in set(chosen.domains) - drawn if split == "train" else ():
+            tasks = make_tasks(settings, iteration, split, root)
+        played |= {task.environment for task in tasks}
+        for domain in set(chosen.domains) - {task.domain for task in tasks} if split == "train" else ():
             raise BadInput(
                 f"no task of the domain {domain} would be drawn",
                 where=f"synthesis.{split}_tasks",
                 fix=f"set it to {len(chosen.domains)} or more",
             )
+    return frozenset(played)
 
 
-def _levels(settings: Settings, worlds: Sequence[World]) -> None:
+def _levels(settings: Settings, worlds: Sequence[TaskWorld]) -> None:
     """Each level is one that a world of these has: another would only seem to be asked for."""
     levels = sorted({level for world in worlds for level in world.levels})
     for level in settings.synthesis.levels:

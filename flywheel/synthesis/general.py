@@ -44,6 +44,8 @@ def make_general(n: int, seed: int, settings: Settings) -> list[GeneralSample]:
         drawn.append(scene)
         chosen = rng.sample(scene.questions, min(per_screen, len(scene.questions), n - len(questions)))
         questions += [(number, question) for question in chosen]
+    if not drawn:
+        return []  # a workspace without screens has no Chromium
     # A thread of its own: the renderer must not run on a thread with an event loop.
     with ThreadPoolExecutor(1) as pool:
         screens = pool.submit(_screens, drawn, str(chromium.find(settings.sandbox))).result()

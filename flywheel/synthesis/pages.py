@@ -55,8 +55,8 @@ def checksum(manifest: PageManifest) -> str:
     return hashlib.sha256(f"{said}\n{files}".encode()).hexdigest()
 
 
-async def instruct(tasks: Iterable[Task], lease: Callable[[], AbstractAsyncContextManager[Any]]) -> list[Task]:
-    """The tasks, with the instructions that their pages tell. lease: `pool.env`.
+async def instruct(tasks: Iterable[Task], lease: Callable[[Task], AbstractAsyncContextManager[Any]]) -> list[Task]:
+    """The tasks, with the instructions that their pages tell. lease: `Environments.env`.
 
     Raises EnvError where a page cannot be opened or read.
     """
@@ -64,7 +64,7 @@ async def instruct(tasks: Iterable[Task], lease: Callable[[], AbstractAsyncConte
     async def one(task: Task) -> Task:
         if task.instruction:
             return task
-        async with lease() as env:
+        async with lease(task) as env:
             result = await env.reset(task, task.seed)
             while "dialog" in result.info["state"] and not result.truncated:  # of a page that asks before it tells
                 result = await env.step(Hotkey(("enter",)))

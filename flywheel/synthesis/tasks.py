@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flywheel.environments import catalogue
 from flywheel.environments.env import Task
+from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known
 from flywheel.sandbox.manifests import PageManifest, load_all
 from flywheel.settings import Settings
 from flywheel.synthesis import pages
-from flywheel.worlds import catalogue, levels
-from flywheel.worlds.catalogue import World
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
@@ -27,7 +27,7 @@ _ATTEMPTS = 200
 _FEWEST = 4  # templates that a world must have before a share of them is held out
 _SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
 Slot = tuple[str, int]  # template, level
-Turn = tuple[World | PageManifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
+Turn = tuple[TaskWorld | PageManifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
 
 
 def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None = None) -> list[Task]:
@@ -88,7 +88,7 @@ def _draw(
     taken: set[str] = set()
     empty: set[tuple[str, Slot]] = set()
 
-    def fresh(index: int, domain: str, world: World | PageManifest, slot: Slot) -> Task | None:
+    def fresh(index: int, domain: str, world: TaskWorld | PageManifest, slot: Slot) -> Task | None:
         for attempt in range(_ATTEMPTS):
             seed = _seed(split, f"{settings.seed} {stream} {index} {attempt}")
             task = make_task(world, *slot, seed, split, domain, settings.routing.threshold)
@@ -136,7 +136,7 @@ def _turns(settings: Settings, split: str, root: Path | None) -> list[tuple[str,
 
 def placed(
     settings: Settings, manifests: Mapping[str, PageManifest]
-) -> dict[str, tuple[list[World], list[PageManifest]]]:
+) -> dict[str, tuple[list[TaskWorld], list[PageManifest]]]:
     """Domain -> its worlds and its third-party pages. A page that no domain names is of its manifest's own domain.
 
     Raises BadInput for a name that is of neither, and for a page whose domain the settings have not.
@@ -165,7 +165,7 @@ def placed(
     }
 
 
-def _slots(settings: Settings, world: World, split: str) -> list[Slot]:
+def _slots(settings: Settings, world: TaskWorld, split: str) -> list[Slot]:
     """What is drawn of a world, in turn. Raises BadInput where nothing is."""
     apart = held_out(settings, world)
     slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not
@@ -194,7 +194,7 @@ def _slots(settings: Settings, world: World, split: str) -> list[Slot]:
     return mixed
 
 
-def held_out(settings: Settings, world: World) -> frozenset[str]:
+def held_out(settings: Settings, world: TaskWorld) -> frozenset[str]:
     """The templates of a world that evaluation alone draws: those named, or a share of those that have one of the
     levels asked for, which is the same for all seeds.
 
@@ -245,7 +245,7 @@ def _alternate(slots: list[Slot]) -> list[Slot]:
 
 
 def make_task(
-    world: World | PageManifest,
+    world: TaskWorld | PageManifest,
     template: str,
     level: int,
     seed: int,
@@ -261,7 +261,7 @@ def make_task(
     if isinstance(world, PageManifest):
         return pages.make_task(world, template, seed, split, domain)
     budget = world.budget(template, level)
-    params = levels.draw(world, template, level, seed)
+    params = world.draw(template, level, seed)
     spec = world.templates[template]
     identity = json.dumps([world.name, template, level, seed, params], sort_keys=True)
     return Task(
@@ -278,6 +278,7 @@ def make_task(
         verifier=spec.verifier,
         threshold=threshold if spec.threshold is None else spec.threshold,
         checksum=world.checksum,
+        environment=world.environment,
     )
 
 
@@ -293,7 +294,8 @@ def to_row(task: Task) -> dict[str, Any]:
 
 def from_row(row: Mapping[str, Any]) -> Task:
     """Back from a row of the table `tasks` (further columns, such as iteration, are ignored)."""
-    fields = {name: row[name] for name in Task.__dataclass_fields__}
+    older = set() if row.get("environment") else {"environment"}  # a column that earlier versions had not
+    fields = {name: row[name] for name in Task.__dataclass_fields__.keys() - older}
     return Task(**{**fields, "params": json.loads(row["params"])})
 
 

@@ -68,7 +68,7 @@ def agent_samples(
     images: PNG by sha256. parse_errors: also steps whose text held no action; RL needs them, imitation must not learn
     them. weights: by trajectory_id, 1 where absent. summarizer: as the rollout's, for steps without a stored digest
     (a human's); rules where there is none. A step without token ids (a human's) is encoded from raw_text.
-    Raises DataError for a step without its screen.
+    Raises DataError for a step without its screen, or without any observation.
     """
     steps_of = defaultdict(list)
     for step in steps:
@@ -79,8 +79,10 @@ def agent_samples(
         history = History(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
         for step in sorted(steps_of[name], key=lambda one: one.step):
             if parse_errors or not step.parse_error:
-                screen = _screen(images, step.image_sha256, f"trajectory {name}, step {step.step}")
-                context = history.context(screen, step.memory)
+                where = f"trajectory {name}, step {step.step}"
+                read_alone = step.image_sha256 is None and step.observation is not None
+                screen = None if read_alone else _screen(images, step.image_sha256, where)
+                context = history.context(screen, step.memory, observation=step.observation)
                 response = step.token_ids or tuple(encoder.encode_text(step.raw_text))
                 samples.append(
                     Sample(

@@ -12,15 +12,16 @@ import functools
 import hashlib
 import importlib
 import json
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known
-from flywheel.settings import Domain
 
 ROOT = Path(__file__).parent
 SHARED = ROOT / "shared"
@@ -28,53 +29,23 @@ REFERENCES = "references.json"  # in a world's folder: what its expert and rando
 _SOURCES = {".html", ".js", ".css", ".json", ".py", ".svg"}
 
 
-class Template(BaseModel):
-    """A kind of task. instruction: a format string over the drawn params. max_steps: step budget by level.
+class World(TaskWorld):
+    """One world's manifest, played in a browser. version rises when the meaning of its state changes.
 
-    verifier: as `worlds.verifiers` knows it. threshold: V = 1 where the score reaches it; None: routing.threshold.
+    checksum: sha256 of the world's sources and of the shared ones.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    instruction: str = Field(min_length=1)
-    verifier: str = Field(min_length=1)
-    threshold: float | None = Field(None, gt=0, le=1)
-    max_steps: dict[int, int] = Field(min_length=1)
-
-
-class World(BaseModel):
-    """One world's manifest. version rises when the meaning of its state changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
+    environment: ClassVar[str] = "browser"
     title: str = Field(min_length=1)
-    domain: Domain  # where it is listed; a workspace may put it into another (`synthesis.domains`)
     kind: Literal["game", "site", "page"]
     version: int = Field(ge=1)
-    templates: dict[str, Template] = Field(min_length=1)
     folder: Path
     language: str = "en"
-    checksum: str  # sha256 of the world's sources and of the shared ones
 
-    @property
-    def levels(self) -> list[int]:
-        return sorted({level for template in self.templates.values() for level in template.max_steps})
-
-    def budget(self, template: str, level: int) -> int:
-        """The step budget of a template's level. Raises BadInput for a template or a level that the world has not."""
-        spec = self.templates.get(template)
-        if spec is None:
-            raise BadInput(
-                f"no template is called {template!r}",
-                where=f"world {self.name}",
-                fix=f"known are {', '.join(self.templates)}",
-            )
-        if level not in spec.max_steps:
-            raise BadInput(
-                f"there is no level {level}",
-                where=f"world {self.name}, template {template}",
-                fix=f"its levels are {', '.join(map(str, sorted(spec.max_steps)))}",
-            )
-        return spec.max_steps[level]
+    def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        """The params of one seed, as a task of it has them. Raises BadInput for a level that the world has not."""
+        self.budget(template, level)
+        return self.play.draw(template, level, random.Random(f"{self.name} {template} {level} {seed}"))
 
     @property
     def module(self) -> ModuleType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -36,12 +35,6 @@ def digest(params: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(params, sort_keys=True).encode()).hexdigest()
 
 
-def draw(world: World, template: str, level: int, seed: int) -> dict[str, Any]:
-    """The params of one seed, as a task of it has them. Raises BadInput for a level that the world has not."""
-    world.budget(template, level)
-    return world.play.draw(template, level, random.Random(f"{world.name} {template} {level} {seed}"))
-
-
 def levels(world: World, template: str, level: int, n: int, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     """`n` different levels as (seed, params), of the seeds from `start` on; a seed that repeats one is left out.
 
@@ -50,7 +43,7 @@ def levels(world: World, template: str, level: int, n: int, start: int = 0) -> I
     seen: set[str] = set()
     seed = start
     while len(seen) < n:
-        params = draw(world, template, level, seed)
+        params = world.draw(template, level, seed)
         if (key := digest(params)) not in seen:
             seen.add(key)
             yield seed, params

@@ -122,6 +122,7 @@ def _experience(
             episode.images,
             episode.last_screen,
             settings.policy,
+            observation=episode.last_observation,
             count=encoder.count,
             summarizer=summarizer,
         )

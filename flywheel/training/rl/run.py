@@ -31,7 +31,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from typing import Any, TypeVar
 import torch
 
 from flywheel.environments.env import Task
+from flywheel.environments.router import Environments, OpenEnvironments, open_environments
 from flywheel.errors import BadInput, FlywheelError, TrainingError
 from flywheel.evaluation.evaluate import judge
 from flywheel.policy import open_policy
@@ -47,10 +48,8 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.protocol import Policy
 from flywheel.rollout.episode import Episode, seed_of
-from flywheel.rollout.pool import Sandbox
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
 from flywheel.rollout.stream import EpisodeBatch, Pool
-from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Settings
 from flywheel.training.parallel.workers import WorkerGroup
@@ -65,7 +64,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OnMetric = Callable[[Mapping[str, Any]], None]
-OpenSandbox = Callable[[Settings], AbstractAsyncContextManager[Sandbox]]
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def train_rl(
     domain: str,
     tasks: Sequence[Task],
     *,
-    open_sandbox: OpenSandbox = open_sandbox,
+    open_environments: OpenEnvironments = open_environments,
     settings: Settings,
     iteration: int,
     state_folder: Path,
@@ -122,7 +120,7 @@ def train_rl(
         with ThreadPoolExecutor(1, "trainer", torch.set_num_threads, (trainer,)) as thread:
             run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
             try:
-                asyncio.run(run.train(open_sandbox, on_metric, stop))
+                asyncio.run(run.train(open_environments, on_metric, stop))
                 thread.submit(run.workers.call, "write", out_folder).result()
             finally:
                 thread.submit(run.workers.close).result()
@@ -191,7 +189,7 @@ class _Run:
         size = self.rl.processes
         return WorkerGroup(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s, "rl.processes")
 
-    async def train(self, open_sandbox: OpenSandbox, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
+    async def train(self, open_environments: OpenEnvironments, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
         await self._on_thread(self._load)
         if self.done < 0 and not self._pretrains:
             self.done = 0
@@ -200,9 +198,9 @@ class _Run:
             return
         policy = open_policy(await self._on_thread(self._publish), self._answering())
         try:
-            async with open_sandbox(self.settings) as sandbox:
-                found = await self._for_value(policy, sandbox) if self.done < 0 else None
-                async with self._pool(rollout_log, policy, sandbox) as pool:
+            async with open_environments(self.settings, self.tasks) as environments:
+                found = await self._for_value(policy, environments) if self.done < 0 else None
+                async with self._pool(rollout_log, policy, environments) as pool:
                     if found:
                         pool.begin()  # the policy stays as it is: its first batch is gathered while V learns
                         await self._pretrain(found)
@@ -213,13 +211,13 @@ class _Run:
         finally:
             await policy.close()
 
-    async def _for_value(self, policy: Policy, sandbox: Sandbox) -> EpisodeBatch:
+    async def _for_value(self, policy: Policy, environments: Environments) -> EpisodeBatch:
         """Episodes for value pretraining."""
         count = min(self.rl.value_pretraining_tasks, len(self.tasks)) * self.rl.samples
         behind = self._plan().batches * self._plan().batch  # numbers that no episode of the run itself comes to
         plan = RolloutPlan(self.rl.samples, count, 1, 0, self._seed("pretraining"), first=behind)
         source = Shuffled(self.tasks, self._seed("pretraining", 0))
-        async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, sandbox) as pool:
+        async with self._pool(self._rollout_log("pretraining", source, plan, 0), policy, environments) as pool:
             return await pool.batch()
 
     async def _pretrain(self, batch: EpisodeBatch) -> None:
@@ -300,13 +298,13 @@ class _Run:
     def _rollout_log(self, name: str, source: Curriculum | Shuffled, plan: RolloutPlan, version: int) -> RolloutLog:
         return RolloutLog(self.folder / name, self.key, source, self.by_id, plan, version)
 
-    def _pool(self, rollout_log: RolloutLog, policy: Policy, sandbox: Sandbox) -> Pool:
+    def _pool(self, rollout_log: RolloutLog, policy: Policy, environments: Environments) -> Pool:
         # What reads more than the state (a judge, a reward model) takes its time: the episodes go on meanwhile.
         slow = not self.panel.needs(self.domain) <= {"final_state"}
         return Pool(
             rollout_log,
             policy,
-            sandbox,
+            environments,
             grade=self._grade,
             slow=slow,
             iteration=self.iteration,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from flywheel.environments import kind
 from flywheel.environments.env import Task
 from flywheel.policy.checkpoint import digest
 from flywheel.settings import Settings
@@ -28,23 +29,6 @@ _FREE = {
         "timeout_s",
         "retries",
     },
-    "sandbox": {
-        "browsers",
-        "pages",
-        "pages_min",
-        "timeout_s",
-        "wait_s",
-        "lease_s",
-        "silent_s",
-        "idle_s",
-        "recycle_after",
-        "browser_mb",
-        "page_mb",
-        "executable",
-        "record",
-        "record_folder",
-        "record_mb",
-    },
 }
 
 
@@ -54,4 +38,5 @@ def run_key(
     """One text for all inputs of the run that it depends on."""
     used = [_FORMAT, digest(sft_folder), domain, iteration, settings.seed, [task.task_id for task in tasks]]
     blocks = [getattr(settings, name).model_dump(exclude=free) for name, free in _FREE.items()]
+    blocks += [kind.find(name).identity(settings) for name in sorted({task.environment for task in tasks})]
     return hashlib.sha256(json.dumps([used, blocks, repr(prior)], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,86 @@
+"""Lends each task an environment of its kind; only the kinds whose tasks are played are opened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from flywheel.environments import kind
+from flywheel.environments.env import Env, Task
+from flywheel.environments.kind import Lender
+from flywheel.errors import EnvError, EnvTimeout
+from flywheel.settings import Settings
+
+
+class Environments(Protocol):
+    """Lends environments to tasks of any kind. One with `counts` is asked how they fared."""
+
+    def env(self, task: Task) -> AbstractAsyncContextManager[Env]: ...
+
+
+OpenEnvironments = Callable[[Settings, Iterable[Task]], AbstractAsyncContextManager[Environments]]
+
+
+class Router:
+    """lenders: by the name of the kind."""
+
+    def __init__(self, lenders: Mapping[str, Lender]) -> None:
+        self._lenders = lenders
+
+    def env(self, task: Task) -> AbstractAsyncContextManager[Env]:
+        """An environment of the task's kind until the block ends. Raises EnvError where that kind is not open."""
+        lender = self._lenders.get(task.environment)
+        if lender is None:
+            raise EnvError(
+                f"no environment of the kind {task.environment} is open", where=f"task {task.task_id}",
+                fix=f"open it with this task; open are {', '.join(self._lenders) or 'none'}",
+            )  # fmt: skip
+        return lender.env()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Events so far, of all kinds that keep a count, by the name of their class."""
+        told = (getattr(lender, "events", None) for lender in self._lenders.values())
+        return sum((Counter(events.counts) for events in told if events is not None), Counter())
+
+
+@asynccontextmanager
+async def open_environments(
+    settings: Settings, tasks: Iterable[Task], root: Path | None = None
+) -> AsyncIterator[Router]:
+    """The environments that these tasks are played in. root: the folder that relative paths in the settings count from.
+
+    Raises EnvTimeout where a kind does not open within its deadline, or does not close.
+    """
+    async with AsyncExitStack() as stack:
+        lenders = {}
+        for name in sorted({task.environment for task in tasks}):
+            lenders[name] = await stack.enter_async_context(_opened(name, settings, root))
+        yield Router(lenders)
+
+
+@asynccontextmanager
+async def _opened(name: str, settings: Settings, root: Path | None) -> AsyncIterator[Lender]:
+    one = kind.find(name)
+    limit_s = one.limits(settings).open_s
+    async with AsyncExitStack() as stack:
+        async with _within(limit_s, f"the environments of the kind {name} did not open"):
+            lender = await stack.enter_async_context(one.open(settings, root))
+        try:
+            yield lender
+        finally:
+            async with _within(limit_s, f"the environments of the kind {name} did not close"):
+                await stack.aclose()
+
+
+@asynccontextmanager
+async def _within(limit_s: float, otherwise: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise EnvTimeout(f"{otherwise} in {limit_s:g} s", where="environments") from None

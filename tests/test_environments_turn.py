@@ -1,0 +1,172 @@
+"""A kind of environment that the flywheel has never heard of, registered and nothing more: whole turns, and RL.
+
+Chromium is not to be had here: whatever opened a browser would fail.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import lamps
+import pytest
+import yaml
+from lamps import Lamps, score_lamp, small_model
+from shelves import STORE, Shelves
+
+from flywheel import pipeline, preflight
+from flywheel.agent.prompt import build_context
+from flywheel.environments.kind import KINDS, Limits
+from flywheel.policy.checkpoint import digest
+from flywheel.policy.encoding import Encoder
+from flywheel.report import trajectory
+from flywheel.settings import Settings, Supervised, parse
+from flywheel.stages.base import Context, run_stage
+from flywheel.store import manifest, partitions, versioning
+from flywheel.store.partitions import write_text
+from flywheel.synthesis.tasks import make_task
+from flywheel.training.rl.run import train_rl
+from flywheel.training.samples import Sample
+from flywheel.training.supervised.train import train_supervised
+from flywheel.workspace import Workspace
+
+pytestmark = pytest.mark.slow
+SAID = {name: f"Thought: {name}.\nAction: type(content='set lamp {name}')" for name in ("on", "off")}
+SMALL = {
+    "sandbox": {"executable": "no-such-browser", "kinds": {"shelves": {"places": 3}}},
+    "recording": {"sessions_per_iteration": 0},
+    "synthesis": {
+        "domains": {"stores": ["store"]},
+        "held_out": [],
+        "train_tasks": 6,
+        "eval_tasks": 4,
+        "general_samples": 0,
+    },
+    "policy": {"max_new_tokens": 24, "timeout_s": 60},
+    "rollout": {"samples": 4, "temperature": 1.0},
+    "ct": {"samples": 12},
+    "sft": {"samples": 12, "lr": 1e-5},
+    "rl": {
+        "steps": 2,
+        "tasks_per_step": 2,
+        "samples": 2,
+        "length_buffer": 2,
+        "value_pretraining_tasks": 2,
+        "value_pretraining_steps": 2,
+        "temperature": 1.0,
+    },
+    "merge": {"weights": {"stores": 1.0}},
+    "promotion": {"tasks": 20, "margin": 0.4, "tasks_per_look": 10},
+}
+
+
+def settings(**blocks) -> Settings:
+    return parse({name: {**SMALL.get(name, {}), **blocks.get(name, {})} for name in {*SMALL, *blocks}}, where="test")
+
+
+def store_task(number: int, level: int = 1, **changes):
+    return replace(make_task(STORE, ("on", "off")[number % 2], level, number, "train", "stores"), **changes)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, project):
+    """A model that has learnt the command, and turns the lamp on or off at random."""
+    folder = tmp_path_factory.mktemp("shelves")
+    model, chosen, samples = small_model(folder / "new", project), settings(), []
+    encoder = Encoder.from_folder(model)
+    for number in range(32):
+        task = store_task(number, 1 + number // 2 % 2)
+        shown = "\n".join(f"{key}={value}" for key, value in sorted(task.params["store"].items()))
+        context = build_context(task.instruction, (), None, chosen.policy, observation=shown)
+        response = tuple(encoder.encode_text(SAID[("on", "off")[number // 4 % 2]]))
+        samples.append(Sample(encoder.encode(context), response, None, f"t{number:02d}", 0, "stores"))
+    block = Supervised(lr=5e-3, batch=16)
+    train_supervised(model, folder / "base", samples * 20, settings=block, seed=1, state_folder=folder / "state")
+    return folder / "base"
+
+
+@pytest.fixture
+def shelves(monkeypatch) -> Shelves:
+    made = Shelves()
+    monkeypatch.setitem(KINDS, "shelves", made)
+    return made
+
+
+def test_a_whole_turn(shelves, base, tmp_path):
+    ws, chosen = Workspace(tmp_path / "ws"), settings()
+    write_text(ws.params, yaml.safe_dump(chosen.model_dump(mode="json")))
+    versioning.prepare(ws)
+    shutil.copytree(base, ws.root / "models" / "base")
+    preflight.check(ws, chosen)
+    manifest.genesis(ws, digest(base), "models/base")
+    versioning.add_iteration(ws, 1, chosen)
+    for name in pipeline.order(chosen.synthesis.domains, closing=True):
+        run_stage(pipeline.get(name), Context.open(ws, 1, name))
+
+    def rows(table, stage):
+        return partitions.read(ws, table, 1, stage).to_pylist()
+
+    assert {row["environment"] for row in rows("tasks", "synthesize")} == {"shelves"}
+    for stage in ("rollout", "rl-stores", "evaluate"):
+        steps = rows("steps", stage)
+        assert {step["image_sha256"] for step in steps} == {None}
+        assert all("lamp=" in step["observation"] for step in steps)
+        assert rows("images", stage) == []
+    verified = {row["trajectory_id"] for row in rows("scores", "score") if row["v"]}
+    assert 0 < len(verified) < 24
+    assert {row["trajectory_id"] for row in rows("sft", "route")} == verified
+    assert len(rows("ct", "route")) + len(rows("quarantine", "route")) == 24 - len(verified)
+    assert rows("ct", "route")
+    for name in ("ct", "sft", "rl-stores", "merged"):
+        assert digest(ws.model(1, name)) != digest(base)
+    assert all(lender.most <= 3 for lender in shelves.opened)
+    page = trajectory.view(ws, min(verified)).read_text()
+    assert '<pre class="read">' in page
+    assert "lamp=" in page
+    assert "no screen" not in page
+
+
+class LampKind(Shelves):
+    """The lamps of `lamps.py`, which are pictures, as a kind of their own."""
+
+    def limits(self, settings):
+        return Limits(places=2, call_s=30, open_s=30)
+
+    def verifier(self, task):
+        return lambda params, state: score_lamp(task, state)
+
+    @asynccontextmanager
+    async def open(self, settings, root):
+        self.opened.append(Lamps())
+        yield self.opened[-1]
+
+
+def test_rl_of_two_kinds_at_once(shelves, base, tmp_path, monkeypatch):
+    """Pictures and texts in one batch, a stream of both, each within its own places."""
+    pictures = LampKind("lamps")
+    monkeypatch.setitem(KINDS, "lamps", pictures)
+    tasks = [store_task(number, task_id=f"store{number}") for number in range(4)]
+    tasks += [replace(lamps.task(number, max_steps=2), environment="lamps", domain="stores") for number in range(4)]
+    played = []
+    result = train_rl(
+        base,
+        tmp_path / "out",
+        "stores",
+        tasks,
+        settings=settings(rl={"steps": 3, "tasks_per_step": 4, "max_staleness": 1, "max_drift": 10.0}),
+        iteration=1,
+        state_folder=tmp_path / "state",
+        on_episode=played.append,
+    )
+    pretraining, *steps = result.curve
+    assert pretraining["value_pretraining_loss"] >= 0
+    assert [point["step"] for point in steps] == [1, 2, 3]
+    assert all(point["mismatch"] < 1e-4 for point in steps if "mismatch" in point)  # what is trained on was sampled
+    assert any("mismatch" in point for point in steps)
+    used = [episode for episode in played if episode.id in result.trajectories]
+    assert {bool(episode.images) for episode in used} == {True, False}
+    assert any(episode.trajectory.status == "truncated" and not episode.images for episode in used)  # V reads a text
+    (texts,), (shown,) = shelves.opened, pictures.opened
+    assert texts.most <= 3
+    assert shown.most <= 2
