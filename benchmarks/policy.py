@@ -25,12 +25,13 @@ from PIL import Image as Picture
 from PIL import ImageDraw
 
 from flywheel import settings as config
+from flywheel.agent.context import Context, Image, Message
 from flywheel.bench import BenchCase, compare, emit, exit_code
 from flywheel.errors import PolicyTimeout
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import load_model
-from flywheel.policy.protocol import Context, Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 
 REQUESTS = 16
 DEADLINE_S = 300

@@ -25,12 +25,13 @@ from sandbox_processes import Census, kill_one, memory
 from sandbox_run import Run
 
 from flywheel.agent.actions import Finished
+from flywheel.agent.context import Context
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parser import serialise
 from flywheel.bench import BenchCase
 from flywheel.environments.env import StepResult, Task
 from flywheel.errors import EnvError
-from flywheel.policy.protocol import Completion, Context, Sampling
+from flywheel.policy.protocol import Completion, Sampling
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.pool import rollout
 from flywheel.sandbox.pool import BrowserPool

@@ -14,10 +14,11 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from flywheel.agent.actions import Action, Click, Finished
+from flywheel.agent.context import Context
 from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Completion, Context, Sampling
+from flywheel.policy.protocol import Completion, Sampling
 from flywheel.settings import Settings
 
 SIZE = 64

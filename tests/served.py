@@ -17,10 +17,11 @@ import numpy as np
 from PIL import Image as Picture
 
 from flywheel import words
+from flywheel.agent.context import Context, Image, Message
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import new_model, save_checkpoint
-from flywheel.policy.protocol import Completion, Context, Image, Message
+from flywheel.policy.protocol import Completion
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.policy.wire_answer import write_answer
 from flywheel.policy.wire_request import read_request

@@ -28,9 +28,9 @@ ORDER = (
     "evaluation",
     "scoring",
     "rollout",
+    "environments.kinds",
     "synthesis",
     # where it is done
-    "environments.kinds",
     "sandbox",
     "worlds",
     "environments",
@@ -39,8 +39,8 @@ ORDER = (
     # what is kept of it
     "store",
     "reward",
-    "agent",
     "policy",
+    "agent",
     "language_model",
     "endpoint",
     # what all of them stand on

@@ -14,13 +14,14 @@ from checkpoints import ARCHITECTURES, ID, make
 from PIL import Image as Picture
 from trainees import response_logprobs
 
+from flywheel.agent.context import Image, Message
 from flywheel.errors import ModelError
 from flywheel.policy import checkpoint
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.policy.protocol import Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import generate
 from flywheel.settings import Policy
 from flywheel.training.forward.padded import batch_of

@@ -14,13 +14,14 @@ from checkpoints import make
 from served import context as screen_and_text
 
 from flywheel import words
+from flywheel.agent.context import Image, Message
 from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import load_model, new_model, save_checkpoint
-from flywheel.policy.protocol import Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.settings import Policy

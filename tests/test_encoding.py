@@ -12,13 +12,13 @@ import torch
 from PIL import Image as Picture
 
 from flywheel import words
+from flywheel.agent.context import Image, Message
 from flywheel.agent.prompt import build_context
 from flywheel.errors import BadInput, ModelError
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import load_model, new_model, save_checkpoint
 from flywheel.policy.pixels import Pixels
-from flywheel.policy.protocol import Image, Message
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.scenes.scene import Question
 from flywheel.settings import Policy

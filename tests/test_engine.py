@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
+from flywheel.agent.context import Image, Message
 from flywheel.errors import PolicyError
 from flywheel.policy import engine as engines
 from flywheel.policy.cache import KeyValues, Lru
@@ -21,7 +22,7 @@ from flywheel.policy.engine import InferenceEngine, Row
 from flywheel.policy.frozen import freeze
 from flywheel.policy.model import load_model
 from flywheel.policy.prefix import EncodedScreen, cuts_of, prompt_of
-from flywheel.policy.protocol import Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import generate
 from flywheel.policy.threads import side_by_side
 

@@ -17,12 +17,12 @@ from lamps import Lamps, Scripted
 from shelves import STORE, Shelf, ShelfSettings, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
+from flywheel.agent.context import Image
 from flywheel.environments import catalogue, kind, kinds
 from flywheel.environments.env import Checkpointable
 from flywheel.environments.kind import KINDS
 from flywheel.environments.router import Router, open_environments
 from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.policy.protocol import Image
 from flywheel.rollout import episode_files
 from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.sandbox.check import CLAUSES, Checked, check_env

@@ -6,9 +6,9 @@ import pytest
 from lamps import LampEnv, Scripted, settings, task
 
 from flywheel.agent.actions import Click, Point
+from flywheel.agent.context import Message
 from flywheel.agent.grammar import Grammar
 from flywheel.agent.parser import parse
-from flywheel.policy.protocol import Message
 from flywheel.recording.curate import executable
 from flywheel.rollout.episode import run_episode
 

@@ -12,12 +12,12 @@ from lamps import LEFT, LampEnv, Lamps, Scripted, task
 from lamps import settings as lamp_settings
 from local_server import Server, said
 
+from flywheel.agent.context import Image
 from flywheel.agent.history_summary import ModelSummarizer, open_summarizer
 from flywheel.agent.trajectory import Step
 from flywheel.environments.env import Observation
 from flywheel.language_model import OpenAIModel
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Image
 from flywheel.rollout.history import step_context
 from flywheel.rollout.pool import rollout
 from flywheel.schema import TABLES, from_row, to_row

@@ -12,12 +12,13 @@ import torch
 from PIL import Image as Picture
 from served import checkpoints, context, serving
 
+from flywheel.agent.context import Context, Image, Message
 from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import load_model
-from flywheel.policy.protocol import Context, Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 from flywheel.settings import Policy
 
 SAMPLINGS = [Sampling(temperature=0.4 + 0.2 * n, max_new_tokens=3 + 2 * n, seed=100 + n) for n in range(6)]

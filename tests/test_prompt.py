@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
+from flywheel.agent.context import Image, Message
 from flywheel.agent.prompt import build_context, upper_bound
 from flywheel.agent.step_history import Memory
 from flywheel.agent.steps import PastStep, summarise
 from flywheel.errors import BadInput
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Image, Message
 from flywheel.settings import Policy
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"

@@ -18,12 +18,13 @@ from lamps import Lamps, settings, small_model, task
 from served import Misbehaving, breaks, context, half, hangs, says, serving
 
 from flywheel import doctor
+from flywheel.agent.context import Image, Message
 from flywheel.endpoint import PAUSE_S, retry_after
 from flywheel.errors import BadInput, ModelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.endpoint import PolicyEndpoint
-from flywheel.policy.protocol import Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 from flywheel.policy.turns import Turns
 from flywheel.policy.wire_request import read_request, write_request
 from flywheel.rollout.pool import rollout

@@ -9,9 +9,9 @@ import json
 import pytest
 from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
 
+from flywheel.agent.context import Image
 from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import EnvError, PolicyError, PolicyTimeout
-from flywheel.policy.protocol import Image
 from flywheel.rollout.episode import run_episode
 from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.schema import to_row

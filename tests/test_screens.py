@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
+from flywheel.agent import screens
+from flywheel.agent.context import Image, Message
 from flywheel.errors import BadInput, FlywheelError, PolicyError
-from flywheel.policy import screens
 from flywheel.policy.embedded import EmbeddedPolicy
 from flywheel.policy.encoding import Encoder
-from flywheel.policy.protocol import Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 from flywheel.settings import Policy
 
 

@@ -11,10 +11,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from lamps import screen, settings, small_model
 
+from flywheel.agent.context import Image, Message
 from flywheel.agent.prompt import build_context
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
-from flywheel.policy.protocol import Image, Message
 from flywheel.training.forward.policy_forward import PaddedBatch, PolicyForward
 from flywheel.training.forward.sequence_packing import TokenSequence, pack
 from flywheel.training.forward.varlen_attention import plan

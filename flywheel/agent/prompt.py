@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from flywheel import settings as config
+from flywheel.agent.context import Context, Image, Message
 from flywheel.agent.coordinates import smart_resize
 from flywheel.agent.grammar import NO_SCREEN, Grammar, response_text
+from flywheel.agent.screens import size_of
 from flywheel.agent.step_history import Memory, remember
 from flywheel.agent.steps import PastStep, cut_middle, outcome
 from flywheel.agent.templates import instructions, recalled
 from flywheel.errors import BadInput
-from flywheel.policy.protocol import Context, Image, Message
-from flywheel.policy.screens import size_of
 
 _SHORTEST_RESULT = 32  # characters of a tool's result: less of it says nothing
 

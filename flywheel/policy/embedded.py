@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flywheel import settings as config
+from flywheel.agent.context import Context, Image
 from flywheel.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.cache import Lru
@@ -30,7 +31,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.engine import PREFILL_TOKENS, Counts, Row
 from flywheel.policy.loaded import Loaded
 from flywheel.policy.prefix import Prompt, prompt_of
-from flywheel.policy.protocol import Completion, Context, Image, Sampling
+from flywheel.policy.protocol import Completion, Sampling
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -18,10 +18,11 @@ from PIL import Image as Picture
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from flywheel.agent import screens
+from flywheel.agent.context import Context, Image, Message
 from flywheel.errors import ModelError, PolicyError
-from flywheel.policy import checkpoint, screens
+from flywheel.policy import checkpoint
 from flywheel.policy.pixels import Pixels
-from flywheel.policy.protocol import Context, Image, Message
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from flywheel.agent.context import Context
 from flywheel.errors import BadInput
-
-
-@dataclass(frozen=True)
-class Image:
-    """A screen, as the bytes of a PNG."""
-
-    png: bytes
-
-
-@dataclass(frozen=True)
-class Message:
-    """role: system, user or assistant. parts: text and images in reading order."""
-
-    role: str
-    parts: tuple[str | Image, ...]
-
-
-Context = tuple[Message, ...]
 
 
 @dataclass(frozen=True)

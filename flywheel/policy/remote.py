@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flywheel import settings as config
+from flywheel.agent.context import Context
 from flywheel.errors import PolicyBusy, PolicyError, PolicyTimeout
 from flywheel.policy import checkpoint as checkpoints
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.endpoint import PolicyEndpoint, Served
-from flywheel.policy.protocol import Completion, Context, Sampling
+from flywheel.policy.protocol import Completion, Sampling
 from flywheel.policy.publisher import CannotPublish, publisher_of
 from flywheel.policy.turns import Turns
 from flywheel.policy.wire_answer import Answer, read_answer

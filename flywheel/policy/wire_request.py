@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from flywheel.agent.context import Context, Image, Message
 from flywheel.errors import BadInput, first_line
 from flywheel.policy.encoding import plain
-from flywheel.policy.protocol import Context, Image, Message, Sampling
+from flywheel.policy.protocol import Sampling
 
 MAX_SAMPLES = 128  # of one request
 _SEEDS = 2**63

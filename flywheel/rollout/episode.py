@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from flywheel.agent.actions import Action, ParseError
+from flywheel.agent.context import Context
 from flywheel.agent.grammar import NO_SCREEN, Grammar
 from flywheel.agent.history_summary import open_summarizer
 from flywheel.agent.parser import parse
@@ -17,7 +18,7 @@ from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
 from flywheel.environments import kind
 from flywheel.environments.env import Env, Observation, StepResult, Task
 from flywheel.errors import EnvTimeout, PolicyTimeout
-from flywheel.policy.protocol import Completion, Context, Policy, Sampling
+from flywheel.policy.protocol import Completion, Policy, Sampling
 from flywheel.rollout.history import History
 from flywheel.settings import Settings
 

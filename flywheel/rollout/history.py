@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from flywheel import settings as config
 from flywheel.agent import coordinates
 from flywheel.agent.actions import Type
+from flywheel.agent.context import Context
 from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.history_summary import Summarizer
 from flywheel.agent.parser import parse
@@ -15,7 +16,6 @@ from flywheel.agent.prompt import build_context
 from flywheel.agent.step_history import StepHistory
 from flywheel.agent.steps import PastStep
 from flywheel.agent.trajectory import Step
-from flywheel.policy.protocol import Context
 
 
 class History:
