@@ -18,13 +18,13 @@ from shelves import STORE, Shelves
 from flywheel import preflight
 from flywheel.agent.prompt import build_context
 from flywheel.environments.kind import KINDS, Limits
+from flywheel.files import write_text
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.report import trajectory
 from flywheel.settings import Settings, Supervised, parse
 from flywheel.stages.base import Context, run_stage
 from flywheel.store import manifest, partitions, pipeline, versioning
-from flywheel.store.partitions import write_text
 from flywheel.synthesis.tasks import make_task
 from flywheel.training.rl.run import train_rl
 from flywheel.training.samples import Sample
