@@ -43,7 +43,7 @@ def test_the_order_follows_from_what_is_read():
 
 def test_the_pipeline_is_known_without_what_learns():
     """Who asks for the order waits for no torch."""
-    code = "from flywheel import pipeline; pipeline.stages(); import sys; print('torch' in sys.modules)"
+    code = "from flywheel.store import pipeline; pipeline.stages(); import sys; print('torch' in sys.modules)"
     import subprocess
 
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

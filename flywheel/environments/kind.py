@@ -78,7 +78,7 @@ KINDS: dict[str, EnvironmentKind] = {}  # by the name that tasks call it by
 
 def names() -> list[str]:
     """The kinds there are, without importing any."""
-    return sorted({*KINDS, *(module.name for module in pkgutil.iter_modules([str(Path(__file__).with_name("kinds"))]))})
+    return sorted({*KINDS, *(module.name for module in pkgutil.iter_modules(importlib.import_module(_KINDS).__path__))})
 
 
 def find(name: str) -> EnvironmentKind:
