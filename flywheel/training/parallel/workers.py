@@ -31,7 +31,7 @@ _GRACE_S = 10.0  # once one has failed or is to end, for the others
 # One process, that does nothing else, imports the libraries; all members are its forks. A fork of this one would have
 # its locks, and no thread that frees them.
 _forks = get_context("forkserver")
-_forks.set_forkserver_preload(["torch.distributed", "flywheel.policy.model"])
+_forks.set_forkserver_preload(["flywheel.policy.model"])
 
 
 class WorkerGroup(Generic[T]):
