@@ -8,6 +8,9 @@ help: ## list the targets
 flywheel: setup ## set up, then run the main job: two iterations of the flywheel, under ten minutes
 	.venv/bin/flywheel run
 
+# Where a container forbids it, each of the tests' many processes would compile flywheel anew.
+export PYTHONDONTWRITEBYTECODE =
+
 pytest := .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup-test ## set up, then run all tests, two files at a time

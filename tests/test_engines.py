@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import engine_worker
 import pytest
 from lamps import small_model
 from trainees import DEEPSPEED, needs_deepspeed
@@ -42,7 +43,9 @@ def run(model: Path, out: Path, engine: str, stage: int, processes: int) -> dict
 
 @pytest.fixture(scope="module")
 def alone(folder, tmp_path_factory):
-    return run(folder, tmp_path_factory.mktemp("alone") / "out.json", "torch", 0, 1)
+    out = tmp_path_factory.mktemp("alone") / "out.json"
+    engine_worker.main(folder, out, "torch", 0)
+    return json.loads(out.read_text())
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ _PATIENT_S = 20.0  # deadline of a reset or step, for pages that do answer
 _HASTY_S = 4.0  # for pages that never do
 _GUARD_S = 120.0  # a test that is still running then has met a call without a deadline
 _SIZE = 200
+_PAUSE_S = 0.5  # between two plays of the quiet page, which would take a whole core while a deadline is waited for
 _ENTER = Hotkey(("enter",))
 
 
@@ -34,18 +35,19 @@ class Stage:
     other: Site
     calm: list[bytes]
 
-    async def beside(self, over: asyncio.Event) -> int:
-        """Play the quiet page over and over until `over`; every screen is as it was when nothing ran beside it."""
-        turns = 0
-        while not over.is_set() or not turns:
+    async def beside(self, over: asyncio.Event) -> None:
+        """Play the quiet page, now and then, until `over`; every screen is as it was when nothing ran beside it."""
+        while True:
             async with self.pool.env() as env:
                 assert await quiet(env) == self.calm
-            turns += 1
-        return turns
+            if over.is_set():
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _PAUSE_S)
 
     @contextlib.asynccontextmanager
     async def watched(self):
-        """The quiet session runs beside the block, and once more after it."""
+        """The quiet page is played beside the block, the last time until after it."""
         over = asyncio.Event()
         beside = asyncio.create_task(self.beside(over))
         try:

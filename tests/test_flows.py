@@ -7,8 +7,6 @@ import contextlib
 import importlib
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -345,18 +343,10 @@ def test_history_has_flow_and_task_runs_of_the_iteration_alone():
 @pytest.mark.parametrize("command", ["flow-run ls", "deployment ls", "work-pool ls", "automation ls"])
 def test_prefects_own_commands_work(command):
     """With FastAPI 0.151 and newer they got 422: Prefect's client sends nulls, which its server then refused."""
-    from prefect.settings import PREFECT_API_URL
+    from prefect.testing.cli import CycloptsCliRunner
 
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "NO_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "prefect", *command.split()],
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_S,
-        env=environment,
-        check=False,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr[-2000:]
+    done = CycloptsCliRunner().invoke(command)
+    assert (done.exit_code, "Traceback" in done.output) == (0, False), done.output[-2000:]
 
 
 def test_a_flow_is_deployed_to_a_pool_and_scheduled(tmp_path):

@@ -20,9 +20,9 @@ from flywheel.workspace import Workspace
 _DEADLINE_S = 600
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
 _LEAST = (
-    "ct.samples=40",
-    "sft.samples=40",
-    "synthesis.general_samples=40",
+    "ct.samples=12",
+    "sft.samples=12",
+    "synthesis.general_samples=12",
     "synthesis.eval_tasks=4",
     "rl.tasks_per_step=2",
     "rl.value_pretraining_tasks=2",

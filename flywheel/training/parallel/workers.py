@@ -28,6 +28,10 @@ from flywheel.training.parallel.parent import end_with_parent
 T = TypeVar("T")
 
 _GRACE_S = 10.0  # once one has failed or is to end, for the others
+# One process, that does nothing else, imports the libraries; all members are its forks. A fork of this one would have
+# its locks, and no thread that frees them.
+_forks = get_context("forkserver")
+_forks.set_forkserver_preload(["flywheel.policy.model"])
 
 
 class WorkerGroup(Generic[T]):
@@ -102,13 +106,12 @@ class _Process:
     def __init__(
         self, make: Callable[[], Any], rank: int, place: dict[str, str], threads: int, limit: float, where: str
     ) -> None:
-        spawn = get_context("spawn")  # a fork would have this process's locks, and no thread that frees them
-        self.pipe, theirs = spawn.Pipe()
+        self.pipe, theirs = _forks.Pipe()
         self._name = f"training process {rank + 1} of {place['WORLD_SIZE']}"
         self._where = where
-        place = place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        place = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         # No daemon, which could start none of its own: pretraining has its screens drawn beside it.
-        self._process = spawn.Process(target=_work, args=(theirs, make, place, threads, limit))
+        self._process = _forks.Process(target=_work, args=(theirs, make, place, threads, limit))
         self._process.start()
         theirs.close()
 
@@ -167,7 +170,7 @@ def _work(pipe: Connection, make: Callable[[], Any], place: dict[str, str], thre
 
 
 def _meet(place: dict[str, str], limit: float) -> None:
-    """place: what torchrun would set; DeepSpeed reads it too."""
+    """place: the environment that this process is to have, with what torchrun would set; DeepSpeed reads it too."""
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo"} | place
     cuda = torch.cuda.is_available()
     if cuda:
