@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.trajectory import Step, Trajectory, of_action
+from flywheel.agent.step_fields import of_action
 from flywheel.environments.env import Env, StepResult, Task
 from flywheel.errors import BadInput
 from flywheel.policy.checkpoint import digest
@@ -24,6 +24,7 @@ from flywheel.settings import Settings, Supervised
 from flywheel.synthesis.tasks import content, make_task
 from flywheel.training.samples import Sample, agent_samples
 from flywheel.training.supervised.train import train_supervised
+from flywheel.trajectory import Step, Trajectory
 from flywheel.worlds import catalogue, oracle
 
 KINDS = (("tiles", "clear"), ("shapes", "fit"), ("merge", "reach"), ("settings", "turn_on"), ("shop", "add"))

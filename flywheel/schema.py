@@ -8,10 +8,14 @@ Each file carries `schema_version` and `table` in its metadata.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
+
+from flywheel.trajectory import LATER, Step, Trajectory
 
 SCHEMA_VERSION = 1
 T = TypeVar("T")
@@ -39,6 +43,38 @@ _REQUIRED = {
     "utterance",
 }
 
+_KINDS: dict[Any, pa.DataType] = {
+    str: _TEXT,
+    int: pa.int32(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    datetime: _TIME,
+    tuple[int, ...]: pa.list_(pa.int32()),
+    tuple[float, ...]: pa.list_(pa.float32()),
+}
+
+
+def columns(record: type) -> dict[str, pa.DataType]:
+    """The columns that a record's fields declare."""
+    hints = get_type_hints(record)
+    return {field.name: _KINDS[_without_none(hints[field.name])] for field in _stored(record)}
+
+
+def _stored(record: type) -> list[dataclasses.Field]:
+    return [field for field in dataclasses.fields(record) if field.metadata.get("column", True)]
+
+
+def _without_none(hint: Any) -> Any:
+    return (
+        next(kind for kind in get_args(hint) if kind is not type(None)) if isinstance(hint, types.UnionType) else hint
+    )
+
+
+def later(record: type) -> tuple[str, ...]:
+    hints = get_type_hints(record, include_extras=True)
+    return tuple(field.name for field in _stored(record) if LATER in getattr(hints[field.name], "__metadata__", ()))
+
+
 _WORD = pa.struct([("word", _TEXT), ("start_s", pa.float64()), ("end_s", pa.float64()), ("confidence", pa.float32())])
 
 TABLES: dict[str, pa.Schema] = {
@@ -61,63 +97,9 @@ TABLES: dict[str, pa.Schema] = {
         checksum=_TEXT,
         environment=_TEXT,
     ),
-    # One row an episode. `status`: completed (terminated), truncated (a limit), crashed, invalid.
-    # `source`: rollout, recording or annotation; `author`: model or human. `final_state`: JSON read by the verifier.
-    "trajectories": _schema(
-        "trajectories",
-        trajectory_id=_TEXT,
-        task_id=_TEXT,
-        domain=_TEXT,
-        world=_TEXT,
-        level=pa.int32(),
-        instruction=_TEXT,
-        source=_TEXT,
-        author=_TEXT,
-        sample=pa.int32(),
-        policy_version=_TEXT,
-        status=_TEXT,
-        error=_TEXT,
-        steps=pa.int32(),
-        reward=pa.float64(),
-        final_state=_TEXT,
-        started_at=_TIME,
-        ended_at=_TIME,
-        run_id=_TEXT,
-    ),
-    # One row a step (t_n, a_n, o_n). The screen is the one the action was chosen on, `observation` what was there to
-    # read; one is null where the other is all that was seen. `token_ids` and `logprobs` are as sampled: training never
-    # re-tokenises. `x`, `y` (and `x2`, `y2`): points of the action as fractions of the
-    # screen. `parse_error` is set where the text held no action. `memory`: JSON of the digest of older steps that the
-    # context held (steps, text, by), null where there was none.
-    "steps": _schema(
-        "steps",
-        trajectory_id=_TEXT,
-        step=pa.int32(),
-        author=_TEXT,
-        thought=_TEXT,
-        action_type=_TEXT,
-        action=_TEXT,
-        raw_text=_TEXT,
-        parse_error=_TEXT,
-        x=pa.float64(),
-        y=pa.float64(),
-        x2=pa.float64(),
-        y2=pa.float64(),
-        prompt_tokens=pa.int32(),
-        token_ids=pa.list_(pa.int32()),
-        logprobs=pa.list_(pa.float32()),
-        weight_version=_TEXT,
-        image_sha256=_TEXT,
-        url=_TEXT,
-        tool_result=_TEXT,
-        reward=pa.float64(),
-        terminated=pa.bool_(),
-        truncated=pa.bool_(),
-        started_at=_TIME,
-        ended_at=_TIME,
-        memory=_TEXT,
-        observation=_TEXT,
-    ),
+    # One row an episode, and one a step of it: what their columns mean stands in `trajectory.py`.
+    "trajectories": _schema("trajectories", **columns(Trajectory)),
+    "steps": _schema("steps", **columns(Step)),
     # One row an utterance of a think-aloud recording. Times are on the screen's clock, in seconds from its start.
     # `confidence`: the recognizer's, 0 to 1, the mean over the words. `doubtful`: it is below the least that is
     # trusted, so the step has no thought from this utterance.
@@ -239,7 +221,7 @@ TABLES: dict[str, pa.Schema] = {
 # Columns that tables were given after their first version: null where an older file lacks them.
 ADDED: dict[str, tuple[str, ...]] = {
     "tasks": ("environment",),
-    "steps": ("memory", "observation"),
+    "steps": later(Step),
     "thoughts": ("confidence", "doubtful"),
     "scores": ("version",),
 }
@@ -263,7 +245,7 @@ for _name in TABLES:
 
 
 def to_row(table: str, record: Any) -> dict[str, Any]:
-    """The row of a table that a record (`agent.trajectory.Step`) stands for: its fields that are columns."""
+    """The row of a table that a record (`trajectory.Step`) stands for: its fields that are columns."""
     return {name: getattr(record, name) for name in TABLES[table].names}
 
 

@@ -52,6 +52,7 @@ ORDER = (
     "secret",
     "files",
     "schema",
+    "trajectory",
     "intervals",
     "yaml_text",
     "findings",

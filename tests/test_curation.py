@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flywheel.agent.actions import Click
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError
 from flywheel.recording.curate import curate, fingerprint, replay
+from flywheel.trajectory import Step, Trajectory
 
 
 def steps(*screens: str, action: str = "click(point='<point>10 20</point>')", thought: str = "I click."):

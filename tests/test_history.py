@@ -14,7 +14,6 @@ from local_server import Server, said
 
 from flywheel.agent.context import Image
 from flywheel.agent.history_summary import ModelSummarizer, open_summarizer
-from flywheel.agent.trajectory import Step
 from flywheel.environments.env import Observation
 from flywheel.language_model import OpenAIModel
 from flywheel.policy.encoding import Encoder
@@ -24,6 +23,7 @@ from flywheel.schema import TABLES, from_row, to_row
 from flywheel.store import catalog
 from flywheel.store.partitions import from_rows, read, write
 from flywheel.training.samples import agent_samples
+from flywheel.trajectory import Step
 
 STEPS = 30
 DEAD = "http://127.0.0.1:1/v1"

@@ -13,7 +13,6 @@ import pytest
 
 from flywheel.agent.actions import ParseError
 from flywheel.agent.parser import parse
-from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
 from flywheel.recording.ingest import ingest_session, ingest_sessions, mark_duplicates, new_sessions
 from flywheel.recording.recognizers.recognizer import Transcript, Word
@@ -23,6 +22,7 @@ from flywheel.scoring import verifiers
 from flywheel.settings import Recording, Settings
 from flywheel.store import partitions
 from flywheel.synthesis.tasks import content, from_row, make_tasks
+from flywheel.trajectory import trajectory_id
 
 SETTINGS = Settings()
 TABLES = {

@@ -10,12 +10,12 @@ import pytest
 from lamps import LEFT, RIGHT, LampEnv, Lamps, Scripted, screen, settings, task
 
 from flywheel.agent.context import Image
-from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import EnvError, PolicyError, PolicyTimeout
 from flywheel.rollout.episode import run_episode
 from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.schema import to_row
 from flywheel.store.partitions import from_rows
+from flywheel.trajectory import trajectory_id
 
 S = settings()
 ARGUMENTS = {"iteration": 3, "settings": S, "temperature": 1.0}

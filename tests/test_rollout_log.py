@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lamps import task
 
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.rollout import episode_files
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.rollout_log import RolloutLog, RolloutPlan
+from flywheel.trajectory import Step, Trajectory
 
 TASKS = {f"lamp{number:03d}": task(number) for number in range(5)}
 

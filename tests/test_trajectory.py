@@ -4,38 +4,48 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Annotated
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flywheel import schema
 from flywheel.agent.actions import Click, Drag, Finished, Point
 from flywheel.agent.grammar import as_written
-from flywheel.agent.trajectory import Step, Trajectory, of_action
+from flywheel.agent.step_fields import of_action
 from flywheel.schema import TABLES, from_row, to_row
 from flywheel.store.partitions import from_rows
+from flywheel.trajectory import LATER, NO_COLUMN, Step, Trajectory
 
 KINDS = {"steps": Step, "trajectories": Trajectory}
 BESIDE = {"steps": {"sampled_logprobs", "version"}, "trajectories": set()}  # fields that no table holds
-TYPES = {
-    pa.string(): "str",
-    pa.int32(): "int",
-    pa.float64(): "float",
-    pa.bool_(): "bool",
-    pa.timestamp("us", tz="UTC"): "datetime",
-    pa.list_(pa.int32()): "tuple[int, ...]",
-    pa.list_(pa.float32()): "tuple[float, ...]",
+# The format on disk: what files of this version hold, in this order.
+ON_DISK = {
+    "steps": (
+        "trajectory_id: string, step: int32, author: string, thought: string, action_type: string, action: string, "
+        "raw_text: string, parse_error: string, x: double, y: double, x2: double, y2: double, prompt_tokens: int32, "
+        "token_ids: list<item: int32>, logprobs: list<item: float>, weight_version: string, image_sha256: string, "
+        "url: string, tool_result: string, reward: double, terminated: bool, truncated: bool, "
+        "started_at: timestamp[us, tz=UTC], ended_at: timestamp[us, tz=UTC], memory: string, observation: string"
+    ),
+    "trajectories": (
+        "trajectory_id: string, task_id: string, domain: string, world: string, level: int32, instruction: string, "
+        "source: string, author: string, sample: int32, policy_version: string, status: string, error: string, "
+        "steps: int32, reward: double, final_state: string, started_at: timestamp[us, tz=UTC], "
+        "ended_at: timestamp[us, tz=UTC], run_id: string"
+    ),
 }
 
 
 @pytest.mark.parametrize("table", KINDS)
-def test_fields_are_the_columns_of_the_same_name_and_type(table):
-    fields = {field.name: field.type.removesuffix(" | None") for field in dataclasses.fields(KINDS[table])}
-    columns = {field.name: TYPES[field.type] for field in TABLES[table]}
-    assert {name: kind for name, kind in fields.items() if name not in BESIDE[table]} == columns
-    assert set(fields) - set(columns) == BESIDE[table]
+def test_fields_are_the_columns_on_disk(table):
+    assert ", ".join(f"{column.name}: {column.type}" for column in TABLES[table]) == ON_DISK[table]
+    fields = {one.name for one in dataclasses.fields(KINDS[table])}
+    assert fields - set(TABLES[table].names) == BESIDE[table]
 
 
 def values(kind: type) -> st.SearchStrategy:
@@ -88,3 +98,19 @@ def test_an_action_as_fields():
     drag = of_action(Drag(Point(0.1, 0.2), Point(0.3, 0.4)), grammar)
     assert [drag[name] for name in ("x", "y", "x2", "y2")] == [0.1, 0.2, 0.3, 0.4]
     assert set(of_action(Finished(), grammar)) == {"action", "action_type"}
+
+
+@dataclass(frozen=True)
+class Moody(Step):
+    """What somebody adds who wants two columns more."""
+
+    mood: Annotated[str | None, LATER] = None
+    weight: Annotated[float | None, LATER] = None
+    scratch: int = field(default=0, metadata=NO_COLUMN)
+
+
+def test_a_new_column_is_a_field():
+    more = {"mood": pa.string(), "weight": pa.float64()}
+    assert schema.columns(Moody) == {**schema.columns(Step), **more}
+    assert schema.later(Moody) == (*schema.later(Step), *more)
+    assert list(schema.columns(Step)) == schema.TABLES["steps"].names

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flywheel.agent.trajectory import Trajectory
 from flywheel.errors import DataError
 from flywheel.evaluation.evaluate import judge
 from flywheel.reward.verdict import Verdict, decide, of_rows
@@ -24,6 +23,7 @@ from flywheel.settings import Sandbox, Settings
 from flywheel.store.partitions import from_rows
 from flywheel.store.routing import route
 from flywheel.synthesis.tasks import make_task, make_tasks
+from flywheel.trajectory import Trajectory
 from flywheel.worlds import catalogue
 
 TASK = make_task(catalogue.get("snake"), next(iter(catalogue.get("snake").templates)), 1, 5, "train")

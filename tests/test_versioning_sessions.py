@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
 from flywheel.files import write_text
 from flywheel.store import dvc_lock, manifest, partitions, sessions
+from flywheel.trajectory import trajectory_id
 from flywheel.workspace import Workspace
 
 

@@ -11,7 +11,7 @@ SUMMARY_CHARACTERS = 80
 class PastStep:
     """A step that is over. screenshot: the PNG it was chosen on (None where it was not kept, or there was none).
 
-    The fields are those of `agent.trajectory.Step`, empty where it has None; typed: the text of a `type`. observation:
+    The fields are those of `trajectory.Step`, empty where it has None; typed: the text of a `type`. observation:
     what was there to read, None where the screen was all.
     """
 

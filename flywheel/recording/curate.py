@@ -15,9 +15,9 @@ from typing import Any
 from flywheel.agent.actions import ParseError
 from flywheel.agent.grammar import Grammar, as_written
 from flywheel.agent.parser import parse
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.environments.env import Env, Task
 from flywheel.errors import EnvError
+from flywheel.trajectory import Step, Trajectory
 
 MAX_IDLE = 0.5  # share of the steps that changed nothing, from which on a recording is noise
 

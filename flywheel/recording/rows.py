@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
+from flywheel.agent.step_fields import of_action
 from flywheel.environments.env import Task
 from flywheel.errors import DataError
 from flywheel.recording.align import Alignment
@@ -20,6 +20,7 @@ from flywheel.recording.session import Session, load_meta
 from flywheel.recording.utterances import Utterance
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import to_row
+from flywheel.trajectory import Step, Trajectory, trajectory_id
 
 Row = Mapping[str, Any]
 UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot be read

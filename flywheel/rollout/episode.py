@@ -14,13 +14,14 @@ from flywheel.agent.context import Context
 from flywheel.agent.grammar import NO_SCREEN, Grammar
 from flywheel.agent.history_summary import open_summarizer
 from flywheel.agent.parser import parse
-from flywheel.agent.trajectory import Step, Trajectory, of_action, trajectory_id
+from flywheel.agent.step_fields import of_action
 from flywheel.environments import kind
 from flywheel.environments.env import Env, Observation, StepResult, Task
 from flywheel.errors import EnvTimeout, PolicyTimeout
 from flywheel.policy.protocol import Completion, Policy, Sampling
 from flywheel.rollout.history import History
 from flywheel.settings import Settings
+from flywheel.trajectory import Step, Trajectory, trajectory_id
 
 
 @dataclass(frozen=True)

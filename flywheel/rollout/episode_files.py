@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.files import atomic_file
 from flywheel.rollout.episode import Episode
 from flywheel.schema import from_row
+from flywheel.trajectory import Step, Trajectory
 
 _TIMES = ("started_at", "ended_at")
 _ROWS, _LAST = "episode.json", "last.png"

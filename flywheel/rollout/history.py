@@ -15,7 +15,7 @@ from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
 from flywheel.agent.step_history import StepHistory
 from flywheel.agent.steps import PastStep
-from flywheel.agent.trajectory import Step
+from flywheel.trajectory import Step
 
 
 class History:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.environments.env import Task
 from flywheel.errors import DataError
+from flywheel.trajectory import Step, Trajectory
 
 Need = Literal["final_state", "steps", "screens"]
 

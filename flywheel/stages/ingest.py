@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
@@ -17,6 +16,7 @@ from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import manifest, metrics, partitions, sessions
 from flywheel.store.artifacts import Record
 from flywheel.store.sessions import SessionFolder
+from flywheel.trajectory import Step, Trajectory
 
 _PER_SHARD = 6  # sessions that a kill can lose
 # Table -> the column by which shards may share a row.

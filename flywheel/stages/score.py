@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.progress import tell
 from flywheel.reward.verdict import Verdict, of_rows
 from flywheel.schema import TABLES, from_row
@@ -19,6 +18,7 @@ from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
 from flywheel.store.artifacts import Partition
+from flywheel.trajectory import Step, Trajectory
 
 _STAGES = ("ingest", "rollout")
 _AT_ONCE = 64  # trajectories whose screens are in memory

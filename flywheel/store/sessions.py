@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flywheel.agent.trajectory import trajectory_id
 from flywheel.errors import BadInput, DataError
 from flywheel.files import sha256_file, write_json
 from flywheel.progress import tell
 from flywheel.store import dvc_lock, manifest, partitions
+from flywheel.trajectory import trajectory_id
 from flywheel.workspace import Workspace
 
 

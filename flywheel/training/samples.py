@@ -13,12 +13,12 @@ import numpy as np
 
 from flywheel.agent.history_summary import Summarizer
 from flywheel.agent.prompt import build_context
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.errors import DataError
 from flywheel.policy.encoding import Encoded, Encoder
 from flywheel.rollout.history import History
 from flywheel.settings import Policy as PolicySettings
 from flywheel.settings import Supervised
+from flywheel.trajectory import Step, Trajectory
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flywheel.agent.history_summary import Summarizer
-from flywheel.agent.trajectory import Step, Trajectory
 from flywheel.policy.encoding import Encoder
 from flywheel.schema import empty, from_row
 from flywheel.settings import Policy
 from flywheel.store import partitions, screens
 from flywheel.store.manifest import Cumulative
 from flywheel.training.samples import Sample, agent_samples, general_samples
+from flywheel.trajectory import Step, Trajectory
 from flywheel.workspace import Workspace
 
 

@@ -1,20 +1,21 @@
 """A trajectory: tau = {(t_0, a_0, o_0), ..., (t_T, a_T, o_T)} (section 2.1), its steps, and its identity.
 
-A `Step` and a `Trajectory` are the rows of the tables `steps` and `trajectories`, field for column, with the same names
-(`schema.to_row`, `schema.from_row`): what the rollout records is what scorers judge and what training learns from.
-None: unknown, or without meaning for this kind of step.
+`Step` and `Trajectory` declare the tables `steps` and `trajectories`, a field a column (`schema.TABLES`): what the
+rollout records is what scorers judge and what training learns from. None: unknown, or without meaning for this kind of
+step. A new column is a field with `LATER`, and a line where it is filled.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated
 
-from flywheel.agent.actions import NAMES, Action, Drag
-from flywheel.agent.grammar import Grammar
-from flywheel.agent.parser import serialise
+LATER = "later"
+"""Marks a column that files of earlier versions lack."""
+NO_COLUMN = {"column": False}
+"""Metadata of a field that no table holds."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,15 @@ class Step:
     truncated: bool | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    memory: str | None = None
+    memory: Annotated[str | None, LATER] = None
     """JSON of the digest of older steps that was shown: steps, text, by."""
-    observation: str | None = None
+    observation: Annotated[str | None, LATER] = None
     """What was there to read, where the action was chosen; None where the screen was all."""
 
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
-    sampled_logprobs: tuple[float, ...] = ()
+    sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
     """Of each token at the temperature that it was sampled at, where the policy says so."""
-    version: int | None = None
+    version: int | None = field(default=None, metadata=NO_COLUMN)
     """How many training steps the weights had had that sampled it, in the RL run that the episode is of."""
 
 
@@ -98,16 +99,6 @@ class Trajectory:
     ended_at: datetime | None = None
     run_id: str | None = None
     """The flow run that paid for it."""
-
-
-def of_action(action: Action, grammar: Grammar) -> dict[str, Any]:
-    """The fields of a `Step` that say what was done."""
-    fields: dict[str, Any] = {"action": serialise(action, grammar), "action_type": NAMES[type(action)]}
-    if isinstance(action, Drag):
-        start, end = action.start_point, action.end_point
-        return fields | {"x": start.x, "y": start.y, "x2": end.x, "y2": end.y}
-    point = getattr(action, "point", None)
-    return fields | ({"x": point.x, "y": point.y} if point else {})
 
 
 def trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:
