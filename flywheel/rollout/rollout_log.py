@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskSampler(Protocol):
-    """Where tasks come from (`training.curriculum`). Both calls are made in an order that the log keeps, and made
+    """Where tasks come from (`training.rl.curriculum`). Both calls are made in an order that the log keeps, and made
     again from it when a killed run goes on: what `next` gives must follow from the calls before it alone."""
 
     def next(self) -> Task:

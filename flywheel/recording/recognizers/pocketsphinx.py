@@ -1,7 +1,7 @@
 """PocketSphinx: a recognizer whose wheel carries its English model. Works with no download.
 
 Its own language model, of general English, hears `card` for `cart`; one of how people speak about a screen
-(`language.py`) hears nothing but what it was made from. So an utterance is heard with both together first; where what
+(`trigrams.py`) hears nothing but what it was made from. So an utterance is heard with both together first; where what
 was heard is less likely as such speech than as general English, it is heard again with the general model alone.
 """
 

@@ -9,7 +9,7 @@ One step, in order, each line with the file to read:
  5. the policy is read: log-probabilities, hidden states        forward/policy_forward.py
  6. V is read from the hidden states                            value.py
  7. whole trajectories get advantages and V's targets           algorithms/ppo.py, gae.py; algorithms/grpo.py, group.py
- 8. and are cut into turns, the samples, held against theirs    experience.py (turns), update.py (_agreement)
+ 8. and are cut into turns, the samples, held against theirs    experience.py (step_samples), update.py (_agreement)
  9. minibatches of turns get the algorithm's loss               update.py, algorithms/, ppo.py
 10. gradients are added up, cut, and move the policy, then V    parallel/engine.py (gradient_step), zero.py
 11. all of it goes to disk, so that a kill costs one step       training/state.py, learner.py
