@@ -20,7 +20,7 @@ from flywheel.agent.answer_form import lark, up_to
 from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.parser import parse, serialise
 from flywheel.agent.prompt import build_context
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, PolicyError
 from flywheel.policy import open_policy
 from flywheel.policy.constraint import Constraint
 from flywheel.policy.encoding import Encoder
@@ -101,7 +101,7 @@ def test_what_is_written_is_of_the_form(encoder, action, name):
         return
     text = response_text(THOUGHT, serialise(action, Grammar.of(policy)))
     state = Constraint(encoder, len(encoder.tokenizer), policy).begin()
-    for token in (*encoder.encode_text(text), encoder.end_id):
+    for token in encoder.encode_text(text):  # with the end
         assert not state.blocked()[token], (text, encoder.decode([token]))
         state.add(token)
 
@@ -180,3 +180,13 @@ def test_what_cannot_be_constrained_is_refused(policy, said):
 def test_a_form_that_is_not_written_is_refused():
     with pytest.raises(BadInput, match="tool_call cannot be constrained"):
         lark(Grammar("tool_call", coordinates.points(1000)), 100)
+
+
+def test_a_token_that_is_not_of_the_form_is_an_error_and_no_end(encoder):
+    state = Constraint(encoder, len(encoder.tokenizer), POLICIES["minimal"]).begin()
+    for token in encoder.encode_text("Thought: I click it.\nAction: click(point='<point>12 ")[:-1]:  # without the end
+        state.add(token)
+    other = encoder.tokenizer.convert_tokens_to_ids("\nAction: ")
+    assert state.blocked()[other]
+    with pytest.raises(PolicyError, match=f"token {other} is not of the form"):
+        state.add(other)

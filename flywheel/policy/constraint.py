@@ -16,7 +16,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from flywheel import settings as config
 from flywheel.agent.answer_form import lark
 from flywheel.agent.grammar import Grammar
-from flywheel.errors import ModelError
+from flywheel.errors import ModelError, PolicyError, first_line
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -47,9 +47,12 @@ class AnswerState:
         return blocked
 
     def add(self, token: int) -> None:
+        """The answer goes on with a token. Raises PolicyError where its form does not: a matcher that met an error is
+        stopped too, which would look like a whole action, and the answer would be cut there in silence."""
         self._ended |= token == self._end_id
-        if not self._ended:
-            self._matcher.consume_token(token)
+        if not self._ended and not self._matcher.consume_token(token):
+            said = first_line(self._matcher.get_error())
+            raise PolicyError(f"token {token} is not of the form of answers: {said}", where="policy.constrained")
 
 
 class _Tokens:
@@ -61,7 +64,7 @@ class _Tokens:
     def __init__(self, encoder: Encoder) -> None:
         tokenizer, byte_of = encoder.tokenizer, {sign: byte for byte, sign in bytes_to_unicode().items()}
         added = tokenizer.added_tokens_decoder
-        self._encode, self.eos_token_id = encoder.encode_text, encoder.end_id
+        self._tokenizer, self.eos_token_id = tokenizer, encoder.end_id
         self.special_token_ids = [number for number, token in added.items() if token.special]
         try:
             self.tokens = [
@@ -74,7 +77,7 @@ class _Tokens:
             ) from None
 
     def __call__(self, text: str) -> list[int]:
-        return self._encode(text)
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 class Constraint:

@@ -272,7 +272,7 @@ class InferenceEngine:
     # A token for each row.
 
     def _sample(self, hidden: Tensor, rows: Sequence[Row]) -> None:
-        """hidden: [rows, size]. A row whose numbers are not finite ends by an error, alone."""
+        """hidden: [rows, size]. A row whose numbers are not finite, or whose form breaks, ends by an error, alone."""
         logits = self._model.get_output_embeddings()(hidden).float()
         held = [number for number, row in enumerate(rows) if row.form is not None]
         if held:
@@ -285,11 +285,14 @@ class InferenceEngine:
         for row, token, value, tempered in zip(rows, chosen.tolist(), values, drawn, strict=True):
             if math.isfinite(value):
                 row.token_ids.append(token)
-                if row.form is not None:
-                    row.form.add(token)
                 row.logprobs.append(value)
                 if row.sampling.temperature > 0:
                     row.tempered.append(tempered)
+                if row.form is not None:
+                    try:
+                        row.form.add(token)
+                    except PolicyError as error:
+                        row.error = error
             else:
                 row.error = PolicyError("the weights give numbers that are not finite", where="the model")
         self.counts.tokens += len(rows)
