@@ -37,7 +37,7 @@ from flywheel.synthesis.tasks import make_tasks
 from flywheel.training.forward.sequence_packing import pack
 from flywheel.training.rl.experience import Experience, experiences, step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.update import train_step
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -78,7 +78,7 @@ class Side:
     def step(self, batch: Sequence[Experience]) -> dict[str, float]:
         begin = time.perf_counter()
         cut, _ = step_samples(batch, self.learner, self.rl)
-        figures = ppo_update(self.learner, cut, self.rl, 1)
+        figures = train_step(self.learner, cut, self.rl, 1)
         self.seconds.append(time.perf_counter() - begin)
         return figures
 

@@ -109,8 +109,9 @@ def _workspace(root: Path) -> str:
 
 
 def data(root: Path) -> list[Finding]:
-    """Only in a workspace where something has run: every recorded file, and the footer of every table's."""
-    from flywheel.store import partitions, recovery
+    """Only in a workspace where something has run: every recorded file, the footer of every table's, and the
+    manifests of all finished iterations."""
+    from flywheel.store import manifest, partitions, recovery
     from flywheel.workspace import Workspace
 
     try:
@@ -134,6 +135,12 @@ def data(root: Path) -> list[Finding]:
         for fault in faults
         if fault.where.rpartition("/")[0] not in told
     ]
+    finished = max(ws.root.glob("iterations/*/promotion.json"), default=None)
+    if finished and not found:
+        try:
+            manifest.verify(ws, int(finished.parent.name))
+        except FlywheelError as error:
+            found.append(Finding("data", "missing", f"{error.where}: {error.what}", error.fix))
     if files and not found:
         found.append(Finding("data", "ok", f"{len(files)} Parquet files, as recorded"))
     return found

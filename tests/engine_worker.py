@@ -18,7 +18,7 @@ from flywheel.policy.model import load_model
 from flywheel.settings import Rl
 from flywheel.training.rl.experience import step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.update import train_step
 from flywheel.training.rl.value_pretraining import pretrain_value
 
 
@@ -39,12 +39,12 @@ def main(model: Path, out: Path, engine: str, stage: int) -> None:
     batch = made_up(model, rl)
     made = Learner(load_model(model), rl, 0)
     pretrain_value(made, batch, rl, seed=0)
-    figures = [ppo_update(made, step_samples(batch, made, rl)[0], rl, seed) for seed in (1, 2)]
+    figures = [train_step(made, step_samples(batch, made, rl)[0], rl, seed) for seed in (1, 2)]
     state = made.state_dict()
-    figures.append(ppo_update(made, step_samples(batch, made, rl)[0], rl, 3))
+    figures.append(train_step(made, step_samples(batch, made, rl)[0], rl, 3))
     again = Learner(load_model(model), rl, 5)
     again.load_state_dict(state)
-    repeated = ppo_update(again, step_samples(batch, again, rl)[0], rl, 3)
+    repeated = train_step(again, step_samples(batch, again, rl)[0], rl, 3)
     with again.gathered():
         weights = float(sum(tensor.double().abs().sum() for tensor in again.policy.state_dict().values()))
     if made.first:

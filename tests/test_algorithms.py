@@ -22,7 +22,7 @@ from flywheel.training.rl.experience import step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.ppo import TokenBatch
 from flywheel.training.rl.run import train_rl
-from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.update import train_step
 
 NAMES = ["ppo", "grpo", "rloo"]
 
@@ -99,7 +99,7 @@ def test_a_step_makes_likelier_what_was_better(folder, name):
     made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
     assert (made.value is not None) == algorithm.find(name).needs_value
     cut, horizon = step_samples(batch, made, rl)
-    figures = ppo_update(made, cut, rl, 1)
+    figures = train_step(made, cut, rl, 1)
     # What V explains, and how far a reward reaches, are figures of algorithms that have V.
     assert ("value_loss" in figures, np.isfinite(horizon)) == (made.value is not None,) * 2
     made.version = 0  # so that the same samples are read as fresh ones

@@ -175,6 +175,18 @@ def test_a_half_written_parquet_file_hides_nothing_else(workspace):
     assert "data/tasks/iteration=001/stage=synthesize" in found.detail
 
 
+def test_a_broken_chain_of_manifests_is_told(workspace):
+    manifest.genesis(workspace, digest="abc")
+    versioning.add_iteration(workspace, 1, frozen_without_sessions(workspace))
+    manifest.write(workspace, 1, window=1)
+    workspace.promotion(1).write_text("{}")
+    assert doctor.data(workspace.root) == []
+    workspace.manifest(0).write_text(workspace.manifest(0).read_text() + "\n")
+    (found,) = doctor.data(workspace.root)
+    assert found.state == "missing"
+    assert found.detail.startswith("iterations/000/manifest.json: the manifest changed after iteration 001")
+
+
 @pytest.mark.parametrize("sql", ["", ";", "/* nothing */"])
 def test_an_empty_query(workspace, sql):
     code, output = flywheel("query", sql, "-w", workspace.root)

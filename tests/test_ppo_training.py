@@ -25,7 +25,7 @@ from flywheel.settings import Supervised
 from flywheel.training.rl.experience import experiences, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.run import train_rl
-from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.update import train_step
 from flywheel.training.rl.value_pretraining import pretrain_value
 from flywheel.training.samples import Sample
 from flywheel.training.supervised.train import train_supervised
@@ -229,7 +229,7 @@ async def test_disagreement_of_rollout_and_training_stops_the_run(sft):
         for parameter in other.policy.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     with pytest.raises(TrainingError, match="recomputed log-probabilities differ"):
-        ppo_update(other, step_samples(batch, other, S.rl)[0], S.rl, seed=1)
+        train_step(other, step_samples(batch, other, S.rl)[0], S.rl, seed=1)
 
 
 async def test_crashed_episodes_are_not_trained_on(sft):

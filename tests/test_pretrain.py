@@ -251,7 +251,7 @@ def test_what_is_read_weighs_more_than_a_token_of_an_action(encoder):
 
 
 def test_the_rate_warms_up_stays_and_cools_down(tmp_path):
-    training = module._Training(Recipe(tmp_path, steps=1000, seeing=0))
+    training = module.Pretrainer(Recipe(tmp_path, steps=1000, seeing=0))
     rates = {}
     for step in (0, 99, 199, 500, 749, 875, 999):
         training.step = step
@@ -269,7 +269,7 @@ def test_what_cannot_be_run_is_refused_before_it_begins(tmp_path):
 
 def test_a_run_that_only_sees_keeps_its_rate(tmp_path):
     for steps in (900, 1000):
-        training = module._Training(Recipe(tmp_path, steps=steps, seeing=1000))
+        training = module.Pretrainer(Recipe(tmp_path, steps=steps, seeing=1000))
         training.step = 800
         assert training._schedule() == 1
 

@@ -26,7 +26,7 @@ from flywheel.training.rl import run as rl
 from flywheel.training.rl.curriculum import Curriculum
 from flywheel.training.rl.experience import experiences, step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.update import train_step
 
 RL = {
     "steps": 3,
@@ -93,7 +93,7 @@ async def synchronous(model, folder, chosen: config.Settings) -> dict:
             EpisodeOutcome(step, score, v) for _, scores, vs in groups for score, v in zip(scores, vs, strict=True)
         ]
         found = experiences(episodes, outcomes, tasks, encoder, chosen)
-        ppo_update(made, step_samples(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
+        train_step(made, step_samples(found, made, chosen.rl)[0], chosen.rl, seed("minibatches", step))
     return made.policy.state_dict()
 
 

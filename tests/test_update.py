@@ -17,7 +17,7 @@ from flywheel.policy.model import load_model
 from flywheel.settings import Rl
 from flywheel.training.rl.experience import step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import policy_rate, ppo_update, value_update
+from flywheel.training.rl.update import policy_rate, train_step, value_update
 from flywheel.training.rl.value_pretraining import pretrain_value
 
 RL = Rl(minibatch=64, actor_lr=1e-3, critic_lr=1e-3, positive_nll=0.1, warmup=2)
@@ -38,7 +38,7 @@ def fresh(folder, rl: Rl = RL) -> Learner:
 
 
 def update(made: Learner, batch, rl: Rl = RL, seed: int = 1) -> dict[str, float]:
-    return ppo_update(made, step_samples(batch, made, rl)[0], rl, seed)
+    return train_step(made, step_samples(batch, made, rl)[0], rl, seed)
 
 
 def each(batch, change):
@@ -158,7 +158,7 @@ def test_group_relative_advantages_need_no_value_model(folder, batch):
         spread = np.std(all_of_task, ddof=1)
         expected = (mine - np.mean(all_of_task)) / (spread + 1e-6) if spread > 1e-8 else 0.0
         assert turn.advantages == pytest.approx(np.full(len(turn.sample.response), expected))
-    figures = ppo_update(made, cut, rl, 1)
+    figures = train_step(made, cut, rl, 1)
     assert "value_loss" not in figures
     assert set(made.state_dict()["modules"]) == {"policy"}
 
@@ -239,7 +239,7 @@ def test_an_empty_batch_is_named(folder):
     with pytest.raises(TrainingError, match="the batch is empty"):
         step_samples([], made, RL)
     with pytest.raises(TrainingError, match="the batch is empty"):
-        ppo_update(made, [], RL, 1)
+        train_step(made, [], RL, 1)
 
 
 def test_weights_that_give_no_number_stop_the_step_by_name(folder, batch):
@@ -248,7 +248,7 @@ def test_weights_that_give_no_number_stop_the_step_by_name(folder, batch):
     with torch.no_grad():
         made.policy.model.language_model.norm.weight.fill_(math.nan)
     with pytest.raises(TrainingError, match=r"the loss of the policy in step 1, gradient step 1 is nan \(RL\)"):
-        ppo_update(made, cut, RL, 1)
+        train_step(made, cut, RL, 1)
     broken = [replace(turn, returns=turn.returns * math.nan) for turn in cut]
     made = fresh(folder)
     with pytest.raises(TrainingError, match=r"the loss of V in step 1 is nan"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.errors import DataError
-from flywheel.files import sha256_file, write_json
+from flywheel.files import known_sha256, sha256_file, write_json
 from flywheel.store.partitions import manifest_of
 from flywheel.workspace import Workspace, label
 
@@ -128,7 +128,7 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def verify(ws: Workspace, iteration: int) -> None:
-    """Check the chain back to iteration 0 and every file that iteration k's manifest names: all of them are read.
+    """Check the chain back to iteration 0 and every file that iteration k's manifest names.
 
     Raises DataError naming the first file that is missing or differs.
     """
@@ -137,7 +137,7 @@ def verify(ws: Workspace, iteration: int) -> None:
         path = ws.resolve(shard.path)
         if not path.is_file():
             raise DataError("a file of the manifest is missing", where=shard.path, fix="type `dvc checkout`")
-        if sha256_file(path) != shard.sha256:
+        if known_sha256(path) != shard.sha256:
             raise DataError("a file differs from the manifest", where=shard.path, fix="type `dvc checkout --force`")
     while current.iteration > 0:
         before = ws.manifest(current.iteration - 1)

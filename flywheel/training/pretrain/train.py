@@ -103,7 +103,7 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
         recipe.out.mkdir(parents=True, exist_ok=True)
     if not resume:
         (recipe.out / "state.pt").unlink(missing_ok=True)
-    workers = WorkerGroup(partial(_Training, recipe), size, 1, _LIMIT_S, "--processes")
+    workers = WorkerGroup(partial(Pretrainer, recipe), size, 1, _LIMIT_S, "--processes")
     try:
         while not workers.call("go_on"):
             pass
@@ -125,7 +125,7 @@ class _Pupil(nn.Module):
         return losses(self.model, self.aids, packed, shown, self._digits)
 
 
-class _Training(TrainState):
+class Pretrainer(TrainState):
     """What each process of pretraining does: weights, optimiser, tally and counters, which are the same in all."""
 
     counters = ("step", "chunk")

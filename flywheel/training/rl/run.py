@@ -58,7 +58,8 @@ from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, Shuffled
 from flywheel.training.rl.experience import Experience, experiences
 from flywheel.training.rl.figures import by_world, finite, of_episodes
 from flywheel.training.rl.run_key import run_key
-from flywheel.training.rl.trainer import Trainer
+from flywheel.training.rl.threads import trainer_thread
+from flywheel.training.rl.trainer import RLTrainer
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def train_rl(
     `out_folder`.
 
     The curve has one dict a step, each also given to `on_metric` as it comes: step, reward, score, success and
-    success_<world>, response_length, rounds (steps an episode), episodes, those of `ppo_update` and of `Pool.batch`,
+    success_<world>, response_length, rounds (steps an episode), episodes, those of `train_step` and of `Pool.batch`,
     the curriculum's, horizon, rollout_s (waited for the batch), update_s (a figure without a meaning is left out);
     before them one of step 0 with what value pretraining reached.
 
@@ -113,19 +114,13 @@ def train_rl(
     if not tasks:
         raise TrainingError("there are no tasks", where=f"rl {domain}", fix="check synthesis.domains")
     _check(settings)
-    every = torch.get_num_threads()
-    trainer = threads(settings, every)
-    torch.set_num_threads(max(1, every - trainer) if trainer < every else every)  # of threads that begin now
-    try:
-        with ThreadPoolExecutor(1, "trainer", torch.set_num_threads, (trainer,)) as thread:
-            run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
-            try:
-                asyncio.run(run.train(open_environments, on_metric, stop))
-                thread.submit(run.workers.call, "write", out_folder).result()
-            finally:
-                thread.submit(run.workers.close).result()
-    finally:
-        torch.set_num_threads(every)
+    with trainer_thread(settings) as thread:
+        run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
+        try:
+            asyncio.run(run.train(open_environments, on_metric, stop))
+            thread.submit(run.workers.call, "write", out_folder).result()
+        finally:
+            thread.submit(run.workers.close).result()
     return Result(run.metrics, run.curriculum.table(), run.trajectories, run.weights)
 
 
@@ -142,22 +137,9 @@ def _check(settings: Settings) -> None:
         )
 
 
-def threads(settings: Settings, every: int) -> int:
-    """Threads of the trainer's arithmetic, of `every` that there are.
-
-    Two Python threads that each drive a full team of OpenMP threads make both slow, even where only one of them is at
-    work: so trainer and policy share the cores where the policy is on them too.
-    """
-    policy = settings.policy
-    beside = policy.backend == "transformers" and (
-        policy.device == "cpu" or (policy.device == "auto" and not torch.cuda.is_available())
-    )
-    return settings.rl.threads or (max(1, every // 2) if beside else every)
-
-
 class _Run:
     """The state of one RL run: what is learnt, how far it is, what it used, what was measured. thread: everything of
-    torch is done on it (a thread that computes gets a team of OpenMP threads of its own, and keeps it)."""
+    torch is done on it."""
 
     def __init__(
         self,
@@ -182,10 +164,10 @@ class _Run:
         self.trajectories: list[str] = []
         self.weights: list[str] = []
         self.key = run_key(settings, sft_folder, domain, iteration, tasks, prior)
-        self.workers: WorkerGroup[Trainer] = thread.submit(self._open_workers, sft_folder).result()
+        self.workers: WorkerGroup[RLTrainer] = thread.submit(self._open_workers, sft_folder).result()
 
-    def _open_workers(self, sft_folder: Path) -> WorkerGroup[Trainer]:
-        make = partial(Trainer, sft_folder, self.settings, self._seed("value"), self.algorithm)
+    def _open_workers(self, sft_folder: Path) -> WorkerGroup[RLTrainer]:
+        make = partial(RLTrainer, sft_folder, self.settings, self._seed("value"), self.algorithm)
         size = self.rl.processes
         return WorkerGroup(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s, "rl.processes")
 

@@ -13,11 +13,11 @@ from flywheel.settings import Settings
 from flywheel.training.rl.algorithm import Algorithm
 from flywheel.training.rl.experience import Experience, step_samples
 from flywheel.training.rl.learner import Learner
-from flywheel.training.rl.update import ppo_update
+from flywheel.training.rl.update import train_step
 from flywheel.training.rl.value_pretraining import pretrain_value
 
 
-class Trainer:
+class RLTrainer:
     """All processes that train together (`workers`) make the same calls; the first one alone writes files."""
 
     def __init__(self, folder: Path, settings: Settings, seed: int, algorithm: Algorithm) -> None:
@@ -33,9 +33,9 @@ class Trainer:
         return {f"value_pretraining_{name}": value for name, value in vars(found).items()}
 
     def update(self, batch: Sequence[Experience], seed: int) -> dict[str, float]:
-        """One RL step on the batch; the figures of `ppo_update`, and horizon."""
+        """One RL step on the batch; the figures of `train_step`, and horizon."""
         found, horizon = step_samples(batch, self.learner, self.rl)
-        return ppo_update(self.learner, found, self.rl, seed) | {"horizon": horizon}
+        return train_step(self.learner, found, self.rl, seed) | {"horizon": horizon}
 
     def write(self, folder: Path) -> None:
         """The policy's weights as a checkpoint folder."""

@@ -23,7 +23,7 @@ def policy_rate(step: int, rl: Rl) -> float:
     return rl.actor_lr * min(1.0, (step + 1) / (rl.warmup + 1))
 
 
-def ppo_update(learner: Learner, turns: Sequence[StepSample], rl: Rl, seed: int) -> dict[str, float]:
+def train_step(learner: Learner, turns: Sequence[StepSample], rl: Rl, seed: int) -> dict[str, float]:
     """rl.epochs passes of the policy and rl.critic_epochs of the value model, where there is one, over the turns;
     `learner` is then of the next version.
 

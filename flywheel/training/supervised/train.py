@@ -55,7 +55,7 @@ def train_supervised(
         raise TrainingError("there are no samples to train on", where=name, fix="collect trajectories first")
     batches = plan(len(samples), settings.batch, seed)
     path, key = state_folder / "supervised.pt", _key(model_folder, samples, settings, seed)
-    make, size = partial(_Trainer, model_folder, samples, settings, name), settings.processes
+    make, size = partial(SupervisedTrainer, model_folder, samples, settings, name), settings.processes
     workers = WorkerGroup(make, size, max(1, torch.get_num_threads() // size), where=f"{name}.processes")
     try:
         about = workers.call("load", path, key) or {"key": key, "done": 0, "losses": []}
@@ -75,7 +75,7 @@ def train_supervised(
     return losses
 
 
-class _Trainer(TrainState):
+class SupervisedTrainer(TrainState):
     """What each process of CT and SFT does. Each has all samples, and encodes those of a batch as it comes."""
 
     def __init__(self, folder: Path, samples: Sequence[Sample], settings: Supervised, name: str) -> None:
