@@ -32,8 +32,9 @@ from flywheel.scoring import verifiers
 from flywheel.settings import Sandbox, Settings
 from flywheel.synthesis.tasks import make_task
 from flywheel.worlds import catalogue, levels
-from flywheel.worlds.control.sketch import LEVELS, day, spell
+from flywheel.worlds.control.sketch import LEVELS
 from flywheel.worlds.control.world import FAMILIES, KINDS
+from flywheel.worlds.number_words import cardinal, ordinal
 from flywheel.worlds.steps import spot, where
 
 WORLD = catalogue.get("control")
@@ -107,7 +108,7 @@ async def test_levels_do_not_repeat_and_any_integer_is_a_seed(template):
 
 
 async def test_numbers_and_days_are_spelt():
-    assert {n: spell(n) for n in (0, 7, 13, 20, 42, 100, 305, 999)} == {
+    assert {n: cardinal(n) for n in (0, 7, 13, 20, 42, 100, 305, 999)} == {
         0: "zero",
         7: "seven",
         13: "thirteen",
@@ -117,9 +118,9 @@ async def test_numbers_and_days_are_spelt():
         305: "three hundred five",
         999: "nine hundred ninety nine",
     }
-    assert len({spell(number) for number in range(1000)}) == 1000
+    assert len({cardinal(number) for number in range(1000)}) == 1000
     said = {1: "first", 2: "second", 12: "twelfth", 14: "fourteenth", 20: "twentieth", 23: "twenty third"}
-    assert {number: day(number) for number in said} == said
+    assert {number: ordinal(number) for number in said} == said
 
 
 # -- the expert --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from flywheel.agent.actions import Action, Drag
 from flywheel.environments.env import Task
+from flywheel.worlds.number_words import cardinal
 from flywheel.worlds.search import Plans, Way, beam
 from flywheel.worlds.steps import say, spot, where
 
@@ -19,7 +20,7 @@ Cell = tuple[int, int]
 TRAY = 3
 _WIDTHS = (6, 60, 300)  # of the search; the wider ones are for a board on which somebody else has played
 _COLOURS = ("red", "blue", "green", "yellow", "purple", "orange", "pink")
-_COUNTS = ("no", "a", "two", "three", "four", "five", "six")
+_COUNTS = ("no", "a", *map(cardinal, range(2, 7)))
 
 
 class State(NamedTuple):

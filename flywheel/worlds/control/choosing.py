@@ -6,7 +6,8 @@ import calendar
 from typing import Any
 
 from flywheel import words
-from flywheel.worlds.control.sketch import ORDINALS, Kind, Sketch, place, spell, wide
+from flywheel.worlds.control.sketch import Kind, Sketch, place, wide
+from flywheel.worlds.number_words import cardinal, ordinal
 
 Params = dict[str, Any]
 _SETTINGS = (
@@ -159,7 +160,7 @@ def _rating(s: Sketch) -> Params:
         for star in range(1, 6):
             at = place(24 + (star - 1) * 34, y + 20, 28, 28)
             about = {"key": label, "value": star, "name": f"{label} star {star}", "click": ["set", label, star]}
-            said = [f"I click the {ORDINALS[star - 1]} star.", f"I give it {spell(star)}."]
+            said = [f"I click the {ordinal(star)} star.", f"I give it {cardinal(star)}."]
             s.add("rating", at, **about, says=said)
     for label in s.some(labels, s.of(1, 1, 2)):
         goal[label] = s.rng.randint(2, 5)

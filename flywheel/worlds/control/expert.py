@@ -25,7 +25,8 @@ from flywheel.agent.actions import (
     Wait,
 )
 from flywheel.errors import DataError
-from flywheel.worlds.control.sketch import Item, days, spell
+from flywheel.worlds.control.sketch import Item, days
+from flywheel.worlds.number_words import cardinal
 from flywheel.worlds.steps import say, spot, where
 
 Move = tuple[str, Action]
@@ -168,7 +169,7 @@ class _Expert:
             return self.say("I delete the last letter.", "One letter less."), Hotkey(("backspace",))
         elif now and self.state["caret"] != [0, len(now)]:
             return self.say("I select the old text.", "I select all of it."), Hotkey(("ctrl", "a"))
-        said = spell(int(value)) if value.isdigit() and value[0] != "0" else value if value.isalpha() else "it"
+        said = cardinal(int(value)) if value.isdigit() and value[0] != "0" else value if value.isalpha() else "it"
         return self.say(f"I type {said}.", f"Now I type {said}."), Type(value)
 
     def copy(self, value: str) -> Move:
@@ -209,8 +210,8 @@ class _Expert:
             x, y, w, h = item["box"]
             return x + h / 2 + (number - item["low"]) / (item["high"] - item["low"]) * (w - h), y + h / 2
 
-        said = f"I drag {item['say']} to {spell(value)}."
-        return self.drag(at(self.values[item["key"]]), at(value), said, f"I move it to {spell(value)}.")
+        said = f"I drag {item['say']} to {cardinal(value)}."
+        return self.drag(at(self.values[item["key"]]), at(value), said, f"I move it to {cardinal(value)}.")
 
     def put(self, item: Item, value: str) -> Move:
         zones = {one["name"]: one for one in self.items if one["kind"] == "zone"}
@@ -233,7 +234,7 @@ class _Expert:
             return x + w / 2, y + (row + 0.5) * h / len(now)
 
         way, said = "up" if goal < source else "down", now[source]
-        said = spell(int(said)) if said.isdigit() else said
+        said = cardinal(int(said)) if said.isdigit() else said
         return self.drag(at(source), at(goal), f"I drag the {said} row {way}.", f"I move {said} {way}.")
 
     def connect(self, key: str, value: list[str]) -> Move:

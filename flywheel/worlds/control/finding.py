@@ -6,7 +6,8 @@ from typing import Any
 
 from flywheel import words
 from flywheel.scenes.markup import ink
-from flywheel.worlds.control.sketch import Item, Kind, Sketch, place, spell, wide
+from flywheel.worlds.control.sketch import Item, Kind, Sketch, place, wide
+from flywheel.worlds.number_words import cardinal
 
 Params = dict[str, Any]
 _MENUS = ("edit", "open", "share", "print", "help", "search")
@@ -234,7 +235,7 @@ def _pages(s: Sketch) -> Params:
             x = 112 + (page - 1 - count / 2) * 38
             about = {
                 "name": f"page {page}",
-                "say": f"page {spell(page)}",
+                "say": f"page {cardinal(page)}",
                 "click": ["show", "page", page],
                 "lit": ["page", page],
             }

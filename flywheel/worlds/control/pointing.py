@@ -7,7 +7,8 @@ from typing import Any
 from flywheel import words
 from flywheel.scenes.markup import ink
 from flywheel.scenes.shapes import FIRST_ICONS, things
-from flywheel.worlds.control.sketch import ORDINALS, Again, Item, Kind, Sketch, place, spell, wide
+from flywheel.worlds.control.sketch import Again, Item, Kind, Sketch, place, wide
+from flywheel.worlds.number_words import cardinal, ordinal
 
 Params = dict[str, Any]
 
@@ -107,7 +108,7 @@ def _number(s: Sketch) -> Params:
     for at, number in zip(s.grid(count, s.of(2, 3, 4), side, s.of(10, 8, 6)), numbers, strict=True):
         name = s.one(list(words.COLOURS))
         look = "framed" if name in ("white", "gray") else ""
-        about = {"words": str(number), "name": str(number), "say": f"the number {spell(number)}", "look": look}
+        about = {"words": str(number), "name": str(number), "say": f"the number {cardinal(number)}", "look": look}
         cards.append(s.add("card", at, fill=s.paint(name), ink=ink(name), font=s.of(24, 20, 18), **about))
     return s.pick(cards)
 
@@ -118,12 +119,12 @@ def _row(s: Sketch) -> Params:
     rows = []
     for number, label in enumerate(labels):
         at = place(24, top + number * height, 176, height - 3)
-        named = {"name": f"{ORDINALS[number]} row", "look": "framed start"}
+        named = {"name": f"{ordinal(number + 1)} row", "look": "framed start"}
         rows.append(s.add("card", at, fill="#ffffff", ink="#1b1f27", words=label.capitalize(), **named))
     target = s.rng.randrange(len(rows))
     if target == len(rows) - 1 and s.level > 1:
         return s.pick(rows, target=rows[-1], ordinal="last")
-    return s.pick(rows, target=rows[target], ordinal=ORDINALS[target])
+    return s.pick(rows, target=rows[target], ordinal=ordinal(target + 1))
 
 
 def _cell(s: Sketch) -> Params:
@@ -136,7 +137,7 @@ def _cell(s: Sketch) -> Params:
         s.text(place(left - 20, top + number * size, 18, size), str(number + 1), look="")
     for row in range(side):
         for col in range(side):
-            said = f"row {spell(row + 1)} column {spell(col + 1)}"
+            said = f"row {cardinal(row + 1)} column {cardinal(col + 1)}"
             at = place(left + col * size, top + row * size, size, size)
             cells.append(s.add("cell", at, name=f"row {row + 1} column {col + 1}", say=said))
     return s.pick(cells)
@@ -220,7 +221,7 @@ def _order(s: Sketch) -> Params:
     name = s.one(("red", "green", "blue", "purple", "orange", "black"))
     fill = s.paint(name)
     for number, at in enumerate(s.spots([(side, side)] * count), start=1):
-        key = {"words": str(number), "name": str(number), "say": f"number {spell(number)}", "font": s.of(22, 20, 17)}
+        key = {"words": str(number), "name": str(number), "say": f"number {cardinal(number)}", "font": s.of(22, 20, 17)}
         s.add("card", at, fill=fill, ink="#ffffff", click=["next", "count", number], **key)
     return s.done({"count": count})
 

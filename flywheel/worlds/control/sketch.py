@@ -16,6 +16,7 @@ from flywheel import words
 from flywheel.scenes.markup import colour, ink, scatter
 from flywheel.scenes.scene import SIDE, Box
 from flywheel.scenes.shapes import FIRST_ICONS, FIRST_SHAPES, pairs, things
+from flywheel.worlds.number_words import ordinal
 
 T = TypeVar("T")
 Item = dict[str, Any]
@@ -25,30 +26,6 @@ LEVELS = (1, 2, 3)
 SHAPES = (*FIRST_SHAPES, "diamond", "moon", "drop", "hexagon", "ring", "arrow")
 GROUNDS = ("#eef1f6", "#dfe6f2", "#ffffff", "#f3efe6", "#cfd6e0", "#e4eee4", "#efe7f3", "#e3f0f2")
 ACCENTS = ("green", "blue", "purple", "orange")
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-_UNITS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-)
-_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
 class Again(Exception):
@@ -189,28 +166,6 @@ def days(item: Item) -> list[Item]:
     for number in range(1, item["days"] + 1):
         cell, name = number + item["before"] - 1, f"{item['month']} {number}"
         at = place(x + cell % 7 * 28, y + cell // 7 * 25, 26, 23)
-        about = {"when": item["when"], "click": ["set", "picked", name], "say": f"the {day(number)}"}
+        about = {"when": item["when"], "click": ["set", "picked", name], "say": f"the {ordinal(number)}"}
         cards.append({"kind": "card", "box": at, "name": name, **about})
     return cards
-
-
-def day(number: int) -> str:
-    """As one says a day of a month: the first, the twenty third."""
-    ordinals = (*ORDINALS, "ninth", "tenth", "eleventh", "twelfth")
-    if number <= 12:
-        return ordinals[number - 1]
-    if number < 20:
-        return spell(number) + "th"
-    if number % 10 == 0:
-        return _TENS[number // 10].removesuffix("y") + "ieth"
-    return f"{_TENS[number // 10]} {ordinals[number % 10 - 1]}"
-
-
-def spell(number: int) -> str:
-    """A number from 0 to 999 as one says it."""
-    if number < 20:
-        return _UNITS[number]
-    if number < 100:
-        return f"{_TENS[number // 10]} {_UNITS[number % 10]}" if number % 10 else _TENS[number // 10]
-    rest = f" {spell(number % 100)}" if number % 100 else ""
-    return f"{_UNITS[number // 100]} hundred{rest}"

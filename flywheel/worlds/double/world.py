@@ -12,6 +12,7 @@ from flywheel.agent.actions import Action
 from flywheel.environments.env import Task
 from flywheel.worlds.double.rules import NEXT, Level, State
 from flywheel.worlds.levels import first
+from flywheel.worlds.number_words import cardinal, ordinal
 from flywheel.worlds.search import Plans, Way
 from flywheel.worlds.steps import click_at, drag, say
 
@@ -26,7 +27,6 @@ _LEVELS = {
     6: (4, 4, 3, 4, 9, 55, 76, True),
 }
 _TOP = 1.5  # units above the columns
-_ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _plans = Plans()
 
 
@@ -69,7 +69,7 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
     one, to = move
     left = (state["frame"]["cols"] - len(now.columns)) / 2
     before, after = now.columns[to], dict(level.moves(now))[move].columns[to]
-    column, made = f"the {_ORDINALS[to]} column", _word(after[-1])
+    column, made = f"the {ordinal(to + 1)} column", _word(after[-1])
     if one != NEXT:
         number = _word(now.columns[one][-1])
         spots = [
@@ -85,40 +85,9 @@ def next_step(task: Task, state: Mapping[str, Any], rng: random.Random) -> tuple
     return say(rng, f"I drop the {number} on {column}.", f"I keep the {number} in {column}."), action
 
 
-_UNITS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-)
-_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-
-
 def _word(number: int) -> str:
-    """A number below ten thousand as one says it."""
-    if number < 20:
-        return _UNITS[number]
-    if number < 100:
-        return f"{_TENS[number // 10]} {_word(number % 10)}" if number % 10 else _TENS[number // 10]
-    if number >= 1000:
-        return f"{_word(number // 100)} {_word(number % 100)}"  # ten twenty four
-    return f"{_UNITS[number // 100]} {_word(number % 100)}"  # one twenty eight
+    """A number below ten thousand as one says it in short: one twenty eight, ten twenty four."""
+    return f"{_word(number // 100)} {_word(number % 100)}" if number >= 100 else cardinal(number)
 
 
 @functools.lru_cache(maxsize=256)

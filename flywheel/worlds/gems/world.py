@@ -12,6 +12,7 @@ from flywheel.agent.actions import Action
 from flywheel.environments.env import Task
 from flywheel.worlds.gems.rules import WILD, Cell, Level, State, gem_at, joined
 from flywheel.worlds.levels import first
+from flywheel.worlds.number_words import cardinal
 from flywheel.worlds.search import Plans, Way
 from flywheel.worlds.steps import click_cell, say
 
@@ -24,7 +25,7 @@ _LEVELS = {
     4: (4, 3, 0.05, 7, 15, 27, True),
     5: (5, 4, 0.05, 8, 20, 38, True),
 }
-_NAMES = ("star", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NAMES = ("star", *map(cardinal, range(1, 11)))
 _plans = Plans()
 
 

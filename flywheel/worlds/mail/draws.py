@@ -11,6 +11,7 @@ from flywheel.worlds.site_tasks import Draw, Params, Redraw
 
 Records = dict[str, Any]
 SEEN = ("threads/*/unread",)  # opening a mail marks it as read: that never counts, unless it is what was asked for
+KEPT = ("inbox", "archive")  # the folders of mails that came and were not thrown away
 _TEXTS = {
     "en": (
         "I will be there.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from flywheel.worlds.screen import Move, Screen
 
+SAVE = {"save": ("I save it.", "Now I save.")}  # said of the button of a form
 _OPEN = ("I open it.", "Here it is, I open it.", "This is the mail.")
 
 
@@ -44,6 +45,16 @@ def listed(screen: Screen, key: str) -> Move | None:
 def _near(screen: Screen, key: str) -> bool:
     """Whether a mail is young enough to be on the second page; keys are in the order of their days."""
     return key in [name for name, one in screen.records["threads"].items() if one["folder"] == "inbox"][:20]
+
+
+def searched(screen: Screen, who: str, folder: str) -> Move:
+    """To the mails from somebody in a folder, by the search tools."""
+    if screen.page != "search":
+        return screen.click("search button", "I click the search button.", "I open the search.")
+    if not screen.has("search now"):
+        return screen.click("narrow", "I need more fields.", "I open the search tools.")
+    said = {"from": ("I type the name.",), "in": ("I choose where to look.",)}
+    return screen.fill({"from": who, "in": folder}, "search now", said)
 
 
 def thread(screen: Screen, key: str) -> Move | None:

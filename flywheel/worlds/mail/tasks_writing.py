@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flywheel.worlds.mail import draws, nav
-from flywheel.worlds.mail.draws import SEEN, Records
+from flywheel.worlds.mail.draws import KEPT, SEEN, Records
 from flywheel.worlds.mail.pages import act, messages_of
 from flywheel.worlds.mail.writing import blank, send
 from flywheel.worlds.screen import Move, Screen
 from flywheel.worlds.site_tasks import Draw, Params, Redraw, SiteTask
-
-_KEPT = ("inbox", "archive")
 
 
 # -- new mails ---------------------------------------------------------------------------------------------------------
@@ -77,7 +75,7 @@ def _answerable(d: Draw, kind: str) -> Params:
     me, fits = d.records["_me"]["email"], {}
     for key, one in d.records["threads"].items():
         last, message = list(messages_of(d.records, key).items())[-1]
-        if one["folder"] in _KEPT and message["from"] != me and (message["cc"] or kind != "all"):
+        if one["folder"] in KEPT and message["from"] != me and (message["cc"] or kind != "all"):
             fits[key] = last
     if not fits:
         raise Redraw
