@@ -127,12 +127,12 @@ def games() -> list[str]:
 
 
 def checksum(folder: Path) -> str:
-    """sha256 over the sources of a world and the shared ones, by name and content: what a task was made for."""
+    """sha256 over the sources of a world and those that all share, by name and content: what a task was made for."""
     digest = hashlib.sha256()
-    for base in (folder, SHARED):
-        for path in sorted(base.rglob("*")):
-            if path.suffix in _SOURCES and path.name != REFERENCES and "__pycache__" not in path.parts:
-                digest.update(path.relative_to(base.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in (*sorted(folder.rglob("*")), *sorted(SHARED.rglob("*")), *sorted(ROOT.glob("*.py"))):
+        if path.suffix in _SOURCES and path.name != REFERENCES and "__pycache__" not in path.parts:
+            base = folder.parent if path.is_relative_to(folder) else ROOT
+            digest.update(path.relative_to(base).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
