@@ -45,3 +45,12 @@ def test_a_copy_whose_value_never_was_one_is_refused(ws):
     written(ws.frozen_params(1), "both")
     with pytest.raises(BadInput, match=r"rl\.advantage"):
         frozen.load(ws, 1)
+
+
+def test_a_copy_without_a_parameter_that_came_later_is_as_it_was(ws):
+    raw = settings.Settings().model_dump(mode="json")
+    del raw["synthesis"]["repeated"]
+    write_text(ws.frozen_params(1), yaml.safe_dump(raw))
+    assert frozen.load(ws, 1).synthesis.repeated == 0
+    write_text(ws.frozen_params(2), yaml.safe_dump(settings.Settings().model_dump(mode="json")))
+    assert frozen.load(ws, 2) == settings.Settings()

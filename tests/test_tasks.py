@@ -59,13 +59,23 @@ def test_tasks_spread_evenly():
 
 
 def test_the_iterations_go_through_a_worlds_templates():
-    settings = quick()
+    settings = quick(repeated=0)
     drawn = [make_tasks(settings, iteration, "train") for iteration in range(1, 9)]
     control = [[(task.template, task.level) for task in tasks if task.domain == "control"] for tasks in drawn]
     first = [slot for slots in control[:7] for slot in slots]
     templates = set(catalogue.get("control").templates) - held_out(settings, catalogue.get("control"))
     assert len(set(first)) == len(first)  # none again before all have come
     assert {template for template, _ in control[7] + first} == templates
+
+
+def test_a_share_of_the_templates_is_the_same_in_each_iteration():
+    drawn = [make_tasks(Settings(), iteration, "train") for iteration in range(1, 9)]
+    control = [[(task.template, task.level) for task in tasks if task.domain == "control"] for tasks in drawn]
+    same, others = [slots[:6] for slots in control], [slot for slots in control for slot in slots[6:]]
+    assert all(slots == same[0] for slots in same)
+    assert len({*same[0], *others}) == len(same[0]) + len(others)
+    contents = [content(task) for tasks in drawn for task in tasks]
+    assert len(set(contents)) == len(contents)
 
 
 # -- held-out templates ----------------------------------------------------------------------------------------------

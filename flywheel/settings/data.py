@@ -55,6 +55,9 @@ class Synthesis(Block):
     """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel page list`)."""
     train_tasks: int = Field(40, ge=1, le=100_000)
     """Tasks made in each iteration to train on, over all worlds."""
+    repeated: float = Field(0.5, ge=0, le=1)
+    """Share of a world's training tasks that are of the same templates and levels in each iteration, with other
+    contents: on these, P(V=1) of two iterations is compared (`p_v1_rise`). The others go through all templates."""
     eval_tasks: int = Field(40, ge=1, le=100_000)
     """Tasks for evaluation, the same in every iteration."""
     levels: list[int] = Field([1, 2], min_length=1)

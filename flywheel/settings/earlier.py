@@ -10,6 +10,9 @@ from typing import Any
 
 _ALGORITHMS = {"gae": "ppo", "group": "grpo"}  # by the value of rl.advantage, beside which rl.algorithm was always ppo
 
+# What versions before a parameter did, where that is not its default of today.
+_BEFORE = {"synthesis.repeated": 0.0}
+
 
 def told(name: str) -> str:
     """What to type in place of a parameter that is no more; empty where there never was one of this dotted name."""
@@ -20,7 +23,16 @@ def told(name: str) -> str:
 
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same parameters by the names of today."""
+    """The same parameters by the names of today; a parameter that came later is as if it had been there."""
+    raw = _with_algorithm(raw)
+    for name, value in _BEFORE.items():
+        block, _, leaf = name.partition(".")
+        if isinstance(raw.get(block), dict):
+            raw = {**raw, block: {leaf: value, **raw[block]}}
+    return raw
+
+
+def _with_algorithm(raw: dict[str, Any]) -> dict[str, Any]:
     rl = raw.get("rl")
     if not isinstance(rl, dict) or rl.get("advantage") not in _ALGORITHMS:
         return raw

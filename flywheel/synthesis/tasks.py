@@ -7,8 +7,9 @@ model has learnt can be told from what it has learnt by heart.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ Turn = tuple[TaskWorld | PageManifest, list[Slot]]  # what is drawn from, and wh
 def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None = None) -> list[Task]:
     """The tasks of an iteration's split, each with its own content.
 
-    Train tasks are new in each iteration, and a world's templates go on where the iteration before it stopped; eval
-    tasks are the same in all, and no train task has the content of one (of third-party pages, the seed of one), nor a
-    held-out template. Of a world that has these, every third eval task is of one. root: the workspace, for
-    synthesis.manifests. Gate tasks are drawn as eval tasks are, anew in each iteration, of contents that no train task
+    Train tasks are new in each iteration. synthesis.repeated of a world's are of the same templates and levels in each,
+    so that iterations can be compared; the others go on where the iteration before it stopped. Eval tasks are the same
+    in all, and no train task has the content of one (of third-party pages, the seed of one), nor a held-out template.
+    Of a world that has these, every third eval task is of one. root: the workspace, for synthesis.manifests. Gate tasks
+    are drawn as eval tasks are, anew in each iteration, of contents that no train task
     of any iteration has (`reserved`); a template without such a content is passed over, and there may be fewer than
     promotion.tasks. They too are of the split eval. Raises BadInput for an unknown split, a world in two domains,
     levels that no world has, a held-out template that there is not, or a wrong manifest.
@@ -54,7 +56,8 @@ def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None
     def fit(task: Task) -> bool:
         return content(task) not in held and not reserved(task)
 
-    return _draw(settings, split, f"train {iteration}", settings.synthesis.train_tasks, fit, root, turn)
+    synthesis, stream = settings.synthesis, f"train {iteration}"
+    return _draw(settings, split, stream, synthesis.train_tasks, fit, root, turn, repeated=synthesis.repeated)
 
 
 def reserved(task: Task) -> bool:
@@ -71,19 +74,21 @@ def _draw(
     root: Path | None,
     turn: int,
     *,
+    repeated: float = 0.0,
     passing: bool = False,
 ) -> list[Task]:
     """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
 
-    turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. passing: a slot
-    of which none fits is passed over, and fewer tasks drawn where none is left; else that is an error.
+    turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. repeated: the
+    share of a world's tasks whose slots are the same in each turn. passing: a slot of which none fits is passed over,
+    and fewer tasks drawn where none is left; else that is an error.
     """
     turns = _turns(settings, split, root)
     places = []  # of each task: its domain's number, and its world's in the domain
     for index in range(count):
         domain, rest = index % len(turns), index // len(turns)
         places.append((domain, rest % len(turns[domain][1])))
-    taken_turns = {place: turn * places.count(place) for place in places}
+    numbers = {place: _slot_numbers(places.count(place), repeated, turn) for place in places}
     drawn: list[Task] = []
     taken: set[str] = set()
     empty: set[tuple[str, Slot]] = set()
@@ -100,8 +105,7 @@ def _draw(
         domain, worlds = turns[place[0]]
         world, slots = worlds[place[1]]
         for _ in slots:
-            slot = slots[taken_turns[place] % len(slots)]
-            taken_turns[place] += 1
+            slot = slots[next(numbers[place]) % len(slots)]
             if (world.name, slot) in empty:
                 continue
             task = fresh(index, domain, world, slot)
@@ -119,6 +123,13 @@ def _draw(
                 )
             empty.add((world.name, slot))
     return drawn
+
+
+def _slot_numbers(tasks: int, repeated: float, turn: int) -> Iterator[int]:
+    """Which slot each task of a world takes, where it has `tasks` a turn: first those of every turn, then where the
+    turn before stopped."""
+    same = round(tasks * repeated)
+    return itertools.chain(range(same), itertools.count(same + turn * (tasks - same)))
 
 
 def _turns(settings: Settings, split: str, root: Path | None) -> list[tuple[str, list[Turn]]]:
