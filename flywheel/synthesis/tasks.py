@@ -38,10 +38,10 @@ def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None
     so that iterations can be compared; the others go on where the iteration before it stopped. Eval tasks are the same
     in all, and no train task has the content of one (of third-party pages, the seed of one), nor a held-out template.
     Of a world that has these, every third eval task is of one. root: the workspace, for synthesis.manifests. Gate tasks
-    are drawn as eval tasks are, anew in each iteration, of contents that no train task
-    of any iteration has (`reserved`); a template without such a content is passed over, and there may be fewer than
-    promotion.tasks. They too are of the split eval. Raises BadInput for an unknown split, a world in two domains,
-    levels that no world has, a held-out template that there is not, or a wrong manifest.
+    are drawn as eval tasks are, anew in each iteration, of contents that no train task of any iteration has
+    (`reserved`); a template without such a content is passed over, and there may be fewer than promotion.tasks. They
+    too are of the split eval. Raises BadInput for an unknown split, a world in two domains, levels that no world has, a
+    held-out template that there is not, or a wrong manifest.
     """
     if split not in SPLITS:
         raise BadInput(f"no split is called {split!r}", where="make_tasks", fix=f"use {', '.join(SPLITS)}")
