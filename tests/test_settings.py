@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from flywheel import settings
@@ -72,6 +73,7 @@ def test_overrides_reach_into_blocks_and_are_checked(tmp_path):
         settings.load(path, {"seed.x": 1})
 
 
+@hypothesis_settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**40),
     samples=st.integers(1, 99),

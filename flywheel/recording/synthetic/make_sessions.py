@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type
+from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type, Wait
 from flywheel.environments.env import Env, Observation, Task
 from flywheel.recording.actions import InputEvent, to_events
 from flywheel.recording.session import Meta, Outcome, ScreenFrame, write_session
@@ -102,11 +102,17 @@ def _even(settings: Settings) -> list[list[str]]:
     return [[worlds[i % len(worlds)] for i in range(turns)] for worlds in domains]
 
 
-async def record(env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path) -> dict[str, Any]:
-    """Record one session into `folder`; what was meant and when, for `truth.json`."""
+async def record(
+    env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path
+) -> dict[str, Any] | None:
+    """Record one session into `folder`; what was meant and when, for `truth.json`. None for a task in which one must
+    wait: a recording is of what a person does."""
     rng = random.Random(f"recording {number}")
     habits = HABITS[level]
-    needed = len(await demonstrate(env, task, task.seed))
+    actions = [action for _, action, _ in await demonstrate(env, task, task.seed)]
+    if any(isinstance(action, Wait) for action in actions):
+        return None
+    needed = len(actions)
     stray = rng.randrange(needed) if level == "novice" and needed < task.max_steps and rng.random() < 0.4 else -1
     take, clock = _Take(), rng.uniform(1.6, 2.4)
     result = await env.reset(task, task.seed)
@@ -220,8 +226,10 @@ async def make(folder: Path, count: int, settings: Settings) -> None:
             target = folder / f"{number:03d}-{task.world}-{name}"
             shutil.rmtree(target, ignore_errors=True)
             async with pool.env() as env:
-                truth[target.name] = await record(env, task, number, name, level, voice, target)
-            log.info("%s: %s", target.name, task.instruction)
+                found = await record(env, task, number, name, level, voice, target)
+            if found:
+                truth[target.name] = found
+            log.info("%s: %s%s", target.name, task.instruction, "" if found else " (left out: one must wait)")
     (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
 
 
