@@ -14,6 +14,7 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 import pytest
 from hypothesis import settings
 
+from flywheel.sandbox import isolation
 from flywheel.workspace import Workspace
 
 # No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
@@ -104,3 +105,13 @@ def project() -> Path:
 def ws(tmp_path: Path) -> Workspace:
     """An empty workspace: paths alone, nothing in it."""
     return Workspace(tmp_path)
+
+
+@pytest.fixture(params=["apart", "beside"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Servers of pages are kept apart from this machine, or are not."""
+    if request.param == "beside":
+        monkeypatch.setattr(isolation, "missing", lambda: "the test says so")
+    elif isolation.missing():
+        pytest.skip(isolation.missing())
+    return request.param
