@@ -14,6 +14,7 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 import pytest
 from hypothesis import settings
 
+from flywheel.sandbox import isolation
 from flywheel.workspace import Workspace
 
 # No deadline for an example: speed is measured in benchmarks/, and these machines are noisy.
@@ -33,7 +34,6 @@ SLOW = (
     "sites",
     "turn",
     "games",
-    "dialogs",
     "control",
     "env_hostile",
     "third_party",
@@ -47,6 +47,7 @@ SLOW = (
     "rl_killed",
     "pretrain",
     "engines",
+    "dialogs",
     "serve",
     "flows",
     "rl_stream",
@@ -57,7 +58,6 @@ SLOW = (
     "env_pool",
     "bench_worlds",
     "remote_policy",
-    "page_servers",
     "rl_processes",
     "page_command",
     "policy_conformance",
@@ -74,9 +74,13 @@ SLOW = (
     "loopback",
     "game_tabs",
     "embedded_policy",
+    "dialog_origins",
+    "backend",
     "browser_keys",
     "report",
     "contracts",
+    "page_servers",
+    "engine",
     "tab",
     "checkpoints",
     "history",
@@ -104,3 +108,13 @@ def project() -> Path:
 def ws(tmp_path: Path) -> Workspace:
     """An empty workspace: paths alone, nothing in it."""
     return Workspace(tmp_path)
+
+
+@pytest.fixture(params=["apart", "beside"])
+def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Servers of pages are kept apart from this machine, or are not."""
+    if request.param == "beside":
+        monkeypatch.setattr(isolation, "missing", lambda: "the test says so")
+    elif isolation.missing():
+        pytest.skip(isolation.missing())
+    return request.param

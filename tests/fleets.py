@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 
 from flywheel.environments.env import StepResult
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox.fake import FakeEnv
+from flywheel.sandbox.fake import FakeEnv, fake_task
 from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Sandbox
 
+TASK = fake_task(1, max_steps=9)
 _pids = itertools.count(10_000_000)  # above what any system gives out
 
 
@@ -135,6 +137,11 @@ class Fleetful:
     async def __aexit__(self, *error: object) -> None:
         await self.pool.__aexit__(*error)
         assert all(browser.ended for browser in self.browsers)
+
+
+async def hold(fleet: Fleetful, stack: contextlib.AsyncExitStack, count: int):
+    """Leases that end with the stack."""
+    return [await stack.enter_async_context(fleet.pool.env()) for _ in range(count)]
 
 
 async def settle() -> None:

@@ -27,6 +27,7 @@ from flywheel.policy.wire_answer import write_answer
 from flywheel.policy.wire_request import read_request
 
 COMMAND = (sys.executable, "-c", "from flywheel.cli import main; main()", "serve")
+BODY = {"model": "small", "messages": [{"role": "user", "content": "Go."}]}  # the least that can be asked
 TEXTS = ("Click the red tile.", "Go.", "Turn on night light and sync, then open the cart.", "Read the number.")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
+import synthetic_rows
 
 from flywheel.errors import ContractBroken, DataError
 from flywheel.stages import route
@@ -63,7 +64,7 @@ ROW_OFFENCES = {
     "logprobs_match": lambda mine, found: mine[0].update(logprobs=[-0.1, 0.4, -0.2]),
     "image_there": lambda mine, found: mine[0].update(image_sha256="0" * 64),
     "points_on_screen": lambda mine, found: mine[0].update(x=1.7),
-    "steps_in_order": lambda mine, found: mine[0].update(ended_at=synthetic.START),
+    "steps_in_order": lambda mine, found: mine[0].update(ended_at=synthetic_rows.START),
 }
 
 
@@ -176,7 +177,7 @@ def test_later_contracts_see_the_offence_too(built, tmp_path, name, monkeypatch)
         ({"status": None}, "status is set"),
         ({"steps": -1}, "steps are 0 or more"),
         ({"reward": 7.0}, "reward in [-1, 1]"),
-        ({"ended_at": synthetic.START.replace(year=2020)}, "a trajectory ends after it begins"),
+        ({"ended_at": synthetic_rows.START.replace(year=2020)}, "a trajectory ends after it begins"),
     ],
 )
 def test_an_expectation_names_its_trajectory(built, tmp_path, change, promise):

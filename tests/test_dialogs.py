@@ -1,4 +1,4 @@
-"""Dialogs: seen over the page, answered by mouse and keys; nothing waits for a page that asks. In a real browser."""
+"""Dialogs over the page: seen, answered by mouse and keys; nobody waits for a page that asks. In a real browser."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ from random import Random
 
 import pytest
 import pytest_asyncio
-from browser_pages import SETTINGS, SIZE, Stage, at, browser, html
-from hostile import QUIET, Site, Source, task_on
-from hostile import Page as HostilePage
+from browser_pages import SETTINGS, Stage, at, browser, html
+from dialogs import CLICK, ENTER, ESCAPE, TAB, asks, on, step
+from hostile import Site
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Hotkey, NavigateBack, Point, Type, Wait
-from flywheel.errors import EnvError
-from flywheel.sandbox.pool import BrowserPool
 from flywheel.sandbox.tab import Tab
-from flywheel.settings import Sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-CLICK = at(100, 190)  # below every dialog of these tests
-ENTER, ESCAPE, TAB = (Hotkey((name,)) for name in ("enter", "esc", "tab"))
-
-
-def asks(script: str, body: str = "") -> str:
-    """A page whose click runs a script, which tells what it was answered."""
-    return f"{body}<script>const told = []; addEventListener('click', () => {{ {script} }})</script>"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["begin_frame", "screenshot"])
@@ -35,21 +25,8 @@ async def stage(request):
             yield Stage(chromium, site)
 
 
-async def step(tab: Tab, action: Action, ms: float = 0) -> tuple[str, dict, bytes]:
-    """Notes, what is seen, screen."""
-    note = await tab.do(action)
-    seen = await tab.observe(ms)
-    screen = await tab.screenshot()
-    return "; ".join(filter(None, [note, *tab.take_notes()])), seen, screen
-
-
 async def open_kind(tab: Tab) -> str:
     return (await tab.observe(0)).get("dialog", {}).get("kind", "")
-
-
-def on(seen: dict, name: str) -> Click:
-    part = next(one for one in seen["elements"] if one["name"] == f"dialog {name}")
-    return Click(Point(part["x"] + part["w"] / 2, part["y"] + part["h"] / 2))
 
 
 # -- seen and answered ---
@@ -200,84 +177,6 @@ async def test_the_same_actions_give_the_same_screens(stage):
 _SCREENS: dict[str, list[bytes]] = {}
 
 
-# -- wherever they come from ---
-@pytest.mark.parametrize(
-    "how",
-    [
-        "setTimeout(ask, 30)",
-        "requestAnimationFrame(ask)",
-        "Promise.resolve().then(ask)",
-        "fetch('nothing').then(ask)",
-        "queueMicrotask(ask)",
-        "navigation.addEventListener('navigate', ask); location.hash = 'x'",
-        "document.body.append(Object.assign(new Image(), { onerror: ask, src: 'nothing.png' }))",
-        "const c = new MessageChannel(); c.port1.onmessage = ask; c.port2.postMessage(0)",
-        "const f = document.createElement('iframe'); document.body.append(f); f.contentWindow.eval('setTimeout')(ask)",
-    ],
-)
-async def test_a_dialog_may_come_from_anywhere(stage, how):
-    tab = await stage.open(asks(f"const ask = () => {{ told.push(confirm('?')); }}; {how}"))
-    assert "dialog" in (await step(tab, CLICK, 100))[1]
-    await step(tab, ESCAPE, 100)
-    assert await tab.evaluate("told") == [False]
-
-
-@pytest.mark.parametrize("origin", ["own", "other", "sandboxed"])
-async def test_a_dialog_of_a_frame(stage, origin):
-    child = "<body style='margin:0'><script>addEventListener('click', () => parent.postMessage(%s, '*'))</script>"
-    with Site({"frame": html(child % "confirm('from a frame')")}) as other:
-        stage.site.pages["frame"] = other.pages["frame"]
-        server = (other if origin == "other" else stage.site).url
-        sandbox = "sandbox='allow-scripts allow-modals'" if origin == "sandboxed" else ""
-        tab = await stage.open(
-            f"<iframe {sandbox} src='{server}/p/frame' style='width:180px;height:180px'></iframe>"
-            "<script>onmessage = (event) => { window.told = event.data; }</script>",
-            allowed=(f"{stage.site.url}/p/", f"{other.url}/p/"),
-        )
-        _, seen, _ = await step(tab, at(90, 150))
-        assert seen["dialog"] == {"kind": "confirm", "message": "from a frame"}
-        await step(tab, on(seen, "cancel"), 50)
-        assert await tab.evaluate("told") is False
-
-
-async def test_a_page_that_asks_while_it_loads_is_first_seen_asking(stage):
-    stage.site.pages["greets"] = html(
-        "<p data-el=p>hello<script>const name = prompt('Who?', 'me'); onload = () => alert(name)</script>"
-    )
-    tab = await stage.open("greets", prepare="window.made = name + '!'")
-    first = await tab.observe(0)
-    assert first["dialog"] == {"kind": "prompt", "message": "Who?"}
-    await tab.screenshot()
-    _, seen, _ = await step(tab, Type("you\n"))
-    assert seen["dialog"] == {"kind": "alert", "message": "you"}
-    _, seen, _ = await step(tab, ENTER)
-    assert [part["name"] for part in seen["elements"]] == ["p"]
-    assert await tab.evaluate("made") == "you!", "what prepares the page comes after the answers"
-
-
-async def test_dialogs_that_the_tasks_own_script_raises_are_answered(stage):
-    tab = await stage.open("<script>window.__env__ = { getState: () => confirm('read?') }</script>")
-    assert (await tab.observe(0))["game"] is True
-    assert any('confirm "read?": answered OK' in note for note in tab.take_notes())
-
-
-async def test_a_popup_asks_and_its_opener_waits_behind_it(stage):
-    stage.site.pages["asks"] = html("<p>popup<script>opener.told.push(confirm('in front?'))</script>")
-    tab = await stage.open(
-        "<script>var told = []; addEventListener('click', () => {"
-        "open('asks'); setTimeout(() => told.push(confirm('behind?')), 50) })</script>"
-    )
-    _, seen, _ = await step(tab, CLICK, 200)
-    assert seen["dialog"]["message"] == "in front?"
-    await step(tab, ESCAPE, 200)
-    assert tab.url.endswith("/p/asks")
-    await step(tab, NavigateBack(), 200)
-    _, seen, _ = await step(tab, Wait(), 200)
-    assert seen["dialog"]["message"] == "behind?"
-    await step(tab, ENTER)
-    assert await tab.evaluate("told") == [False, True]
-
-
 # -- without end ---
 async def test_a_page_that_asks_a_thousand_times_is_heard_a_few(stage):
     tab = await stage.open(asks("for (let n = 0; n < 1000; n++) told.push(confirm(n))"))
@@ -318,104 +217,6 @@ async def test_a_dialog_that_opens_while_the_page_is_drawn_holds_nobody_up(stage
     assert await open_kind(tab) == ""
     assert await tab.evaluate("told.length") > 0
     await neighbour.close()
-
-
-# -- leaving ---
-_KEEPS = asks("", "<a href=next style='font-size:60px'>go</a>") + (
-    "<script>addEventListener('beforeunload', (event) => { window.asked = true; event.preventDefault() })</script>"
-)
-
-
-@pytest.mark.parametrize(
-    "leave",
-    [at(20, 40), act.Navigate("next"), NavigateBack(), Hotkey(("f5",))],
-    ids=["link", "address", "back", "reload"],
-)
-@pytest.mark.parametrize("stays", [True, False])
-async def test_a_page_asks_before_it_is_left(stage, leave, stays):
-    stage.site.pages |= {"next": html("<p data-el=next>next"), "keeps": html(_KEEPS)}
-    tab = await stage.open("next")
-    await step(tab, act.Navigate("keeps"))
-    await step(tab, at(150, 150))  # a page that nobody touched may not ask
-    before = await tab.screenshot()
-    _, seen, _ = await step(tab, leave, 50)
-    assert seen["dialog"]["kind"] == "beforeunload"
-    note, seen, screen = await step(tab, on(seen, "cancel" if stays else "ok"), 50)
-    assert note == ""
-    assert tab.url.endswith("/p/keeps" if stays or leave == Hotkey(("f5",)) else "/p/next")
-    assert await tab.evaluate("window.asked ?? false") == stays
-    assert screen == before or not stays
-    assert await step(tab, Wait(), 50)
-
-
-# -- episodes ---
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pool():
-    pages = {
-        "saves": HostilePage(click="alert('saved'); tell('after'); if (confirm('more?')) tell('more');"),
-        "greets": HostilePage(load="tell(confirm('at load'));"),
-    }
-    with Site(pages) as site:
-        settings = Sandbox(browsers=1, pages=2, width=SIZE, height=SIZE, timeout_s=20)
-        async with BrowserPool(settings, Source(site)) as opened:
-            yield opened
-
-
-BUTTON = Click(Point(0.5, 0.35))
-
-
-@pytest.mark.parametrize("end", [act.Finished(), act.CallUser(), Wait()])
-async def test_an_episode_that_ends_under_a_dialog_is_read_without_it(pool, end):
-    """The screen is what was seen; the state is the true one."""
-    async with pool.env() as env:
-        await env.reset(task_on("saves", max_steps=2), 7)
-        open_ = await env.step(BUTTON)
-        over = await env.step(end)
-    assert open_.info["state"]["dialog"] == {"kind": "alert", "message": "saved"}
-    assert open_.info["state"]["told"] == []
-    assert (over.terminated, over.truncated) == (end != Wait(), end == Wait())
-    assert over.info["state"]["told"] == ["after"]
-    assert over.observation.screenshot == open_.observation.screenshot
-    assert 'alert "saved": closed at the end; confirm "more?": cancelled at the end' in over.info["note"]
-
-
-@pytest.mark.parametrize("page", ["saves", "greets"])
-async def test_a_dialog_that_is_open_at_a_checkpoint_is_open_after_it(pool, page):
-    async with pool.env() as env:
-        kept = [await env.reset(task_on(page), 7)]
-        if page == "saves":
-            kept.append(await env.step(BUTTON))
-        checkpoint = await env.checkpoint()
-        follow = (Wait(), ENTER, Type("x"), ESCAPE, Wait())
-        first = [kept[-1], *[await env.step(action) for action in follow]]
-        again = [await env.restore(checkpoint), *[await env.step(action) for action in follow]]
-    assert "dialog" in kept[-1].info["state"]
-    assert again == first
-    assert "dialog" not in first[-1].info["state"]
-
-
-async def test_a_reset_and_a_lease_may_end_under_a_dialog(pool):
-    for page in ("saves", "greets", "greets"):
-        async with pool.env() as env:
-            first = await env.reset(task_on(page), 7)
-            await env.step(BUTTON)
-            assert await env.reset(task_on(page), 7) == first
-            await env.step(BUTTON)
-    async with pool.env() as env:
-        calm = await env.reset(task_on(QUIET), 7)
-    assert "dialog" not in calm.info["state"]
-
-
-async def test_a_page_whose_dialog_waits_does_not_hang_and_may_crash(pool):
-    async with pool.env() as env:
-        await env.reset(task_on("saves"), 7)
-        await env.step(BUTTON)
-        async with asyncio.timeout(5):
-            await env.tab.ping()
-        env.tab.page.post("Page.crash")
-        await env.tab.died.wait()
-        with pytest.raises(EnvError):
-            await env.step(ENTER)
 
 
 # -- whatever is done ---

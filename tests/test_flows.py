@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import importlib
 import os
-import socket
 import threading
 import time
 from pathlib import Path
@@ -17,17 +16,16 @@ import pytest
 from browser_pages import SETTINGS
 from click.testing import CliRunner
 from hostile import Page, Site
+from reviews import waiting
 
 from flows.server import prefect_server
-from flows.ui import report_server, serve
 from flywheel import bench, secret, settings
 from flywheel.cli import main
 from flywheel.errors import BadInput, EnvError, FlywheelError
-from flywheel.evaluation import gate, review, verdicts
-from flywheel.files import write_json, write_text
+from flywheel.evaluation import review
+from flywheel.files import write_text
 from flywheel.progress import listening
 from flywheel.stages import base
-from flywheel.store import metrics, partitions
 from flywheel.workspace import Workspace
 
 _DEADLINE_S = 120
@@ -43,23 +41,6 @@ def prefect(tmp_path_factory):
         refresh_global_settings_context()
         yield url, ws
     refresh_global_settings_context()
-
-
-@pytest.fixture
-def waiting(ws: Workspace):
-    """A function that makes the stage `promote` of a workspace where a reviewer has to decide within `seconds`."""
-
-    def make(seconds: float) -> base.Context:
-        write_text(ws.params, "seed: 7\n")
-        write_text(ws.root / "dvc.yaml", "")
-        chosen = settings.parse({"promotion": {"rule": "review", "review_timeout_s": seconds}}, where="")
-        write_text(ws.frozen_params(1), settings.dump(chosen))
-        rows = [metrics.share("success_after", 3, 4), metrics.row("success_difference", 0.25, low=-0.1, high=0.6, n=4)]
-        partitions.write(ws, "metrics", 1, "evaluate", rows)
-        write_json(ws.promotion(0), {"model": "models/base", "digest": "d0"})
-        return base.Context.open(ws, 1, "promote")
-
-    return make
 
 
 def asking(ctx: base.Context):
@@ -93,43 +74,6 @@ def resume(client, run, answer: dict, deadline: float) -> None:
         if result.status == SetStateStatus.ACCEPT:
             return
     pytest.fail(f"Prefect did not take the answer: {result.details.reason}")
-
-
-def test_the_report_is_given_to_whoever_has_the_secret(ws):
-    """The reviewer, by a browser that asks him; neither a page, nor a name that was given this machine's address."""
-    write_text(ws.report_page, "the report")
-    with report_server(ws, 0) as server:
-        url = f"http://127.0.0.1:{server.server_port}/{ws.report_page.name}"
-        login = {"Authorization": secret.basic(secret.of(ws.state))}
-        assert httpx.get(url, headers=login).text == "the report"
-        assert httpx.get(url).headers["www-authenticate"].startswith("Basic")
-        for headers, status in (
-            ({}, 401),
-            ({"Authorization": "Basic eDp5"}, 401),
-            (login | {"Host": "evil.example"}, 421),
-            (login | {"Host": f"evil.example:{server.server_port}"}, 421),
-        ):
-            assert httpx.get(url, headers=headers).status_code == status
-            assert httpx.head(url, headers=headers).status_code == status
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["Prefect's", "the report's"])
-def test_ui_names_a_port_that_is_taken(ws, which):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with mock.patch.dict(os.environ), pytest.raises(BadInput, match=f"port {port} is in use"):
-            serve(ws, port - which, pytest.fail)
-
-
-def test_the_secret_is_its_owner_s_alone_and_stays_the_same(ws):
-    path, made = secret.file(ws.state), secret.of(ws.state)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert secret.of(ws.state) == made
-    path.chmod(0o644)  # others may have read it
-    assert secret.of(ws.state) not in ("", made)
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 # What a page does that knows where the server is and which run waits.
@@ -168,10 +112,10 @@ def attack_by_name(url: str, run: str, **headers: str) -> set[int]:
     }
 
 
-def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, waiting, prefect, monkeypatch):
+def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, prefect, monkeypatch):
     from prefect.client.orchestration import get_client
 
-    ctx, failures = waiting(_DEADLINE_S), []
+    ctx, failures = waiting(ws, _DEADLINE_S), []
 
     def run() -> None:
         try:
@@ -204,23 +148,23 @@ def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, w
     assert (decided.promote, decided.reviewer, decided.comment) == (True, "Ada", "sites are better")
 
 
-def test_a_reviewer_who_does_not_come_is_an_error_with_a_name(ws, waiting):
+def test_a_reviewer_who_does_not_come_is_an_error_with_a_name(ws):
     with pytest.raises(FlywheelError, match="no reviewer answered in 1 s"):
-        asking(waiting(1))()
+        asking(waiting(ws, 1))()
     assert review.read(ws, 1) is None
 
 
-def test_a_decision_that_is_there_is_not_asked_for_again(ws, waiting):
+def test_a_decision_that_is_there_is_not_asked_for_again(ws):
     from datetime import UTC, datetime
 
-    ctx = waiting(1)
+    ctx = waiting(ws, 1)
     review.write(ws, 1, promote=False, reviewer="Bo", comment="", at=datetime(2026, 1, 2, tzinfo=UTC))
     asking(ctx)()
     assert review.read(ws, 1).reviewer == "Bo"
 
 
-def test_a_paused_run_sees_the_decision_of_the_command(ws, waiting):
-    ctx, failures, said = waiting(_DEADLINE_S), [], []
+def test_a_paused_run_sees_the_decision_of_the_command(ws):
+    ctx, failures, said = waiting(ws, _DEADLINE_S), [], []
 
     def run() -> None:
         try:
@@ -243,51 +187,6 @@ def test_a_paused_run_sees_the_decision_of_the_command(ws, waiting):
     assert (review.read(ws, 1).reviewer, review.read(ws, 1).promote, review.read(ws, 1).earlier) == ("Bo", False, ())
     assert any("waits for a reviewer" in line for _, line in said)
     assert any("decided: keep (Bo" in line for _, line in said)
-
-
-def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws, waiting):
-    waiting(1)
-    command = ["review", "-k", "1", "-w", str(ws.root)]
-    assert CliRunner().invoke(main, [*command, "--promote", "--reviewer", "Ada"]).exit_code == 0
-    result = CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Eve"])
-    assert "this replaces the decision: promote (Ada" in result.output
-    CliRunner().invoke(main, [*command, "--keep", "--reviewer", "Bo"])
-    decided = review.read(ws, 1)
-    assert (decided.reviewer, [one["reviewer"] for one in decided.earlier]) == ("Bo", ["Ada", "Eve"])
-
-
-def test_nobody_decides_what_is_decided_or_what_no_one_asks(ws, waiting):
-    waiting(1)
-    command = ["review", "-k", "1", "--keep", "--reviewer", "Bob", "-w", str(ws.root)]
-    write_text(ws.root / "dvc.lock", "schema: '2.0'\nstages:\n  promote@001:\n    cmd: x\n")
-    result = CliRunner().invoke(main, command)
-    assert (result.exit_code, "is decided already" in result.output) == (2, True)
-    (ws.root / "dvc.lock").unlink()
-    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
-    result = CliRunner().invoke(main, command)
-    assert (result.exit_code, "promotion.rule is not_worse" in result.output) == (2, True)
-    assert review.read(ws, 1) is None
-
-
-def test_what_the_reviewer_is_told(ws, waiting):
-    """The gate's own verdict with its error rates, and the tasks on which the models differ, each with its episode."""
-    ctx = waiting(1)
-    rule = ctx.settings.promotion
-    figures = [{"domain": "all", "step": 0, **row} for row in verdicts.figures("before", gate.judge([0] * 60, rule))]
-    shares = [{"domain": "all", "step": 0, **metrics.share("success_after", 3, 4)}]
-    partitions.write(ws, "metrics", 1, "evaluate", [*figures, *shares])
-    task = {"task_id": "k1", "domain": "sites", "world": "shop", "instruction": "Buy the blue mug"}
-    episodes = [task | {"trajectory_id": f"of {model}", "policy_version": model} for model in ("d0", "d1")]
-    partitions.write(ws, "trajectories", 1, "evaluate", episodes)
-    scores = [
-        {"trajectory_id": f"of {model}", "scorer": "verifier", "score": float(model == "d0"), "threshold": 1.0}
-        for model in ("d0", "d1")
-    ]
-    partitions.write(ws, "scores", 1, "evaluate", scores)
-    told = review.case(ws, 1, rule)
-    assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
-    assert "- **no longer solved**: shop, Buy the blue mug (`flywheel view of d1`)" in told
-    assert "| all | success_after | 0.750 | 0.30 to 0.95 | 4 |" in told
 
 
 @pytest.mark.parametrize(("error", "tries"), [(EnvError("crashed"), 3), (BadInput("wrong"), 1)])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import pytest_asyncio
-import yaml
+from manifest_pages import BUTTON, COUNTER, GAME, lay
+from page_sources import Sources
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Point, Wait
 from flywheel.environments.router import Router
 from flywheel.errors import BadInput, EnvError
-from flywheel.sandbox import manifests
 from flywheel.sandbox.check import check_env
 from flywheel.sandbox.pages import ManifestPages
 from flywheel.sandbox.pool import BrowserPool, open_sandbox
@@ -20,30 +20,6 @@ from flywheel.synthesis.tasks import make_tasks
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIDDLE = Click(Point(0.5, 0.5))
-# A page with a button over the whole viewport, which counts its clicks.
-BUTTON = "<button onclick='game.clicks += 1' style='position:fixed;inset:0'>more</button>"
-GAME = "<script>window.game = {clicks: 0, seed: null, start(seed) { this.seed = seed; }}</script>"
-COUNTER = {"index.html": GAME + BUTTON}
-SAID = {
-    "title": "A counter",
-    "folder": ".",
-    "instruction": "Click three times.",
-    "reward": "game.clicks",
-    "success": 3,
-    "max_steps": 6,
-    "domain": "games",
-}
-
-
-def lay(folder, files, /, **fields):
-    """A folder with a page and its manifest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    said = {key: value for key, value in {"name": folder.name, **SAID, **fields}.items() if value is not None}
-    (folder / "page.yaml").write_text(yaml.safe_dump(said))
-    return manifests.load(folder / "page.yaml")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -62,13 +38,6 @@ async def play():
 
         run.pool, run.sources = pool, sources
         yield run
-
-
-class Sources:
-    """The pages of the test that runs."""
-
-    def open(self, task, seed):
-        return self.now.open(task, seed)
 
 
 # -- pages that ask ---

@@ -1,88 +1,27 @@
 """Pages with a server of their own for each session: started, logged into, verified over its state, ended.
 
-They run twice: under bubblewrap, where the machine has it, and without.
+Those with `kept` run twice: under bubblewrap, where the machine has it, and without.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import yaml
+from page_servers import SAID, lay
 
 from flywheel.agent.actions import Click, Navigate, Point
-from flywheel.errors import BadInput, EnvError, EnvTimeout
-from flywheel.sandbox import isolation, manifests
-from flywheel.sandbox.backend import Backend
+from flywheel.errors import BadInput, EnvError
 from flywheel.sandbox.check import CLAUSES, Checked
 from flywheel.sandbox.pages import ManifestPages
 from flywheel.sandbox.pool import BrowserPool
-from flywheel.sandbox.programs import Programs
 from flywheel.settings import Sandbox
 from flywheel.synthesis.pages import make_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-NAP = f"600.{os.getpid()}"  # seconds, which no other test sleeps
-ORDERS = Path(__file__).parent / "orders"
 MUG, CUP = Click(Point(0.5, 0.3)), Click(Point(0.5, 0.7))
-SERVER = {
-    "command": ["python", "server.py", "{port}"],
-    "folder": "site",
-    "ready": "/up",
-    "setup": [["python", "{manifest}/make.py", "{seed}"]],
-}
-SAID = {
-    "name": "orders",
-    "title": "A shop with a login",
-    "instruction": "Order two mugs.",
-    "start": "orders",
-    "login": {
-        "address": "/login",
-        "fill": {"[name=user]": "ada", "[name=password]": "secret"},
-        "submit": "button",
-        "done": "document.title === 'Orders'",
-    },
-    "reward": {"sqlite": "shop.db", "query": "select count(*) from orders where item = 'mug'"},
-    "success": 2,
-    "end": {"sqlite": "shop.db", "query": "select count(*) > 0 from orders where item = 'cup'"},
-    "state": {
-        "seed": {"sqlite": "shop.db", "query": "select :seed"},
-        "old": {"sqlite": "shop.db", "query": "select count(*) from orders where item = 'old'"},
-    },
-    "max_steps": 6,
-    "viewport": [320, 240],
-}
-
-
-def lay(folder, server=None, **fields):
-    """The shop with its manifest."""
-    (folder / "site").mkdir(parents=True, exist_ok=True)
-    shutil.copy(ORDERS / "server.py", folder / "site")
-    shutil.copy(ORDERS / "make.py", folder)
-    said = {**SAID, "server": {**SERVER, **(server or {})}, **fields}
-    said = {key: value for key, value in said.items() if value is not None}
-    (folder / "page.yaml").write_text(yaml.safe_dump(said))
-    return manifests.load(folder / "page.yaml")
-
-
-@pytest.fixture(params=["apart", "beside"])
-def kept(request, monkeypatch):
-    """Servers are kept apart from this machine, or are not."""
-    if request.param == "beside":
-        monkeypatch.setattr(isolation, "missing", lambda: "the test says so")
-    elif isolation.missing():
-        pytest.skip(isolation.missing())
-    return request.param
 
 
 class Sources:
@@ -116,23 +55,6 @@ def task_of(manifest, seed=1):
 async def play(env, manifest, *actions, seed=1):
     results = [await env.reset(task_of(manifest, seed), seed)]
     return results + [await env.step(action) for action in actions]
-
-
-def processes(text):
-    """Command lines that hold a text, of those that run."""
-    found = []
-    for one in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            said = one.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if text in said and int(one.parent.name) != os.getpid():
-                found.append(said)
-    return found
-
-
-async def until(holds):
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 # -- a session ---
@@ -206,212 +128,6 @@ async def test_a_server_that_dies_in_play_is_an_error_with_its_last_words(tmp_pa
             await env.step(Navigate("/die"))
     async with serving(pool, manifest), pool.env() as env:
         assert len(await play(env, manifest, MUG)) == 2  # and the next session is sound
-
-
-# -- a server by itself ---
-@contextlib.asynccontextmanager
-async def started(manifest, seed=3):
-    backend = Backend(manifest, "page", seed, Programs(manifest))
-    try:
-        await backend.start()
-        yield backend
-    finally:
-        await backend.gone()
-        assert not backend.folder.parent.exists()
-
-
-async def asked(backend, address):
-    status, body = await backend.answer(address)
-    assert status == 200
-    return json.loads(body)
-
-
-@pytest.mark.parametrize(
-    ("server", "error", "part"),
-    [
-        (
-            {"command": ["python", "-c", "print('no luck'); raise SystemExit(4)"]},
-            EnvError,
-            "ended with status 4 before it answered: no luck",
-        ),
-        (
-            {"command": ["sh", "-c", "echo I wait; sleep " + NAP], "start_s": 3},
-            EnvTimeout,
-            "did not answer /up within 3 s: I wait",
-        ),
-        (
-            {"setup": [["python", "-c", "raise SystemExit('no database')"]]},
-            EnvError,
-            "server.setup: python -c raise SystemExit('no database') ended with status 1: no database",
-        ),
-        ({"setup": [["sleep", NAP]], "start_s": 1}, EnvTimeout, "did not answer /up within 1 s: it had not begun"),
-    ],
-    ids=["ends", "waits", "setup", "slow setup"],
-)
-async def test_a_server_that_does_not_come_up_is_told_in_one_line(tmp_path, kept, server, error, part):
-    with pytest.raises(error) as caught:
-        async with started(lay(tmp_path, server)):
-            pass
-    assert part in str(caught.value)
-    assert "page.yaml: server" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not processes(NAP)
-
-
-async def test_it_sees_its_own_folder_and_nothing_of_ours(tmp_path, kept, monkeypatch):
-    """Under bubblewrap neither files nor ports of this machine; in both ways nothing of our environment."""
-    monkeypatch.setenv("FLYWHEEL_TEST_KEY", "secret")
-    (tmp_path / "secret.txt").write_text("secret")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        async with started(lay(tmp_path, {"environment": {"SHOP": "of {variant} {seed}"}})) as backend:
-            ours = await asked(backend, f"/reach?port={port}&file={tmp_path}/secret.txt&write={tmp_path}/new.txt")
-            own = await asked(backend, f"/reach?port={backend.port}&file=/etc/hosts&write={backend.folder}/new.txt")
-    assert "FLYWHEEL_TEST_KEY" not in ours["environment"]
-    assert "SHOP" in ours["environment"]
-    assert (own["port"], own["file"], own["write"]) == (True, True, True)
-    if kept == "apart":
-        assert (ours["port"], ours["file"], ours["write"]) == (False, False, False)
-
-
-async def test_what_a_server_started_ends_with_it(tmp_path, kept):
-    async with started(lay(tmp_path)) as backend:
-        await asked(backend, "/fork")
-        assert processes(f"600.{backend.port}")
-    assert not processes(f"600.{backend.port}")
-
-
-async def test_a_server_above_its_memory_is_ended(tmp_path):
-    greedy = "import time; kept = bytearray(90_000_000); kept[::4096] = b'x' * len(kept[::4096])"
-    whole = (
-        f"import subprocess, sys; [subprocess.Popen([sys.executable, '-c', \"{greedy}; time.sleep(60)\"]) "
-        "for _ in range(3)]; import runpy; sys.argv = ['server.py', sys.argv[1]]; "
-        "runpy.run_path('server.py', run_name='__main__')"
-    )
-    server = {"command": ["python", "-c", whole, "{port}"], "memory_mb": 200}
-    async with started(lay(tmp_path, server)) as backend:
-        await until(lambda: backend.fault)
-        assert "above server.memory_mb: 200" in backend.fault
-
-
-_HOLDER = """
-import asyncio, sys
-from flywheel.sandbox import isolation, manifests
-from flywheel.sandbox.backend import Backend
-from flywheel.sandbox.programs import Programs
-async def main():
-    if sys.argv[2] == "beside":
-        isolation.missing = lambda: "the test says so"
-    manifest = manifests.load(__import__("pathlib").Path(sys.argv[1]))
-    backend = Backend(manifest, "page", 1, Programs(manifest))
-    await backend.start()
-    await backend.answer("/fork")
-    print(backend.folder.parent, backend.port, flush=True)
-    await asyncio.sleep(600)
-asyncio.run(main())
-"""
-
-
-async def test_nothing_outlives_a_process_that_is_killed(tmp_path, kept):
-    lay(tmp_path)
-    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "page.yaml"), kept]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
-    try:
-        said, port = (await asyncio.to_thread(holder.stdout.readline)).split()
-        folder = Path(said)
-        assert folder.is_dir()  # noqa: ASYNC240
-        assert processes(f"600.{port}")
-    finally:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-        holder.stdout.close()
-    await until(lambda: not (folder.exists() or processes(f"server.py {port}") or processes(f"600.{port}")))
-
-
-# -- what is read outside of the page ---
-async def value(folder, **fields):
-    async with started(lay(folder, **fields)) as backend:
-        return await backend.read()
-
-
-@pytest.mark.parametrize(
-    ("reading", "number"),
-    [
-        ({"sqlite": "shop.db", "query": "select count(*) from orders"}, 3),
-        ({"command": ["python", "-c", "print(7)"]}, 7),
-        ({"command": ["true"]}, 1),
-        ({"command": ["grep", "-q", "nowhere to be found", "about.txt"]}, 0),
-        ({"command": ["grep", "-qs", "copy of this", "about.txt"]}, 1),
-        ({"address": "/orders.json", "value": "rows.length"}, 3),
-    ],
-    ids=str,
-)
-async def test_a_reward_is_read_in_every_form(tmp_path, reading, number):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "about.txt").write_text("Each session has a copy of this.")
-    found = await value(tmp_path, reward=reading, end=None, state={})
-    assert found == {"reward": number}
-
-
-async def test_instruction_end_and_state_are_read_too(tmp_path):
-    found = await value(
-        tmp_path,
-        instruction={"command": ["echo", "Order {seed} mugs."]},
-        end={"command": ["false"]},
-        state={"first": {"address": "/orders.json", "value": "rows.0.item"}, "all": {"address": "/orders.json"}},
-        reward={"command": ["echo", "1"]},
-    )
-    assert found == {
-        "instruction": "Order 3 mugs.",
-        "end": False,
-        "reward": 1,
-        "state.first": "old",
-        "state.all": {"rows": [{"item": "old"}] * 3},
-    }
-
-
-@pytest.mark.parametrize(
-    ("reading", "part"),
-    [
-        ({"sqlite": "none.db", "query": "select 1"}, "reward: there is no database none.db"),
-        ({"sqlite": "../page.yaml", "query": "select 1"}, "reward: there is no database ../page.yaml"),
-        ({"sqlite": "shop.db", "query": "select 1 where 0"}, "reward: the query gives no row"),
-        ({"sqlite": "shop.db", "query": "drop table orders"}, "attempt to write a readonly database"),
-        ({"sqlite": "shop.db", "query": "selec"}, "reward: OperationalError"),
-        ({"sqlite": "shop.db", "query": "select 'three'"}, 'reward: it gives "three"; a number is needed'),
-        (
-            {
-                "sqlite": "shop.db",
-                "query": "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) from t",
-            },
-            "reward: ",
-        ),
-        ({"command": ["sh", "-c", "echo oh; exit 5"]}, "reward: the command ended with status 5: oh"),
-        ({"command": ["sleep", NAP]}, "reward: it is not read within 1 s"),
-        ({"address": "/slow"}, "reward: "),
-        ({"address": "/login"}, "reward: /login answers no JSON"),
-        ({"address": "/orders.json", "value": "rows.9"}, "reward: value: there is no 9"),
-    ],
-    ids=lambda part: str(part).replace(NAP, "NAP"),  # the same in every process that runs the tests
-)
-async def test_what_cannot_be_read_is_told_by_its_field(tmp_path, reading, part):
-    with pytest.raises(EnvError) as caught:
-        await value(tmp_path, server={"read_s": 1}, reward=reading, end=None, state={})
-    assert f"page.yaml: {part}" in str(caught.value) or part in str(caught.value)
-    assert "page.yaml: reward: " in str(caught.value)
-
-
-async def test_what_the_policy_left_in_the_folder_is_no_part_of_a_command(tmp_path, kept):
-    """A policy that can write files, or run code, could else plant a module, and so the reward."""
-    reward = {"command": ["python", "-c", "import json; print(json.dumps(0))"]}
-    async with started(lay(tmp_path, reward=reward, end=None, state={})) as backend:
-        for folder in (backend.folder, backend.folder.parent / "home"):
-            (folder / "json.py").write_text("print(1); raise SystemExit")
-        assert await backend.read() == {"reward": 0}
-        if kept == "apart":
-            status, _ = await backend.output(["touch", "planted"])
-            assert status != 0
-            assert not (backend.folder / "planted").exists()
 
 
 # -- what is refused before anything is started ---

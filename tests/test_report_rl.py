@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import synthetic
+import synthetic_rows
 
 from flywheel.report import page, rl
 from flywheel.report.charts import Chart, Series, lines
@@ -19,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rows(domain: str, k: int = 1, steps: int = 8) -> list[dict]:
-    found = synthetic.rl_metrics(domain, k, random.Random(k), steps)
+    found = synthetic_rows.rl_metrics(domain, k, random.Random(k), steps)
     return [{"domain": metrics.ALL, "step": 0, "iteration": k, **row} for row in found]
 
 
@@ -58,7 +59,7 @@ def test_an_older_iteration_is_faint_and_long_curves_are_smoothed():
 
 def test_a_small_chart_a_world_says_how_far_it_came():
     charts = rl.worlds(rows("games"))
-    assert [chart.title for chart in charts] == sorted(synthetic.WORLDS["games"])
+    assert [chart.title for chart in charts] == sorted(synthetic_rows.WORLDS["games"])
     assert all(re.fullmatch(r"\d+% → \d+%", chart.note) for chart in charts)
 
 
@@ -101,8 +102,8 @@ def ws(tmp_path_factory):
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("rl"))
     synthetic.incoming(ws, settings, 1, tasks=6, samples=1)
     for domain in ("games", "sites"):
-        partitions.write(ws, "metrics", 1, f"rl-{domain}", synthetic.rl_metrics(domain, 1, random.Random(1)))
-        partitions.write(ws, "curriculum", 1, f"rl-{domain}", synthetic.rl_curriculum(domain, 1))
+        partitions.write(ws, "metrics", 1, f"rl-{domain}", synthetic_rows.rl_metrics(domain, 1, random.Random(1)))
+        partitions.write(ws, "curriculum", 1, f"rl-{domain}", synthetic_rows.rl_curriculum(domain, 1))
     return ws
 
 

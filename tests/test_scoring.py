@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
+import synthetic_rows
 
 from flywheel.errors import BadInput
 from flywheel.progress import listening
@@ -38,16 +39,16 @@ def played(ws, trajectories: dict[str, tuple[str, float | None, str]]) -> None:
     worlds = {"games": "tiles", "sites": "shop"}
     tasks, rows, steps = [], [], []
     for name, (domain, value, instruction) in trajectories.items():
-        task = synthetic.task(f"k{name}", domain, worlds[domain]) | {"verifier": "state:score"}
+        task = synthetic_rows.task(f"k{name}", domain, worlds[domain]) | {"verifier": "state:score"}
         tasks.append(task)
         state = {"won": value == 1, "score": value} if value is not None else {}
-        row = synthetic.trajectory(name, task, final_state=json.dumps(state), steps=2, instruction=instruction)
+        row = synthetic_rows.trajectory(name, task, final_state=json.dumps(state), steps=2, instruction=instruction)
         rows.append(row)
-        steps += [synthetic.step(row, number, total=2) for number in range(2)]
+        steps += [synthetic_rows.step(row, number, total=2) for number in range(2)]
     write(ws, "tasks", 1, "synthesize", tasks)
     write(ws, "trajectories", 1, "rollout", rows)
     write(ws, "steps", 1, "rollout", steps)
-    write(ws, "images", 1, "rollout", [synthetic.image_row(number) for number in range(2)])
+    write(ws, "images", 1, "rollout", [synthetic_rows.image_row(number) for number in range(2)])
     for table in ("tasks", "trajectories", "steps", "images"):
         if table != "tasks":
             write(ws, table, 1, "ingest", [])

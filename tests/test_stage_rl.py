@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 import synthetic
+import synthetic_rows
 from lamps import LEFT, LampEnv, Lamps, Scripted, settings, small_model, task
 
 from flywheel.rollout.pool import rollout
@@ -112,6 +113,6 @@ def test_in_words():
 
 
 def test_the_table_fits_its_schema():
-    table = partitions.from_rows("curriculum", synthetic.rl_curriculum("games", 1))
+    table = partitions.from_rows("curriculum", synthetic_rows.rl_curriculum("games", 1))
     assert isinstance(table, pa.Table)
     assert table.num_rows == 6

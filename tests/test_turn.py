@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_manifest_pages import COUNTER, lay
+from manifest_pages import COUNTER, lay
 
 from flywheel import init as workspaces
 from flywheel.store import catalog, manifest
