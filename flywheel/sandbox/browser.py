@@ -1,8 +1,8 @@
 """An `Env` on a Chromium page: reset, step, and what the agent sees (section 2.2, the game sandbox).
 
-Page time stands still but for `sandbox.step_ms` a step (`clock.js`), so the same task, seed and actions give the same
-pixels. The session scores each step by the task's verifier: the task ends where V = 1, where the game is over, or
-where the agent says so.
+Page time stands still but for `sandbox.step_ms` a step (`scripts/document`), so the same task, seed and actions give
+the same pixels. The session scores each step by the task's verifier: the task ends where V = 1, where the game is over,
+or where the agent says so.
 """
 
 from __future__ import annotations
