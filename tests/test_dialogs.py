@@ -40,7 +40,7 @@ async def step(tab: Tab, action: Action, ms: float = 0) -> tuple[str, dict, byte
     note = await tab.do(action)
     seen = await tab.observe(ms)
     screen = await tab.screenshot()
-    return "; ".join(filter(None, [note, *tab.take_notes()])), seen, screen
+    return "; ".join(filter(None, [note, *tab.notes.take()])), seen, screen
 
 
 async def open_kind(tab: Tab) -> str:
@@ -258,7 +258,7 @@ async def test_a_page_that_asks_while_it_loads_is_first_seen_asking(stage):
 async def test_dialogs_that_the_tasks_own_script_raises_are_answered(stage):
     tab = await stage.open("<script>window.__env__ = { getState: () => confirm('read?') }</script>")
     assert (await tab.observe(0))["game"] is True
-    assert any('confirm "read?": answered OK' in note for note in tab.take_notes())
+    assert any('confirm "read?": answered OK' in note for note in tab.notes.take())
 
 
 async def test_a_popup_asks_and_its_opener_waits_behind_it(stage):
