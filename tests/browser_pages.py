@@ -57,7 +57,7 @@ async def act(tab: Tab, action: Action, ms: float = 0) -> str:
     note = await tab.do(action)
     await tab.observe(ms)
     await tab.settle_downloads()
-    return "; ".join(filter(None, [note, *tab.take_notes()]))
+    return "; ".join(filter(None, [note, *tab.notes.take()]))
 
 
 def at(x: float, y: float) -> Click:

@@ -21,7 +21,7 @@ async def step(tab: Tab, action: Action, ms: float = 0) -> tuple[str, dict, byte
     note = await tab.do(action)
     seen = await tab.observe(ms)
     screen = await tab.screenshot()
-    return "; ".join(filter(None, [note, *tab.take_notes()])), seen, screen
+    return "; ".join(filter(None, [note, *tab.notes.take()])), seen, screen
 
 
 def on(seen: dict, name: str) -> Click:

@@ -11,7 +11,7 @@ from hostile import Site
 from PIL import Image
 
 from flywheel.agent.actions import Click, Hotkey, Navigate, NavigateBack, Point, Press, Release, Type
-from flywheel.sandbox import browser_keys
+from flywheel.sandbox import browser_keys, page_state
 from flywheel.sandbox.keyboard import CONTROL
 from flywheel.sandbox.tab import Tab
 
@@ -234,6 +234,6 @@ async def test_the_page_lives_on_under_the_bar(stage):
     await act(tab, key("ctrl+v"))
     field = next(part for part in (await tab.observe(0))["elements"] if part["name"] == "find field")
     assert field["value"] == "typed"
-    assert not (await tab.save())["restorable"]
+    assert not (await page_state.save(tab))["restorable"]
     tab = await stage.open("<p data-el=p>fresh")
     assert [part["name"] for part in (await tab.observe(0))["elements"]] == ["p"]

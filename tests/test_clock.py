@@ -1,4 +1,4 @@
-"""Injected time and chance (`clock.js`): what a page can tell time by, in a real browser."""
+"""Injected time and chance (`sandbox/scripts`): what a page can tell time by, in a real browser."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ async def stage():
 
 async def log(tab: Tab) -> list:
     return await tab.evaluate("log")
+
+
+async def test_a_page_sees_no_name_that_the_parts_share(stage):
+    tab = await stage.open("<p data-el=p>")
+    kinds = "'core config makeCore uncurried advance picking'.split(' ').map((name) => (0, eval)(`typeof ${name}`))"
+    assert await tab.evaluate(kinds) == ["undefined"] * 6
+    own = "Object.getOwnPropertyNames(window).filter((name) => name.includes('flywheel'))"
+    assert await tab.evaluate(own) == ["__flywheel__", "__flywheel_refusals__"]
 
 
 async def test_timers_fire_in_order_at_their_times(stage):

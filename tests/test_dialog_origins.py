@@ -79,7 +79,7 @@ async def test_a_page_that_asks_while_it_loads_is_first_seen_asking(stage):
 async def test_dialogs_that_the_tasks_own_script_raises_are_answered(stage):
     tab = await stage.open("<script>window.__env__ = { getState: () => confirm('read?') }</script>")
     assert (await tab.observe(0))["game"] is True
-    assert any('confirm "read?": answered OK' in note for note in tab.take_notes())
+    assert any('confirm "read?": answered OK' in note for note in tab.notes.take())
 
 
 async def test_a_popup_asks_and_its_opener_waits_behind_it(stage):

@@ -65,7 +65,7 @@ async def test_sessions_of_one_browser_do_not_reach_one_another(ways, chromium):
         script = f"Promise.all({asked}.map((url) => fetch(url).then((answer) => answer.status, () => 'no')))"
         assert await tabs[0].evaluate(script) == [200, 200, "no", "no", "no"]
         assert theirs.hits == {"a connection"}  # of its own page
-        assert any(f"{theirs.at} was refused" in fault for fault in tabs[0].faults)
+        assert any(f"{theirs.at} was refused" in fault for fault in tabs[0].notes.faults)
         for tab in tabs:
             await tab.close()
 

@@ -20,6 +20,7 @@ from flywheel.agent.actions import (
     Scroll,
     Type,
 )
+from flywheel.sandbox import page_state
 from flywheel.sandbox.tab import Tab
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -233,7 +234,7 @@ async def test_the_clipboard_is_the_sessions(stage):
     await act(stranger, _A)
     await keys(stranger, "ctrl v")
     assert await stranger.evaluate("a.value") == ""
-    kept = await tab.save()
+    kept = await page_state.save(tab)
     stage.site.pages["next"] = html(_FIELDS % "")
     await act(tab, Navigate(f"{stage.site.url}/p/next"))
     await tab.screenshot()  # what is not drawn yet takes no clicks

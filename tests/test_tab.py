@@ -45,7 +45,7 @@ async def test_popups_that_nobody_asked_for_are_blocked(stage):
         for (let i = 0; i < 1000; i++) if (open("pop")) opened += 1;
         addEventListener("click", () => { for (let i = 0; i < 1000; i++) if (open("pop")) opened += 1; });
     </script>""")
-    assert any("blocked" in note for note in tab.take_notes())
+    assert any("blocked" in note for note in tab.notes.take())
     await act(tab, at(50, 50))
     await act(tab, NavigateBack())
     assert await tab.evaluate("opened") == 1
@@ -173,14 +173,14 @@ async def test_the_viewport_is_the_sessions(stage):
     for size in ((320, 240), None):
         tab = await stage.open("<p>", viewport=size)
         assert await tab.evaluate("[innerWidth, innerHeight]") == list(size or (SIZE, SIZE))
-        assert (tab.width, tab.height) == (size or (SIZE, SIZE))
+        assert tab.size == (size or (SIZE, SIZE))
 
 
 async def test_faults_of_a_page_are_told(stage):
     tab = await stage.open("<script src=missing.js></script><script>setTimeout(() => nothing(), 10)</script>")
     await tab.observe(50)
-    assert any("missing.js" in fault for fault in tab.faults)
-    assert any("nothing is not defined" in fault for fault in tab.faults)
+    assert any("missing.js" in fault for fault in tab.notes.faults)
+    assert any("nothing is not defined" in fault for fault in tab.notes.faults)
 
 
 async def test_a_page_is_made_ready_by_a_script_that_may_take_its_time(stage):

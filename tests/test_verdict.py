@@ -17,6 +17,7 @@ from flywheel.evaluation.evaluate import judge
 from flywheel.reward.verdict import Verdict, decide, of_rows
 from flywheel.rollout.episode import Episode
 from flywheel.sandbox.browser import BrowserEnv
+from flywheel.sandbox.notes import Notes
 from flywheel.schema import to_row
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Sandbox, Settings
@@ -49,7 +50,8 @@ def ended(score: float) -> Trajectory:
 class Tab:
     """As much of a tab as a reset needs."""
 
-    width = height = 8
+    size = (8, 8)
+    notes = Notes()
     url = "http://page/"
 
     async def open(self, *_, **__):
@@ -57,9 +59,6 @@ class Tab:
 
     async def screenshot(self):
         return b"png"
-
-    def take_notes(self):
-        return []
 
 
 def page(score: float) -> SimpleNamespace:

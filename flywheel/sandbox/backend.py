@@ -39,7 +39,7 @@ _ANSWER_S = 2.0  # for such a question
 _WATCH_S = 2.0  # between looks at its memory
 _PYTHON = os.path.realpath(sys.executable)  # as it is without our environment
 _RELAY = Path(relay.__file__)
-_EPOCH = 1767258000  # 2026-01-01 09:00 UTC, as in clock.js
+_EPOCH = 1767258000  # 2026-01-01 09:00 UTC, as in scripts/document/clock.js
 _MOST_ANSWERED = 10_000_000  # bytes
 _LONGEST_DOOR = 100  # characters that the name of a socket file may have
 

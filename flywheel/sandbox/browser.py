@@ -1,8 +1,8 @@
 """An `Env` on a Chromium page: reset, step, and what the agent sees (section 2.2, the game sandbox).
 
-Page time stands still but for `sandbox.step_ms` a step (`clock.js`), so the same task, seed and actions give the same
-pixels. The session scores each step by the task's verifier: the task ends where V = 1, where the game is over, or
-where the agent says so.
+Page time stands still but for `sandbox.step_ms` a step (`scripts/document`), so the same task, seed and actions give
+the same pixels. The session scores each step by the task's verifier: the task ends where V = 1, where the game is over,
+or where the agent says so.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from flywheel.agent.actions import Action, CallUser, Finished
 from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
+from flywheel.sandbox import page_state
 from flywheel.sandbox.cdp import CommandError
 from flywheel.sandbox.inputs import pack, unpack
 from flywheel.sandbox.page import PageGone
@@ -93,7 +94,7 @@ class BrowserEnv:
         kept: dict[str, Any] = {"task": self._task.task_id, "seed": self._seed, "actions": pack(self._actions)}
         async with self._deadline("checkpoint", self._task):
             if self._session.restorable:
-                page = await self.tab.save()
+                page = await page_state.save(self.tab)
                 if page["restorable"]:
                     server = base64.b64encode(self._session.keep()).decode()
                     kept |= {"page": page, "server": server, "screen": _digest(self._last), "path": self._path()}
@@ -143,11 +144,11 @@ class BrowserEnv:
             self._session.bring_back(base64.b64decode(kept["server"]))
             if kept["path"]:
                 await self.tab.page.navigate(urljoin(self._session.url, kept["path"]))
-            if not await self.tab.load(kept["page"]):
+            if not await page_state.load(self.tab, kept["page"]):
                 return None
             self._actions = unpack(kept["actions"])
             await self._read(await self.tab.observe(0))
-            self.tab.take_notes()
+            self.tab.notes.take()
             result = await self._result(kept["note"], self._said_done())
         return result if _digest(result) == kept["screen"] else None
 
@@ -163,7 +164,7 @@ class BrowserEnv:
             seen = {**seen, "served": await self._backend.read()}
         state = self._session.state(seen) or dict(self._state)
         if note := state.pop("note", ""):
-            self.tab.note(note)
+            self.tab.notes.add(note)
         if "dialog" in seen:
             state = self._state | state
         if not (state or "dialog" in seen):
@@ -187,8 +188,8 @@ class BrowserEnv:
         terminated = bool(said_done or Verdict(score, task.threshold).v or self._state["terminated"])
         truncated = not terminated and self._spent
         self._over = terminated or truncated
-        note = "; ".join(filter(None, [note, *tab.take_notes()]))
-        observation = Observation(screenshot, tab.width, tab.height, f"{task.world}/{self._path()}")
+        note = "; ".join(filter(None, [note, *tab.notes.take()]))
+        observation = Observation(screenshot, *tab.size, f"{task.world}/{self._path()}")
         info = {"state": self._state, "score": score} | ({"note": note} if note else {})
         self._last = StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
         return self._last

@@ -23,6 +23,7 @@ from flywheel.sandbox.cdp import CommandError
 from flywheel.sandbox.page import Page
 
 _MOST = 200  # files
+_ASKED_S = 1.0  # for the browser to say which input wants a file
 _ROW, _EDGE = 20, 6  # pixels
 _INK, _PAPER, _BAR, _CHOSEN = "#202124", "#ffffff", "#e8eaed", "#c2dbff"
 _UNDER_WAY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.\w+)?")  # a download, until it has come
@@ -34,6 +35,7 @@ class FileChooser:
 
     def __init__(self, width: int, height: int) -> None:
         self._width, self._height = width, height
+        self._asked: tuple[Page, Mapping[str, Any]] | None = None  # by which page, and what the browser says of it
         self._page: Page | None = None
         self._document = 0  # of the page, by its number
         self._input = 0  # the protocol's number of the node
@@ -49,8 +51,22 @@ class FileChooser:
         """It ends with the document that asked."""
         return self._page is not None and not self._page.gone and self._page.arrivals == self._document
 
-    async def show(self, page: Page, params: Mapping[str, Any], folders: list[Path]) -> str:
-        """Open it for an input, by the event `Page.fileChooserOpened`; what there is to say of it."""
+    def asked(self, page: Page, params: Mapping[str, Any]) -> None:
+        """An input of a page wants a file, by the event `Page.fileChooserOpened`."""
+        self._asked = (page, params)
+        page.wake()
+
+    async def appear(self, page: Page, folders: list[Path]) -> str:
+        """Open it over a page that asked for a file; what there is to say of it.
+
+        "" where nobody pressed anything: the browser refuses such a page its file, and says nothing.
+        """
+        with contextlib.suppress(TimeoutError):
+            await page.until(lambda: self._asked is not None, _ASKED_S)
+        asked, self._asked = self._asked, None
+        return await self._show(*asked, folders) if asked is not None else ""
+
+    async def _show(self, page: Page, params: Mapping[str, Any], folders: list[Path]) -> str:
         if "backendNodeId" not in params:
             return "a chooser of files without an input of the page: refused"
         self.close()

@@ -23,6 +23,7 @@ from flywheel.agent.actions import NAMES, Action, CallUser, Finished, Navigate, 
 from flywheel.errors import EnvError
 from flywheel.sandbox.cover import Cover
 from flywheel.sandbox.inputs import InputDriver
+from flywheel.sandbox.notes import Notes
 from flywheel.sandbox.page import Page, unheard
 
 _HTML = (Path(__file__).parent / "dialog.html").read_text(encoding="utf-8")
@@ -37,13 +38,13 @@ _inside: ContextVar[bool] = ContextVar("inside", default=False)  # this task is 
 class Session(Protocol):
     """What dialogs want of their tab."""
 
-    width: int
-    height: int
     hands: InputDriver
     clipboard: str
     screen: bytes  # the last one
+    notes: Notes
 
-    def note(self, text: str) -> None: ...
+    @property
+    def size(self) -> tuple[int, int]: ...
 
 
 @dataclass(eq=False)
@@ -92,7 +93,7 @@ class Dialogs:
             page.post("Page.handleJavaScriptDialog", {"accept": dialog.kind == "alert"})
             if dialog.kind != "alert" or self.open:
                 how = "closed" if dialog.kind == "alert" else "cancelled"
-                self._session.note(f"{dialog}: {how} unseen, since it opened while the page was being drawn")
+                self._session.notes.add(f"{dialog}: {how} unseen, since it opened while the page was being drawn")
                 return
         self.open.append(dialog)
         if self.blocking and self._blocked is not None and not self._blocked.done():
@@ -177,14 +178,14 @@ class Dialogs:
             if closed == _MAX_CLOSED:
                 raise EnvError(f"the page opens dialogs without end: {dialog}", where="the end of the episode")
             closed += 1
-            self._session.note(f"{dialog}: {'closed' if dialog.kind == 'alert' else 'cancelled'} at the end")
+            self._session.notes.add(f"{dialog}: {'closed' if dialog.kind == 'alert' else 'cancelled'} at the end")
             await self._answer(dialog, {"accept": dialog.kind == "alert"})
 
     async def _show(self) -> None:
         dialog = self.open[0]
         if self._shown is not dialog:
             session = self._session
-            await self._cover.show(_HTML, session.screen, (session.width, session.height), dialog.question)
+            await self._cover.show(_HTML, session.screen, session.size, dialog.question)
             self._shown, self._seen = dialog, False
 
     async def _answer(self, dialog: Dialog, answer: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from flywheel.errors import EnvError
 from flywheel.sandbox.cdp import CommandError
 from flywheel.sandbox.context import BrowserContext
 from flywheel.sandbox.entry import Entry
+from flywheel.sandbox.notes import Notes
 from flywheel.sandbox.page import Page
 from flywheel.sandbox.page_stack import PageStack
 
@@ -18,7 +19,7 @@ class Session(Protocol):
     """What is opened."""
 
     stack: PageStack
-    faults: list[str]
+    notes: Notes
 
     @property
     def page(self) -> Page: ...
@@ -59,7 +60,7 @@ async def _enter(session: Session, entry: Entry, home: str) -> None:
 async def _load(session: Session, url: str) -> dict[str, Any]:
     failed = await session.page.navigate(url)
     if failed:
-        why = f" ({session.faults[-1]})" if session.faults else ""
+        why = f" ({session.notes.faults[-1]})" if session.notes.faults else ""
         raise EnvError(f"the page does not load: {failed}{why}", where=url)
     seen = await session.look(0)
     status = await session.page.evaluate("performance.getEntriesByType('navigation')[0]?.responseStatus ?? 0")

@@ -1,7 +1,8 @@
 """One page of a tab: its protocol session, its navigations, its clock.
 
 A navigation costs no page time: the clock stops where one begins, and what is left of a step passes in the next
-document (`clock.js`). The date goes on over documents; `performance.now` begins anew in each, as in any browser.
+document (`scripts/document`). The date goes on over documents; `performance.now` begins anew in each, as in any
+browser.
 """
 
 from __future__ import annotations

@@ -4,17 +4,10 @@ loads, what is refused."""
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
+from flywheel.sandbox import scripts
 from flywheel.sandbox.loads import PATTERNS, POLICY
-
-_CLOCK, _LOADS, _REFUSALS, _WORKER = (
-    (Path(__file__).parent / name).read_text(encoding="utf-8")
-    for name in ("clock.js", "loads.js", "refusals.js", "worker_clock.js")
-)
-_DOCUMENT = _CLOCK.replace("  // LOADS\n", _LOADS) + _REFUSALS
-
 
 # Worklets wait too, whatever the filter says: who is not told of one cannot let it go on.
 _WORKERS = {
@@ -49,8 +42,8 @@ def commands(width: int, height: int) -> list[tuple[str, dict[str, Any]]]:
 def document_script(seed: int, start: float, patience: float) -> str:
     """start: page time in ms. patience: real ms that loads are waited for."""
     config = {"seed": seed, "start": start, "patience": patience, "policy": POLICY}
-    return _DOCUMENT.replace("= CONFIG;", f"= {json.dumps(config)};")
+    return scripts.DOCUMENT.replace("= CONFIG;", f"= {json.dumps(config)};")
 
 
 def worker_script(seed: int, start: float) -> str:
-    return _WORKER.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")
+    return scripts.WORKER.replace("= CONFIG", f"= {json.dumps({'seed': seed, 'start': start})}")

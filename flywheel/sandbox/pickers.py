@@ -1,7 +1,7 @@
 """The pickers of native form controls: selects, colours, dates and times, and what a field's data list suggests.
 
 The browser would draw each in a window of its own, which no screenshot on command shows and no mouse here reaches. It
-is closed as soon as it opens, and one of the sandbox's own stands over the page (`overlay.py`, `pickers.js`): the
+is closed as soon as it opens, and one of the sandbox's own stands over the page (`overlay.py`, `scripts/pickers`): the
 screen shows it, mouse and keys go to it, and the page hears of the choice alone, as with the browser's.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Point
+from flywheel.sandbox import scripts
 from flywheel.sandbox.cdp import CommandError, Connection
 from flywheel.sandbox.controls import COMPLAINT, PICKER, SUGGESTIONS, Control
 from flywheel.sandbox.frames import Frames
@@ -23,9 +23,8 @@ from flywheel.sandbox.overlay import Overlay
 from flywheel.sandbox.page import Page, PageGone
 from flywheel.settings import Sandbox
 
-_SOURCE = (Path(__file__).parent / "pickers.js").read_text(encoding="utf-8")
 _KEYS = act.Hotkey | act.Press | act.Release | act.Type
-_SUGGESTIONS, _COMPLAINT, _PICKER = 1, 2, 3  # what the page tells of its controls (`picking` in clock.js)
+_SUGGESTIONS, _COMPLAINT, _PICKER = 1, 2, 3  # what the page tells of its controls (`picking` in native_controls.js)
 _WHAT = {_SUGGESTIONS: SUGGESTIONS, _COMPLAINT: COMPLAINT}
 _PATIENT = act.Wait | act.Finished | act.CallUser  # nobody touches anything
 _STEERS = ("up", "down", "enter", "return", "esc", "escape")  # keys that a field leaves to its suggestions
@@ -36,7 +35,7 @@ class Pickers:
     """Of one session: at most one picker is open, over the page that is seen."""
 
     def __init__(self, connection: Connection, frames: Frames, settings: Sandbox) -> None:
-        self.overlay = Overlay(connection, frames, settings, _SOURCE)
+        self.overlay = Overlay(connection, frames, settings, scripts.PICKERS)
         self._page: Page | None = None  # whose control it is
         self._control: Control | None = None
         self._model: dict[str, Any] = {}

@@ -1,5 +1,5 @@
 // Runs in every dedicated worker before its own script: its timers follow the page's clock, its chance is seeded.
-// `CONFIG` is replaced: { seed, start }. The page's clock (`loads.js`) says which time it is and waits for the answer,
+// `CONFIG` is replaced: { seed, start }. The page's clock (`workers.js`) says which time it is and waits for the answer,
 // which comes when the worker has nothing left to do until its next timer. Both speak by messages of the worker's own
 // channel, which no script sees, so that an answer never overtakes what the worker said before it.
 (() => {

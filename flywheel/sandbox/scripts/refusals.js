@@ -1,4 +1,4 @@
-// After `clock.js` in every document: what a page may ask the browser for and does not get here is refused, and noted,
+// After the parts of `document/` in every document: what a page may ask the browser for and does not get here is refused, and noted,
 // so that an observer can tell a refusal from a page that does nothing.
 (() => {
   "use strict";

@@ -1,0 +1,13 @@
+"""Scripts that run in pages, joined of parts (`sandbox/scripts`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from flywheel.sandbox import scripts
+
+
+@pytest.mark.parametrize(("folder", "script"), [("document", scripts.DOCUMENT), ("pickers", scripts.PICKERS)])
+def test_a_script_holds_each_part_of_its_folder_once(project, folder, script):
+    for part in (project / "flywheel/sandbox/scripts" / folder).iterdir():
+        assert script.count(part.read_text(encoding="utf-8")) == 1, part
