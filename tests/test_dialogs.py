@@ -25,17 +25,6 @@ async def stage(request):
             yield Stage(chromium, site)
 
 
-<<<<<<< HEAD
-=======
-async def step(tab: Tab, action: Action, ms: float = 0) -> tuple[str, dict, bytes]:
-    """Notes, what is seen, screen."""
-    note = await tab.do(action)
-    seen = await tab.observe(ms)
-    screen = await tab.screenshot()
-    return "; ".join(filter(None, [note, *tab.notes.take()])), seen, screen
-
-
->>>>>>> h-sandbox
 async def open_kind(tab: Tab) -> str:
     return (await tab.observe(0)).get("dialog", {}).get("kind", "")
 
@@ -188,87 +177,6 @@ async def test_the_same_actions_give_the_same_screens(stage):
 _SCREENS: dict[str, list[bytes]] = {}
 
 
-<<<<<<< HEAD
-=======
-# -- wherever they come from ---
-@pytest.mark.parametrize(
-    "how",
-    [
-        "setTimeout(ask, 30)",
-        "requestAnimationFrame(ask)",
-        "Promise.resolve().then(ask)",
-        "fetch('nothing').then(ask)",
-        "queueMicrotask(ask)",
-        "navigation.addEventListener('navigate', ask); location.hash = 'x'",
-        "document.body.append(Object.assign(new Image(), { onerror: ask, src: 'nothing.png' }))",
-        "const c = new MessageChannel(); c.port1.onmessage = ask; c.port2.postMessage(0)",
-        "const f = document.createElement('iframe'); document.body.append(f); f.contentWindow.eval('setTimeout')(ask)",
-    ],
-)
-async def test_a_dialog_may_come_from_anywhere(stage, how):
-    tab = await stage.open(asks(f"const ask = () => {{ told.push(confirm('?')); }}; {how}"))
-    assert "dialog" in (await step(tab, CLICK, 100))[1]
-    await step(tab, ESCAPE, 100)
-    assert await tab.evaluate("told") == [False]
-
-
-@pytest.mark.parametrize("origin", ["own", "other", "sandboxed"])
-async def test_a_dialog_of_a_frame(stage, origin):
-    child = "<body style='margin:0'><script>addEventListener('click', () => parent.postMessage(%s, '*'))</script>"
-    with Site({"frame": html(child % "confirm('from a frame')")}) as other:
-        stage.site.pages["frame"] = other.pages["frame"]
-        server = (other if origin == "other" else stage.site).url
-        sandbox = "sandbox='allow-scripts allow-modals'" if origin == "sandboxed" else ""
-        tab = await stage.open(
-            f"<iframe {sandbox} src='{server}/p/frame' style='width:180px;height:180px'></iframe>"
-            "<script>onmessage = (event) => { window.told = event.data; }</script>",
-            allowed=(f"{stage.site.url}/p/", f"{other.url}/p/"),
-        )
-        _, seen, _ = await step(tab, at(90, 150))
-        assert seen["dialog"] == {"kind": "confirm", "message": "from a frame"}
-        await step(tab, on(seen, "cancel"), 50)
-        assert await tab.evaluate("told") is False
-
-
-async def test_a_page_that_asks_while_it_loads_is_first_seen_asking(stage):
-    stage.site.pages["greets"] = html(
-        "<p data-el=p>hello<script>const name = prompt('Who?', 'me'); onload = () => alert(name)</script>"
-    )
-    tab = await stage.open("greets", prepare="window.made = name + '!'")
-    first = await tab.observe(0)
-    assert first["dialog"] == {"kind": "prompt", "message": "Who?"}
-    await tab.screenshot()
-    _, seen, _ = await step(tab, Type("you\n"))
-    assert seen["dialog"] == {"kind": "alert", "message": "you"}
-    _, seen, _ = await step(tab, ENTER)
-    assert [part["name"] for part in seen["elements"]] == ["p"]
-    assert await tab.evaluate("made") == "you!", "what prepares the page comes after the answers"
-
-
-async def test_dialogs_that_the_tasks_own_script_raises_are_answered(stage):
-    tab = await stage.open("<script>window.__env__ = { getState: () => confirm('read?') }</script>")
-    assert (await tab.observe(0))["game"] is True
-    assert any('confirm "read?": answered OK' in note for note in tab.notes.take())
-
-
-async def test_a_popup_asks_and_its_opener_waits_behind_it(stage):
-    stage.site.pages["asks"] = html("<p>popup<script>opener.told.push(confirm('in front?'))</script>")
-    tab = await stage.open(
-        "<script>var told = []; addEventListener('click', () => {"
-        "open('asks'); setTimeout(() => told.push(confirm('behind?')), 50) })</script>"
-    )
-    _, seen, _ = await step(tab, CLICK, 200)
-    assert seen["dialog"]["message"] == "in front?"
-    await step(tab, ESCAPE, 200)
-    assert tab.url.endswith("/p/asks")
-    await step(tab, NavigateBack(), 200)
-    _, seen, _ = await step(tab, Wait(), 200)
-    assert seen["dialog"]["message"] == "behind?"
-    await step(tab, ENTER)
-    assert await tab.evaluate("told") == [False, True]
-
-
->>>>>>> h-sandbox
 # -- without end ---
 async def test_a_page_that_asks_a_thousand_times_is_heard_a_few(stage):
     tab = await stage.open(asks("for (let n = 0; n < 1000; n++) told.push(confirm(n))"))
