@@ -79,7 +79,8 @@ def exit_code(cases: Iterable[BenchCase]) -> int:
 def names(folder: Path | None = None) -> dict[str, str]:
     """Each benchmark and the first line of its docstring. Raises BadInput where the scripts are not there.
 
-    Only scripts with a `main` count: what they share may lie beside them.
+    Only scripts with a `main` count: what they share may lie beside them. The name is the file's, without the
+    underscore of one that would else hide a package (`flywheel_.py`).
     """
     folder = folder or FOLDER
     if not folder.is_dir():
@@ -92,7 +93,7 @@ def names(folder: Path | None = None) -> dict[str, str]:
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
-            found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+            found[path.stem.removesuffix("_")] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 
 
@@ -102,7 +103,8 @@ def run(name: str, argv: Sequence[str], folder: Path | None = None) -> int:
     known = names(folder)
     if name not in known:
         raise BadInput(f"no benchmark {name!r}", where="flywheel bench", fix=f"one of {', '.join(known)}")
-    return int(_load(folder / f"{name}.py").main(list(argv)) or 0)
+    plain, underscored = folder / f"{name}.py", folder / f"{name}_.py"
+    return int(_load(plain if plain.is_file() else underscored).main(list(argv)) or 0)
 
 
 def _load(path: Path) -> ModuleType:

@@ -74,6 +74,20 @@ def test_the_threshold_decides():
     assert one(trajectory(), score(value=0.5, threshold=0.51))[0] == "ct"
 
 
+def test_sft_may_take_what_failed_and_still_takes_nothing_unjudged_and_no_recording():
+    rows = [trajectory(name="won"), trajectory(name="lost"), trajectory(name="unjudged")]
+    rows.append(trajectory(name="recorded", source="recording"))
+    scores = [score(name="won"), score(name="lost", value=0.0)]
+    routed = {row["trajectory_id"]: row for row in route(rows, scores, verified_only=False)}
+    assert [routed[name]["destination"] for name in ("won", "lost", "unjudged", "recorded")] == [
+        "sft",
+        "sft",
+        "quarantine",
+        "ct",
+    ]
+    assert [routed[name]["v"] for name in ("won", "lost")] == [True, False]
+
+
 some_trajectories = st.lists(
     st.builds(
         trajectory,

@@ -71,5 +71,7 @@ class Sft(Supervised):
 
     window: int = Field(2, ge=1)
     """The newest iterations whose trajectories are trained on."""
+    verified_only: bool = True
+    """Train on trajectories that solved their task alone. false: on all of the model's, and CT gets none of them."""
     samples: int = Field(480, ge=1)
     agent_fraction: float = Field(0.6, ge=0, le=1)

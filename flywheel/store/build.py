@@ -50,7 +50,7 @@ def build(ws: Workspace, iteration: int, settings: Settings, read: Sequence[tupl
     with catalog.connect(ws) as connection:
         broken |= contracts.check_rows(connection, iteration, sources)
     trajectories = incoming.to_pylist()
-    routes = routing.route(trajectories, scores.to_pylist(), broken)
+    routes = routing.route(trajectories, scores.to_pylist(), broken, verified_only=settings.sft.verified_only)
     tables = {"routes": routes, **routing.build_stores(trajectories, routes, iteration)}
     manifests = tuple(partitions.write(ws, table, iteration, STAGE, rows) for table, rows in tables.items())
     contracts.check_tables(ws, iteration, sources)

@@ -20,20 +20,28 @@ STATUSES = ("completed", "truncated", "crashed", "invalid")
 
 
 def route(
-    trajectories: Iterable[Row], scores: Iterable[Row], broken: Mapping[str, str] | None = None
+    trajectories: Iterable[Row],
+    scores: Iterable[Row],
+    broken: Mapping[str, str] | None = None,
+    *,
+    verified_only: bool = True,
 ) -> list[dict[str, Any]]:
     """Rows of the table `routes`, one for each row of `trajectories`, in their order.
 
     scores: rows of the table `scores`, one or several a trajectory, each with its threshold.
-    broken: trajectory_id -> reason, from the row-level contracts.
+    broken: trajectory_id -> reason, from the row-level contracts. verified_only: False where SFT takes what failed too,
+    as `sft.verified_only`.
     Demonstrations of people go to CT: they are data for continual training (section 2.4), not the newest
     model's.
     """
     verdicts, broken = of_rows(scores), broken or {}
-    return [_destination(t, verdicts.get(t["trajectory_id"]), broken.get(t["trajectory_id"])) for t in trajectories]
+    return [
+        _destination(t, verdicts.get(t["trajectory_id"]), broken.get(t["trajectory_id"]), verified_only)
+        for t in trajectories
+    ]
 
 
-def _destination(trajectory: Row, verdict: Verdict | None, broken: str | None) -> dict[str, Any]:
+def _destination(trajectory: Row, verdict: Verdict | None, broken: str | None, verified_only: bool) -> dict[str, Any]:
     status = trajectory["status"]
     # A score without a verdict is none: what is not a number, what stands against no threshold.
     score, v = (None, None) if verdict is None or verdict.v is None else (verdict.score, verdict.v)
@@ -48,6 +56,8 @@ def _destination(trajectory: Row, verdict: Verdict | None, broken: str | None) -
         destination, reason = "quarantine", _unjudged(verdict)
     elif v:
         destination, reason = "sft", f"verified: score {score:.2f}"
+    elif not verified_only:
+        destination, reason = "sft", f"not verified, and not asked to be: score {score:.2f}"
     else:
         destination, reason = "ct", f"not verified: score {score:.2f}"
     return {

@@ -1,0 +1,184 @@
+"""Whether each iteration is better than the last: whole runs, their models on like tasks, and runs without a part.
+
+Of the default run, over seeds, with 95% t intervals: main_job_rise_N, what iteration N adds to success on tasks that no
+run trains on, and main_job_rise in all; stages_keep, the worst mean step from one stage's model to the next; no_action,
+the worst domain's share of steps without an action, in the merged model of the first iteration; and for each other arm
+its gain beside the whole flywheel's (flywheel_vs_one_round: the ratio). Runs and measurements lie in --out and are not
+done again; a run that was killed goes on. Each run takes about ten minutes, its measurements as long.
+
+With --table nothing is run: the figures of what --out holds, such as benchmarks/results/flywheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import flywheel_run
+
+from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.intervals import student_mean
+
+RISE, RISE_IN_ALL, KEEP, NO_ACTION, RATIO = 0.05, 0.15, -0.02, 0.02, 1.5
+Result = Mapping[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="flywheel bench flywheel", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("bench-flywheel"), help="(default: %(default)s)")
+    parser.add_argument("--arms", nargs="+", choices=flywheel_run.ARMS, default=["whole"], help="(default: whole)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[7, 101, 1, 2, 3], help="(default: 7 101 1 2 3)")
+    parser.add_argument("--profile", default="laptop", help="(default: %(default)s)")
+    parser.add_argument("--tasks", type=int, default=312, help="to measure on (default: %(default)s)")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="in all runs, to look for a recipe")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    options = parser.parse_args(argv)
+    if not options.table:
+        for seed in options.seeds:
+            for arm in options.arms:
+                _run(options, arm, seed)
+    results = read(options.out)
+    if not results:
+        print(f"there are no results in {options.out}", file=sys.stderr)
+        return 1
+    print(table(results), file=sys.stderr)
+    return exit_code([emit(case) for case in cases(results)])
+
+
+def _run(options: argparse.Namespace, arm: str, seed: int) -> None:
+    """In a process of its own: a run ends with all that it holds."""
+    given = ["--out", options.out, "--arm", arm, "--seed", seed, "--profile", options.profile, "--tasks", options.tasks]
+    command = [sys.executable, flywheel_run.__file__, *map(str, given), "--set", *options.set]
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")})
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """Results of all runs in the folder, or in its folder `results`."""
+    here = folder / "results" if (folder / "results").is_dir() else folder
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(here.glob("*-*.json"))]
+
+
+def cases(results: Sequence[Result]) -> Iterator[BenchCase]:
+    places = flywheel_run.groups(flywheel_run.measured_tasks(len(results[0]["models"][0]["outcomes"])))
+    by_arm = {arm: [one for one in results if one["arm"] == arm] for arm in flywheel_run.ARMS}
+    whole = by_arm.pop("whole")
+    if whole:
+        yield from _rises(whole, places)
+        yield _stages_keep(whole, places)
+        yield _no_action(whole)
+    for arm, mine in by_arm.items():
+        pairs = [(one, other) for one in whole for other in mine if one["seed"] == other["seed"]]
+        if pairs:
+            yield _beside(arm, pairs, places["all"])
+
+
+def _rises(runs: Sequence[Result], places: Mapping[str, list[int]]) -> Iterator[BenchCase]:
+    def rise(run: Result, after: int, before: int, where: str) -> float:
+        found = merged(run)
+        return flywheel_run.success(found[after], places[where]) - flywheel_run.success(found[before], places[where])
+
+    last = min(len(merged(run)) for run in runs) - 1
+    for name, after, before, goal in [
+        *((f"main_job_rise_{n}", n, n - 1, RISE) for n in range(1, last + 1)),
+        ("main_job_rise", last, 0, RISE_IN_ALL),
+    ]:
+        rises = [rise(run, after, before, "all") for run in runs]
+        about = {
+            "interval": list(student_mean(rises)),
+            "by_seed": {run["seed"]: value for run, value in zip(runs, rises, strict=True)},
+            "by_group": {where: fmean(rise(run, after, before, where) for run in runs) for where in places},
+            "n": len(places["all"]),
+            "minutes": [run["minutes"] for run in runs],
+        }
+        mean = fmean(rises)
+        peer = fmean(flywheel_run.success(merged(run)[before], places["all"]) for run in runs)
+        yield _case(name, mean, peer, "success of the model before", goal, mean >= goal, about)
+
+
+def _stages_keep(runs: Sequence[Result], places: Mapping[str, list[int]]) -> BenchCase:
+    """A specialist is compared with SFT's model in its own domain, the merged model with SFT's in all."""
+    steps: dict[str, list[float]] = {}
+    for run in runs:
+        models = {model["name"]: model for model in run["models"]}
+        before = "base"
+        for name, model in models.items():
+            number, _, stage = name.partition(": ")
+            if not stage:
+                continue
+            begins = before if stage == "ct" else f"{number}: ct" if stage == "sft" else f"{number}: sft"
+            where = places[stage.removeprefix("rl-") if stage.startswith("rl-") else "all"]
+            steps.setdefault(name, []).append(
+                flywheel_run.success(model, where) - flywheel_run.success(models[begins], where)
+            )
+            before = name if stage == "merged" else before
+    means = {name: fmean(found) for name, found in steps.items()}
+    worst = min(means, key=lambda name: means[name])
+    about = {"stage": worst, "interval": list(student_mean(steps[worst])), "means": means, "n": len(runs)}
+    return _case("stages_keep", means[worst], None, "none", KEEP, means[worst] >= KEEP, about)
+
+
+def _no_action(runs: Sequence[Result]) -> BenchCase:
+    shares: dict[str, list[float]] = {}
+    for run in runs:
+        for domain, share in merged(run)[1]["no_action"].items():
+            shares.setdefault(domain, []).append(share)
+    means = {domain: fmean(found) for domain, found in shares.items()}
+    base = max(runs[0]["models"][0]["no_action"].values())
+    about = {"goal_is": "at most", "by_domain": means, "seeds": len(runs)}
+    worst = max(means.values())
+    return _case("no_action", worst, base, "the base", NO_ACTION, worst <= NO_ACTION, about)
+
+
+def _beside(arm: str, pairs: Sequence[tuple[Result, Result]], places: list[int]) -> BenchCase:
+    def gain(run: Result) -> float:
+        found = merged(run)
+        return flywheel_run.success(found[-1], places) - flywheel_run.success(found[0], places)
+
+    gains = [(gain(one), gain(other)) for one, other in pairs]
+    whole, mine = fmean(one for one, _ in gains), fmean(other for _, other in gains)
+    differences = [one - other for one, other in gains]
+    ratio = whole / mine if mine else None
+    about = {"seeds": len(pairs), "less": fmean(differences), "interval": list(student_mean(differences))}
+    if arm == "one-round":
+        met = ratio is None or ratio >= RATIO or mine < 0 < whole
+        return BenchCase(
+            "flywheel", "flywheel_vs_one_round", "gain", whole, mine, flywheel_run.ARMS[arm], ratio, RATIO, met, about
+        )
+    case = f"gain_{arm.replace('-', '_')}"
+    return BenchCase("flywheel", case, "gain", mine, whole, flywheel_run.ARMS["whole"], None, None, True, about)
+
+
+def _case(
+    name: str, ours: float, peer: float | None, peer_name: str, goal: float, met: bool, about: dict[str, Any]
+) -> BenchCase:
+    return BenchCase("flywheel", name, "fraction", ours, peer, peer_name, None, goal, met, about)
+
+
+def merged(run: Result) -> list[Result]:
+    """The base, then the merged model of each iteration."""
+    return [model for model in run["models"] if model["name"] == "base" or model["name"].endswith(": merged")]
+
+
+def table(results: Sequence[Result]) -> str:
+    """Success of each model of each run, by group."""
+    places = flywheel_run.groups(flywheel_run.measured_tasks(len(results[0]["models"][0]["outcomes"])))
+    lines = ["| run | model | " + " | ".join(places) + " | no action |", "|---" * (len(places) + 3) + "|"]
+    for run in results:
+        for model in run["models"]:
+            shares = [f"{flywheel_run.success(model, where):.3f}" for where in places.values()]
+            worst = max(model["no_action"].values())
+            lines.append(f"| {run['arm']} {run['seed']} | {model['name']} | {' | '.join(shares)} | {worst:.3f} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

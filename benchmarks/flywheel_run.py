@@ -1,0 +1,192 @@
+"""One run for `flywheel bench flywheel`: an arm with a seed in a workspace of its own, and each of its models measured.
+
+    python benchmarks/flywheel_run.py --out bench-flywheel --arm whole --seed 7
+
+The run is `flywheel run` as a user types it. What is finished is not done again, and a run that was killed goes on.
+
+Models are measured on tasks like those that promotion asks: greedy, of contents that no run trains on, a third of them
+of held-out templates where a world has these, the same tasks for all models of all arms and seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flywheel import settings as config
+from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
+from flywheel.evaluation.evaluate import evaluate
+from flywheel.files import write_json
+from flywheel.policy import open_policy
+from flywheel.policy.checkpoint import digest
+from flywheel.settings import Settings
+from flywheel.store import catalog
+from flywheel.synthesis.tasks import is_held_out, make_tasks
+from flywheel.workspace import Workspace
+
+PROJECT = Path(__file__).resolve().parent.parent
+BASE = PROJECT / "models" / "base"
+SEED = 4711  # of the tasks that models are measured on; no run has it
+
+# What grows with the data of a round, for the arm that has but one.
+_GROWS = (
+    "recording.sessions_per_iteration",
+    "synthesis.train_tasks",
+    "synthesis.general_samples",
+    "ct.samples",
+    "sft.samples",
+    "rl.steps",
+)
+ARMS = {
+    "whole": "the whole flywheel",
+    "one-round": "no flywheel: one round of the base's data, as much of it, trained on for as long",
+    "no-routing": "without routing: all trajectories to SFT",
+    "no-recycling": "without recycling: what failed goes nowhere",
+    "no-rl": "without RL",
+}
+
+
+def overrides(arm: str, profile: Settings) -> dict[str, Any]:
+    """Parameters of an arm that differ from the profile's."""
+    if arm == "one-round":
+        grown = {name: _value(profile, name) * profile.iterations for name in _GROWS}
+        return {"iterations": 1, **grown}
+    return {
+        "whole": {},
+        "no-routing": {"sft.verified_only": False},
+        "no-recycling": {"ct.rollout_weight": 0.0},
+        "no-rl": {"rl.steps": 0},
+    }[arm]
+
+
+def _value(settings: Settings, name: str) -> Any:
+    block, _, leaf = name.partition(".")
+    return getattr(getattr(settings, block), leaf)
+
+
+def measured_tasks(count: int) -> list[Task]:
+    """The same for every model; see the head of this file."""
+    chosen = config.parse({"seed": SEED, "promotion": {"tasks": count}}, where="flywheel bench flywheel")
+    return make_tasks(chosen, 1, "gate")
+
+
+def run(out: Path, arm: str, seed: int, profile: str, tasks: int, other: Sequence[str] = ()) -> dict[str, Any]:
+    """Make the workspace, turn the flywheel, measure its models; the result, which is kept beside the workspace.
+
+    other: NAME=VALUE for `flywheel run --set`, where a recipe is looked for.
+    """
+    out = out.resolve()
+    ws = Workspace(out / f"{arm}-{seed}")
+    if not ws.params.is_file():
+        _flywheel("init", str(ws.root), "--profile", profile)
+    chosen = overrides(arm, config.load(ws.params))
+    sets = [f"{name}={value}" for name, value in {**chosen, "seed": seed}.items()] + list(other)
+    started = time.monotonic()
+    done = len(list(ws.root.glob("iterations/*/promotion.json")))
+    wanted = chosen.get("iterations", config.load(ws.params).iterations)
+    if done < wanted:
+        _flywheel("run", "-w", str(ws.root), *(word for pair in sets for word in ("--set", pair)))
+    result = {
+        "arm": arm,
+        "seed": seed,
+        "profile": profile,
+        "set": {**chosen, **dict(pair.partition("=")[::2] for pair in other)},
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "minutes": round((time.monotonic() - started) / 60, 2) if not done else None,
+        "iterations": catalog.query(
+            ws, "SELECT iteration, p_v1, to_sft, promoted, minutes FROM iterations"
+        ).to_pylist(),
+        "p_v1_rise": catalog.query(ws, "FROM p_v1_rise WHERE domain = 'all'").to_pylist(),
+        "models": [],
+    }
+    drawn = measured_tasks(tasks)
+    for name, folder in [("base", BASE), *_models(ws)]:
+        result["models"].append({"name": name, **measured(out / "measured", folder, drawn)})
+    write_json(out / "results" / f"{arm}-{seed}.json", result)
+    return result
+
+
+def _models(ws: Workspace) -> Iterator[tuple[str, Path]]:
+    """In the order in which they were trained."""
+    for iteration in sorted(ws.root.glob("models/iteration=*")):
+        number = int(iteration.name.partition("=")[2])
+        specialists = sorted(path.name for path in iteration.glob("rl-*"))
+        for name in ("ct", "sft", *specialists, "merged"):
+            yield f"{number}: {name}", iteration / name
+
+
+def measured(folder: Path, model: Path, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Each task's outcome as a digit, and the share of steps without an action, by domain. Kept by the model's digest:
+    what arms have in common is measured once."""
+    path = folder / f"{digest(model)[:16]}-{len(tasks)}.json"
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    chosen = Settings(seed=SEED)
+    judged = asyncio.run(_play(model, tasks, chosen))
+    won = {one.task.task_id: one.result.v for one in judged}
+    steps: dict[str, list[bool]] = {}
+    for one in judged:
+        steps.setdefault(one.task.domain, []).extend(step.parse_error is not None for step in one.episode.steps)
+    found = {
+        "outcomes": "".join(str(int(won[task.task_id])) for task in tasks),
+        "no_action": {domain: round(sum(broken) / len(broken), 4) for domain, broken in sorted(steps.items())},
+    }
+    write_json(path, found)
+    return found
+
+
+async def _play(model: Path, tasks: Sequence[Task], chosen: Settings):
+    policy = open_policy(model, chosen.policy)
+    try:
+        async with open_environments(chosen, tasks) as environments:
+            return await evaluate(policy, tasks, environments, iteration=1000, settings=chosen)
+    finally:
+        await policy.close()
+
+
+def groups(tasks: Sequence[Task]) -> dict[str, list[int]]:
+    """Places in `tasks` of all, of each domain, and of the templates that training never has."""
+    found: dict[str, list[int]] = {"all": list(range(len(tasks)))}
+    for place, task in enumerate(tasks):
+        found.setdefault(task.domain, []).append(place)
+        if is_held_out(Settings(), task):
+            found.setdefault("unseen templates", []).append(place)
+    return found
+
+
+def success(model: Mapping[str, Any], places: Sequence[int]) -> float:
+    return sum(model["outcomes"][place] == "1" for place in places) / len(places)
+
+
+def _flywheel(*words: str) -> None:
+    subprocess.run([Path(sys.executable).with_name("flywheel"), *words], check=True, stdout=sys.stderr)
+
+
+def main_of_run(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--arm", choices=ARMS, default="whole")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--profile", default="laptop")
+    parser.add_argument("--tasks", type=int, default=312)
+    parser.add_argument("--set", dest="other", nargs="*", default=[])
+    options = parser.parse_args(argv)
+    result = run(**vars(options))
+    drawn = groups(measured_tasks(options.tasks))
+    for model in result["models"]:
+        shares = {name: round(success(model, places), 3) for name, places in drawn.items()}
+        print(json.dumps({"model": model["name"], **shares, "no_action": model["no_action"]}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main_of_run())
