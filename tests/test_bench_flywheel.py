@@ -1,0 +1,128 @@
+"""`flywheel bench flywheel` without its runs: what models are measured on, arms, and figures of known outcomes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+import pytest
+
+from flywheel import bench, settings
+from flywheel.errors import BadInput
+from flywheel.synthesis.tasks import content, make_tasks
+
+TASKS = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beside():
+    sys.path.insert(0, str(bench.FOLDER))
+    yield
+    sys.path.remove(str(bench.FOLDER))
+
+
+@pytest.fixture
+def runs(beside):
+    return importlib.import_module("flywheel_run")
+
+
+@pytest.fixture
+def figures(beside):
+    return importlib.import_module("flywheel_")
+
+
+def model(name: str, right: int, no_action: float = 0.0) -> dict:
+    """The first `right` of the tasks are solved."""
+    return {"name": name, "outcomes": "1" * right + "0" * (TASKS - right), "no_action": {"games": no_action}}
+
+
+def result(arm: str, seed: int, counts: dict[str, int], no_action: float = 0.0) -> dict:
+    models = [model(name, right, no_action) for name, right in counts.items()]
+    return {"arm": arm, "seed": seed, "minutes": 6.0, "models": models}
+
+
+WHOLE = {"base": 3, "1: ct": 6, "1: sft": 5, "1: merged": 6, "2: ct": 7, "2: sft": 8, "2: merged": 9}
+
+
+def cases(figures, results) -> dict[str, bench.BenchCase]:
+    return {case.case: case for case in figures.cases(results)}
+
+
+def test_its_name_hides_no_package():
+    assert "flywheel" in bench.names()
+    assert "flywheel_" not in bench.names()
+    with pytest.raises(BadInput, match="no benchmark 'flywheel_'"):
+        bench.run("flywheel_", [])
+
+
+def test_no_run_trains_on_what_models_are_measured_on(runs):
+    measured = {content(task) for task in runs.measured_tasks(60)}
+    assert len(measured) == 60
+    for seed in (7, 101):
+        chosen = settings.Settings(seed=seed)
+        assert not measured & {content(task) for n in (1, 2) for task in make_tasks(chosen, n, "train")}
+
+
+@pytest.mark.parametrize("profile", [{}, {"iterations": 3, "ct": {"samples": 90}}])
+def test_arms_are_settings_and_one_round_has_the_data_of_all(runs, profile):
+    chosen = settings.parse(profile, where="test")
+    for arm in runs.ARMS:
+        raw = chosen.model_dump()
+        for name, value in runs.overrides(arm, chosen).items():
+            block, _, leaf = name.rpartition(".")
+            (raw[block] if block else raw)[leaf] = value
+        changed = settings.parse(raw, where=arm)
+        assert (changed != chosen) == (arm != "whole")
+        if arm == "one-round":
+            assert changed.iterations == 1
+            assert changed.ct.samples == chosen.ct.samples * chosen.iterations
+            assert (
+                changed.recording.sessions_per_iteration == chosen.recording.sessions_per_iteration * chosen.iterations
+            )
+
+
+def test_rises_are_means_over_seeds(figures):
+    other = {**WHOLE, "1: merged": 4, "2: merged": 8}
+    found = cases(figures, [result("whole", 1, WHOLE), result("whole", 2, other)])
+    assert found["main_job_rise_1"].ours == pytest.approx((3 + 1) / 2 / TASKS)
+    assert found["main_job_rise_2"].ours == pytest.approx((3 + 4) / 2 / TASKS)
+    assert found["main_job_rise"].ours == pytest.approx((6 + 5) / 2 / TASKS)
+    assert found["main_job_rise"].peer == pytest.approx(3 / TASKS)
+    assert found["main_job_rise"].extra["by_seed"] == {1: 6 / TASKS, 2: pytest.approx(5 / TASKS)}
+    assert all(found[name].met for name in ("main_job_rise_1", "main_job_rise_2", "main_job_rise"))
+
+
+def test_the_stage_that_loses_most_is_told(figures):
+    (kept,) = [case for case in figures.cases([result("whole", 1, WHOLE)]) if case.case == "stages_keep"]
+    assert (kept.ours, kept.extra["stage"], kept.met) == (pytest.approx(-1 / TASKS), "1: sft", False)
+    assert kept.extra["means"]["2: ct"] == pytest.approx(1 / TASKS)  # beside the merged model before it
+    assert kept.extra["means"]["1: merged"] == pytest.approx(1 / TASKS)
+
+
+def test_steps_without_an_action_have_a_limit(figures):
+    for share, met in ((0.02, True), (0.021, False)):
+        assert cases(figures, [result("whole", 1, WHOLE, share)])["no_action"].met == met
+
+
+@pytest.mark.parametrize(("reached", "ratio", "met"), [(6, 2.0, True), (8, 6 / 5, False), (3, None, True)])
+def test_the_gain_is_held_against_one_round_of_the_same_seed(figures, reached, ratio, met):
+    one_round = {"base": 3, "1: ct": 4, "1: sft": 4, "1: merged": reached}
+    results = [
+        result("whole", 1, WHOLE),
+        result("whole", 2, {**WHOLE, "2: merged": 3}),
+        result("one-round", 1, one_round),
+    ]
+    case = cases(figures, results)["flywheel_vs_one_round"]
+    assert (case.ratio, case.met) == (pytest.approx(ratio), met)
+    assert case.extra["seeds"] == 1
+
+
+def test_results_are_read_and_shown(figures, tmp_path, capsys):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "whole-1.json").write_text(json.dumps(result("whole", 1, WHOLE)))
+    figures.main(["--out", str(tmp_path), "--table"])
+    said = capsys.readouterr()
+    assert "| whole 1 | 2: merged | 0.750 |" in said.err
+    assert {json.loads(line)["case"] for line in said.out.splitlines()} >= {"main_job_rise", "stages_keep"}
+    assert figures.main(["--out", str(tmp_path / "none"), "--table"]) == 1
