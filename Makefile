@@ -1,6 +1,6 @@
 # Every target sets up what it needs. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help flywheel test test-fast test-deepspeed lint format setup setup-test clean
+.PHONY: help flywheel test test-fast test-worlds test-deepspeed lint format setup setup-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ test: setup-test ## set up, then run all tests, three files at a time
 
 test-fast: setup-test ## the tests of the files that take no five seconds each: about a minute
 	$(pytest) -m "not slow"
+
+test-worlds: setup-test ## every task of every site at each level, and every level of every game, by its expert
+	FLYWHEEL_EVERY_LEVEL=1 $(pytest) tests/test_sites.py tests/test_games.py -k "expert"
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed

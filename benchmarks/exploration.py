@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.5, 1.0])
     options = parser.parse_args(argv)
     cases = []
-    for constrained, temperature in product((False, True), options.temperature):
+    for constrained, temperature in product(("never", "always"), options.temperature):
         chosen = config.parse(
             {
                 "seed": options.seed,
@@ -75,7 +75,7 @@ async def played(model: Path, chosen: config.Settings) -> list[Judged]:
 
 
 def _cases(chosen: config.Settings, judged: Sequence[Judged]) -> list[BenchCase]:
-    held = chosen.policy.constrained
+    held = chosen.policy.holds_form
     name = f"{'constrained' if held else 'free'}, temperature {chosen.rollout.temperature:g}"
     solved, steps, broken = defaultdict(list), 0, 0
     for one in judged:

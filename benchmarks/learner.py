@@ -104,9 +104,8 @@ def main(argv: list[str]) -> int:
     folder = Path(options.model)
     if not folder.exists() and not folder.is_absolute():
         folder = ROOT / folder
-    settings = config.Settings.model_validate(
-        {"policy": {"working_steps": options.working_steps, "max_context_tokens": 512 * options.working_steps}}
-    )
+    policy = {"working_steps": options.working_steps, "max_context_tokens": 512 * options.working_steps}
+    settings = config.Settings.model_validate({"policy": policy | {"constrained": "never"}})
     tasks, played = episodes(folder, settings, options.tasks)
     encoder = Encoder.from_folder(folder)
     by_id, panel = {task.task_id: task for task in tasks}, Panel(settings)

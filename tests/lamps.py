@@ -27,8 +27,10 @@ RIGHT = "Thought: right.\nAction: click(point='<point>75 50</point>')"
 
 
 def settings(**blocks) -> Settings:
+    """Answers are free: these tests train on what a policy says by itself."""
     small = {"policy": {"max_new_tokens": 24, "timeout_s": 30}, "sandbox": {"width": SIZE, "height": SIZE}}
-    return Settings.model_validate({**small, **blocks})
+    raw = {**small, **blocks}
+    return Settings.model_validate({**raw, "policy": {"constrained": "never", **raw["policy"]}})
 
 
 def task(number: int, *, max_steps: int = 3, side: str = "") -> Task:

@@ -31,10 +31,10 @@ from flywheel.settings import parse as parse_settings
 from flywheel.training.forward.policy_forward import PolicyForward
 
 POLICIES = {
-    "minimal": Policy(constrained=True),
-    "point of 1000, functions": Policy(constrained=True, template="point", coordinates=1000, functions=True),
-    "fractions, phone": Policy(constrained=True, template="point", space="fractions", actions="mobile"),
-    "game of 37 cells": Policy(constrained=True, template="point", coordinates=37, actions="game"),
+    "minimal": Policy(constrained="always"),
+    "point of 1000, functions": Policy(constrained="always", template="point", coordinates=1000, functions=True),
+    "fractions, phone": Policy(constrained="always", template="point", space="fractions", actions="mobile"),
+    "game of 37 cells": Policy(constrained="always", template="point", coordinates=37, actions="game"),
 }
 THOUGHT = "I look for the red “mug”, 2 of 3: it's there."
 
@@ -119,7 +119,7 @@ async def answers(folder, policy, temperature):
     contexts = [build_context(f"Click lamp {n}.", (), screen("left", n), policy) for n in range(6)]
     try:
         return contexts, [
-            await opened.complete(context, Sampling(temperature, policy.max_new_tokens, seed))
+            await opened.complete(context, Sampling(temperature, policy.max_new_tokens, seed, action=True))
             for seed, context in enumerate(contexts)
         ]
     finally:
@@ -127,12 +127,12 @@ async def answers(folder, policy, temperature):
 
 
 async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(folder, encoder):
-    policy = Policy(constrained=True, max_new_tokens=200, max_context_tokens=512, device="cpu")
+    policy = Policy(constrained="always", max_new_tokens=200, max_context_tokens=512, device="cpu")
     contexts, found = await answers(folder, policy, 0.7)
     ended = [one for one in found if one.finished]
     assert len(ended) >= 3
     assert not any(isinstance(parse(one.text, 100).action, ParseError) for one in ended)
-    _, free = await answers(folder, policy.model_copy(update={"constrained": False}), 0.7)
+    _, free = await answers(folder, policy.model_copy(update={"constrained": "never"}), 0.7)
     assert all(isinstance(parse(one.text, 100).action, ParseError) for one in free)  # so it is the constraint's doing
 
     model = load_model(folder)
@@ -165,7 +165,7 @@ async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(fo
     [
         (
             {"template": "ui_tars_1_0", "space": "boxes"},
-            "policy.constrained goes with policy.template minimal or point",
+            "policy.constrained always goes with policy.template minimal or point",
         ),
         ({"template": "point", "space": "pixels"}, "policy.space points or fractions, not pixels"),
         ({"thinks": True}, "policy.thinks false, not true"),
@@ -174,7 +174,30 @@ async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(fo
 )
 def test_what_cannot_be_constrained_is_refused(policy, said):
     with pytest.raises(BadInput, match=re.escape(said)):
-        parse_settings({"policy": {"constrained": True, **policy}}, where="params.yaml")
+        parse_settings({"policy": {"constrained": "always", **policy}}, where="params.yaml")
+
+
+def test_answers_are_held_to_their_form_where_that_can_be():
+    assert Policy().holds_form
+    assert not Policy(constrained="never").holds_form
+    for other in ({"template": "ui_tars_1_0", "space": "boxes"}, {"thinks": True}, {"backend": "openai"}):
+        assert not Policy(**other).holds_form
+
+
+async def test_other_answers_than_actions_are_free(folder):
+    """`flywheel serve` and the base's questions ask the same policy for texts."""
+    policy = Policy(max_new_tokens=40, max_context_tokens=512, device="cpu")
+    opened, free = open_policy(folder, policy), open_policy(folder, policy.model_copy(update={"constrained": "never"}))
+    context = build_context("What does it say?", (), screen("left", 1), policy)
+    try:
+        assert await opened.complete(context, Sampling(0.7, 40, 1)) == await free.complete(
+            context, Sampling(0.7, 40, 1)
+        )
+        acted = await opened.complete(context, Sampling(0.7, 40, 1, action=True))
+        assert acted != await free.complete(context, Sampling(0.7, 40, 1, action=True))
+    finally:
+        await opened.close()
+        await free.close()
 
 
 def test_a_form_that_is_not_written_is_refused():

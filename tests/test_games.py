@@ -11,6 +11,7 @@ import json
 
 import pytest
 import pytest_asyncio
+from conftest import EVERY_LEVEL
 from pages import Experts, script, spoken_words
 
 from flywheel.agent.actions import Click, Drag, Hotkey, LeftDouble, Point, RightSingle, Scroll, Type, Wait
@@ -98,7 +99,8 @@ async def test_any_integer_is_a_seed_and_a_level_beyond_the_last_is_refused(pool
 # -- in the browser ----------------------------------------------------------------------------------------------------
 @every_game
 async def test_its_expert_wins_each_level_and_says_why(experts, name):
-    for slot in slots(name):
+    every = slots(name)
+    for slot in every if EVERY_LEVEL else (every[0], every[len(every) // 2]):
         task = task_of(name, slot)
         steps = await experts.demonstrate(task)
         last = steps[-1][2]

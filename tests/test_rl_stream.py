@@ -23,6 +23,7 @@ from flywheel.rollout.rollout_log import EpisodeOutcome
 from flywheel.scoring import verifiers
 from flywheel.scoring.panel import Panel
 from flywheel.training.rl import run as rl
+from flywheel.training.rl import threads
 from flywheel.training.rl.curriculum import Curriculum
 from flywheel.training.rl.experience import experiences, step_samples
 from flywheel.training.rl.learner import Learner
@@ -185,6 +186,6 @@ def test_the_trainer_leaves_cores_to_a_policy_beside_it():
         settings(policy={"device": "cpu"}),
         settings(policy={"backend": "openai", "endpoint": "http://there", "model": "m"}),
     )
-    assert [rl.threads(here, every) for every in (1, 2, 8)] == [1, 1, 4]
-    assert rl.threads(server, 8) == 8
-    assert rl.threads(settings(rl={"threads": 3}), 8) == 3
+    assert [threads.share(here, every) for every in (1, 2, 8)] == [1, 1, 4]
+    assert threads.share(server, 8) == 8
+    assert threads.share(settings(rl={"threads": 3}), 8) == 3

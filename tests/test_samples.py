@@ -17,7 +17,7 @@ from flywheel.rollout.pool import rollout
 from flywheel.schema import from_row, to_row
 from flywheel.settings import Supervised
 from flywheel.store.partitions import from_rows
-from flywheel.training.samples import Sample, agent_samples, general_samples, mix
+from flywheel.training.samples import Sample, agent_samples, general_samples, joined, mix
 
 S = lamp_settings()
 
@@ -133,3 +133,16 @@ def test_mix_of_one_source_is_filled_by_it_and_said(caplog):
     assert "there are no agent samples" in caplog.text
     assert len(mix(plain("agent", 3), [], block, 0)) == 10
     assert mix([], [], block, 0) == []
+
+
+@given(own=st.integers(1, 30), people=st.integers(1, 30), share=st.floats(0, 0.95))
+def test_demonstrations_have_their_share_whatever_their_number(own, people, share):
+    both = joined(plain("own", own), [replace(one, weight=0.3) for one in plain("people", people)], share)
+    total = sum(one.weight for one in both)
+    assert sum(one.weight for one in both if one.domain == "people") == pytest.approx(share * total)
+    assert len(both) == own + people
+
+
+def test_either_alone_is_all_there_is():
+    assert joined(plain("own", 2), [], 0.5) == plain("own", 2)
+    assert joined([], plain("people", 2), 0.5) == plain("people", 2)

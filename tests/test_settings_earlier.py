@@ -49,8 +49,8 @@ def test_a_copy_whose_value_never_was_one_is_refused(ws):
 
 def test_a_copy_without_a_parameter_that_came_later_is_as_it_was(ws):
     raw = settings.Settings().model_dump(mode="json")
-    del raw["synthesis"]["repeated"]
+    del raw["synthesis"]["repeated"], raw["policy"]["constrained"]
     write_text(ws.frozen_params(1), yaml.safe_dump(raw))
-    assert frozen.load(ws, 1).synthesis.repeated == 0
+    assert (frozen.load(ws, 1).synthesis.repeated, frozen.load(ws, 1).policy.constrained) == (0, "never")
     write_text(ws.frozen_params(2), yaml.safe_dump(settings.Settings().model_dump(mode="json")))
     assert frozen.load(ws, 2) == settings.Settings()

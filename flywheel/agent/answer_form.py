@@ -34,11 +34,11 @@ JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|
 
 def lark(grammar: Grammar, characters: int) -> str:
     """characters: of a thought, at most. Raises BadInput for a form that is not written here."""
-    if grammar.form not in CONSTRAINED or grammar.thinks:
+    if grammar.form not in CONSTRAINED["template"] or grammar.thinks:
         raise BadInput(
             f"answers of the form {grammar.form} cannot be constrained",
             where="policy.constrained",
-            fix=f"set it to false, or policy.template to one of {', '.join(CONSTRAINED)}, without policy.thinks",
+            fix=f"set it to never, or policy.template to {' or '.join(CONSTRAINED['template'])}, without policy.thinks",
         )
     calls = [_call(line) for line in action_lines(grammar)]
     return _RULES.format(

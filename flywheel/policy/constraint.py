@@ -6,6 +6,7 @@ made to sum to 1. Both sides of RL's ratio must be of it, so the trainer masks t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from flywheel.policy.encoding import Encoder
 
+log = logging.getLogger(__name__)
 NEVER = -1e30  # a logit: its probability is exactly 0, and what is computed with it stays finite
 _CHARACTERS = 4  # of a thought for each token of an answer: what is left is enough for the action
 
@@ -73,7 +75,7 @@ class _Tokens:
             ]
         except (KeyError, TypeError):
             raise ModelError(
-                "its tokeniser is not of bytes, as Qwen's is", where="policy.constrained", fix="set it to false"
+                "its tokeniser is not of bytes, as Qwen's is", where="policy.constrained", fix="set it to never"
             ) from None
 
     def __call__(self, text: str) -> list[int]:
@@ -108,5 +110,16 @@ class Constraint:
 
 
 def open_constraint(encoder: Encoder, model: PretrainedConfig, policy: config.Policy) -> Constraint | None:
-    """None where the settings constrain nothing. model: the checkpoint's configuration. Raises as `Constraint` does."""
-    return Constraint(encoder, model.get_text_config().vocab_size, policy) if policy.constrained else None
+    """None where answers are not held to a form; where that is for the tokeniser alone, the log says so.
+
+    model: the checkpoint's configuration. Raises as `Constraint` does, where the settings insist on it.
+    """
+    if not policy.holds_form:
+        return None
+    try:
+        return Constraint(encoder, model.get_text_config().vocab_size, policy)
+    except ModelError as error:
+        if policy.constrained == "always":
+            raise
+        log.warning("answers are not held to the form of an action: %s", error.what)
+        return None

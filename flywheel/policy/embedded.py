@@ -305,7 +305,8 @@ class EmbeddedPolicy:
                 tokens += len(request.prompt)
                 if newcomers and tokens > PREFILL_TOKENS:
                     break
-                newcomers.append(Row(request.prompt, request.sampling, request, self._loaded.constraint))
+                held = self._loaded.constraint if request.sampling.action else None
+                newcomers.append(Row(request.prompt, request.sampling, request, held))
             self._waiting.popleft()
         if newcomers:
             self._deliver(self._engine.admit(newcomers))

@@ -18,14 +18,16 @@ from flywheel.errors import BadInput
 class Sampling:
     """temperature 0 is greedy. seed: the sampled tokens depend on it and on the context alone, not on the batch.
 
-    ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). Raises BadInput for numbers that
-    nothing can be sampled with.
+    ignore_end: go on after the end token, up to max_new_tokens (for benchmarks). action: the answer is to be an action,
+    and is held to its form where the settings say so (`policy.constrained`). Raises BadInput for numbers that nothing
+    can be sampled with.
     """
 
     temperature: float = 1.0
     max_new_tokens: int = 48
     seed: int = 0
     ignore_end: bool = False
+    action: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -41,7 +43,7 @@ class Completion:
     """text: decoded `token_ids` without the end token. token_ids include the end token where it was sampled.
 
     logprobs: natural, of each sampled token under the untempered distribution at temperature 1.
-    Where answers are held to a form (policy.constrained), all probabilities are those among the tokens that it allows.
+    Where the answer is held to a form (`Sampling.action`), all probabilities are those among the tokens that it allows.
     prompt_tokens: length of the encoded context. sampled_logprobs: of each token under the distribution that it was
     drawn from, at the request's temperature: what PPO's ratio is taken against. Empty where the back-end does not say
     them, and for greedy answers.

@@ -79,7 +79,8 @@ async def run_episode(
         on_step(recorder.count)
         # In a thread: tokens are counted, and a language model may be asked for a digest.
         context = await asyncio.to_thread(recorder.history.context, seen.screenshot, observation=_read(seen))
-        sampling = Sampling(temperature, settings.policy.max_new_tokens, seed_of(names, recorder.count))
+        limit, seed_of_step = settings.policy.max_new_tokens, seed_of(names, recorder.count)
+        sampling = Sampling(temperature, limit, seed_of_step, action=True)
         completion = await _policy(policy, context, sampling, settings)
         parsed = parse(completion.text, recorder.grammar(seen))
         broken = isinstance(parsed.action, ParseError)

@@ -16,7 +16,13 @@ SPACES = {
     "ui_tars_1_0": ("boxes",),
     "tool_call": ("points", "pixels", "fractions"),
 }
-CONSTRAINED = ("minimal", "point")  # forms to which answers can be held
+# What goes with answers that are held to their form, by parameter.
+CONSTRAINED = {
+    "template": ("minimal", "point"),
+    "space": ("points", "fractions"),
+    "thinks": (False,),
+    "backend": ("transformers",),
+}
 
 
 class Policy(Block):
@@ -38,9 +44,10 @@ class Policy(Block):
     space: Literal["points", "boxes", "pixels", "fractions"] = "points"
     """What the model's coordinates mean: points go from 0 to coordinates - 1, boxes from 0 to 1000 (UI-TARS 1.0),
     pixels are those of the resized screen (UI-TARS 1.5), fractions go from 0 to 1."""
-    constrained: bool = False
-    """Whether answers are held to the form of an action: tokens that no readable answer can go on with are never
-    drawn, and RL counts the others alone. For template minimal and point, backend transformers."""
+    constrained: Literal["auto", "always", "never"] = "auto"
+    """Whether the agent's answers are held to the form of an action: tokens that no readable answer can go on with are
+    never drawn, and RL counts the others alone. auto: where that can be (template minimal and point in points or
+    fractions, without thinks, backend transformers). always: what cannot is refused."""
     thinks: bool = False
     """Whether the chat template opens the thinking: what the model writes before </think> is then its thought."""
     coordinates: int = Field(100, ge=10, le=100_000)
@@ -89,6 +96,15 @@ class Policy(Block):
     """Seconds until an answer must be there, waiting and retries included."""
     retries: int = Field(2, ge=0)
     """Times that a request is repeated if the server fails. For backend openai."""
+
+    @property
+    def holds_form(self) -> bool:
+        """Whether the agent's answers are held to the form of an action."""
+        return self.constrained == "always" or (self.constrained == "auto" and not self.unheld())
+
+    def unheld(self) -> list[str]:
+        """Parameters that answers cannot be held to their form with."""
+        return [name for name, fit in CONSTRAINED.items() if getattr(self, name) not in fit]
 
 
 class LanguageModel(Block):

@@ -71,6 +71,8 @@ class Sft(Supervised):
 
     window: int = Field(2, ge=1)
     """The newest iterations whose trajectories are trained on."""
+    demonstrations: float = Field(0.0, ge=0, lt=1)
+    """Share of the steps of tasks that are people's demonstrations, of all iterations, beside the model's own."""
     verified_only: bool = True
     """Train on trajectories that solved their task alone. false: on all of the model's, and CT gets none of them."""
     samples: int = Field(480, ge=1)

@@ -68,7 +68,7 @@ class Settings(Block):
                 f"policy.template {self.policy.template} goes with policy.space {' or '.join(spaces)}, "
                 f"not {self.policy.space}"
             )
-        if self.policy.constrained:
+        if self.policy.constrained == "always":
             self._can_be_constrained()
         if max(self.sandbox.width, self.sandbox.height) > self.policy.max_image_side:
             raise ValueError("sandbox.width and sandbox.height must not be above policy.max_image_side")
@@ -87,13 +87,6 @@ class Settings(Block):
         return self
 
     def _can_be_constrained(self) -> None:
-        policy = self.policy
-        for name, value, fit in (
-            ("template", policy.template, CONSTRAINED),
-            ("space", policy.space, ("points", "fractions")),
-            ("thinks", policy.thinks, (False,)),
-            ("backend", policy.backend, ("transformers",)),
-        ):
-            if value not in fit:
-                chosen = " or ".join(str(one).lower() for one in fit)
-                raise ValueError(f"policy.constrained goes with policy.{name} {chosen}, not {str(value).lower()}")
+        for name in self.policy.unheld():
+            value, fit = getattr(self.policy, name), " or ".join(str(one).lower() for one in CONSTRAINED[name])
+            raise ValueError(f"policy.constrained always goes with policy.{name} {fit}, not {str(value).lower()}")

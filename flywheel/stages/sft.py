@@ -12,12 +12,16 @@ from flywheel.store.lineage import dataset
 
 
 def _work(ctx: Context, folder: Path) -> dict:
-    return supervised.train(ctx, "sft", ctx.ws.model(ctx.iteration, "ct"), folder, ctx.settings.sft)
+    s = ctx.settings.sft
+    return supervised.train(ctx, "sft", ctx.ws.model(ctx.iteration, "ct"), folder, s, demonstrations=s.demonstrations)
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
-    window = {shard.iteration for shard in manifest.read(ctx.ws, ctx.iteration).sft}
-    return supervised.finish(ctx, result, [dataset("sft", k) for k in sorted(window)])
+    read = manifest.read(ctx.ws, ctx.iteration)
+    drawn = [dataset("sft", k) for k in sorted({shard.iteration for shard in read.sft})]
+    if ctx.settings.sft.demonstrations:
+        drawn += [dataset("ct", k) for k in sorted({shard.iteration for shard in read.ct})]
+    return supervised.finish(ctx, result, drawn)
 
 
 STAGE = single(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,24 +21,32 @@ def train(
     folder: Path,
     settings: Supervised,
     weights: dict[str, float] | None = None,
+    demonstrations: float = 0.0,
 ) -> dict[str, Any]:
     """Train `begin` on the store's steps mixed with general data; the checkpoint is named as the stage.
 
-    weights: of the trajectories' steps in the mix, by source. Returns figures and ids as JSON values.
+    weights: of the trajectories' steps in the mix, by source. demonstrations: share of the steps that are people's,
+    from the store `ct`. Returns figures and ids as JSON values.
     """
     # They bring torch, which who only asks for the pipeline does not need.
     from flywheel.policy.encoding import Encoder
-    from flywheel.training.samples import mix
+    from flywheel.training.samples import Sample, joined, mix
     from flywheel.training.supervised import dataset
     from flywheel.training.supervised.train import train_supervised
 
     cumulative = manifest.read(ctx.ws, ctx.iteration)
-    store = dataset.load_store(ctx.ws, cumulative, store_name)
     encoder = Encoder.from_folder(begin)
-    by_id = {row["trajectory_id"]: (weights or {}).get(row["source"], 1.0) for row in store.rows}
     summarizer = open_summarizer(ctx.settings)
-    agent = dataset.store_samples(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
-    agent = [sample for sample in agent if sample.weight > 0]
+
+    def steps_of(name: str, by_source: Mapping[str, float], other: float) -> list[Sample]:
+        store = dataset.load_store(ctx.ws, cumulative, name)
+        by_id = {row["trajectory_id"]: by_source.get(row["source"], other) for row in store.rows}
+        found = dataset.store_samples(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
+        return [sample for sample in found if sample.weight > 0]
+
+    agent = steps_of(store_name, weights or {}, 1.0)
+    if demonstrations:
+        agent = joined(agent, steps_of("ct", {"recording": 1.0}, 0.0), demonstrations)
     general = dataset.general_data_samples(ctx.ws, cumulative, encoder, ctx.settings.policy)
     samples = mix(agent, general, settings, ctx.seed("mix", store_name))
 
@@ -57,7 +65,7 @@ def train(
     ids = {sample.trajectory_id for sample in samples}
     return {
         "losses": losses,
-        "trained": [name for name in store.ids if name in ids],
+        "trained": sorted(ids & {sample.trajectory_id for sample in agent}),
         "begin": ctx.ws.relative(begin),
         "used": sum(sample.domain != "general" for sample in samples),
         "samples": len(samples),

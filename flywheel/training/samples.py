@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -112,6 +112,15 @@ def general_samples(
         response = tuple(encoder.encode_text(row["response"]))
         samples.append(Sample(partial(encoder.encode, context), response, None, row["sample_id"], 0, "general"))
     return samples
+
+
+def joined(own: Sequence[Sample], people: Sequence[Sample], share: float) -> list[Sample]:
+    """Both, weighed so that `share`, below 1, of what a mix draws of them is people's; one alone where the other is
+    empty."""
+    if own and people:
+        weight = share / (1 - share) * sum(one.weight for one in own) / sum(one.weight for one in people)
+        people = [replace(one, weight=one.weight * weight) for one in people]
+    return [*own, *people]
 
 
 def mix(agent: Sequence[Sample], general: Sequence[Sample], settings: Supervised, seed: int) -> list[Sample]:

@@ -31,7 +31,7 @@ from flywheel.recording.session import Meta, Outcome, ScreenFrame, write_session
 from flywheel.recording.sound import audio
 from flywheel.recording.synthetic.speech import HABITS, Habits, as_spoken, speak, track
 from flywheel.sandbox.pool import open_sandbox
-from flywheel.settings import Settings
+from flywheel.settings import Settings, load
 from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
 from flywheel.synthesis.tasks import held_out as held_out_templates
 from flywheel.worlds import catalogue
@@ -236,11 +236,13 @@ async def make(folder: Path, count: int, settings: Settings) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the sessions go, such as recordings")
-    parser.add_argument("--count", type=int, default=24, help="how many (default 24)")
+    parser.add_argument("--count", type=int, default=96, help="how many (default %(default)s)")
+    parser.add_argument("--params", type=Path, help="a params.yaml, for its domains, levels and held-out templates")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    asyncio.run(make(arguments.folder, arguments.count, Settings()))
+    chosen = load(arguments.params) if arguments.params else Settings()
+    asyncio.run(make(arguments.folder, arguments.count, chosen))
 
 
 if __name__ == "__main__":
