@@ -41,6 +41,11 @@ def test_the_copy_of_an_iteration_is_read_as_it_was_meant(ws, advantage, algorit
     assert ws.frozen_params(1).read_text() == before
 
 
+def test_a_value_that_is_a_word_now_is_told_the_words():
+    with pytest.raises(BadInput, match="false is not a value of it; it is one of auto, always, never"):
+        settings.parse({"policy": {"constrained": False}}, where="params.yaml")
+
+
 def test_a_copy_whose_value_never_was_one_is_refused(ws):
     written(ws.frozen_params(1), "both")
     with pytest.raises(BadInput, match=r"rl\.advantage"):
@@ -52,5 +57,8 @@ def test_a_copy_without_a_parameter_that_came_later_is_as_it_was(ws):
     del raw["synthesis"]["repeated"], raw["policy"]["constrained"]
     write_text(ws.frozen_params(1), yaml.safe_dump(raw))
     assert (frozen.load(ws, 1).synthesis.repeated, frozen.load(ws, 1).policy.constrained) == (0, "never")
+    raw["policy"]["constrained"] = True
+    write_text(ws.frozen_params(1), yaml.safe_dump(raw))
+    assert frozen.load(ws, 1).policy.constrained == "always"
     write_text(ws.frozen_params(2), yaml.safe_dump(settings.Settings().model_dump(mode="json")))
     assert frozen.load(ws, 2) == settings.Settings()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -25,8 +25,10 @@ class Block(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _sound(cls, value: Any, info) -> Any:
-        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
-            raise ValueError(f"{str(value).lower()} is not a value of it")
+        wanted = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and wanted is not bool:
+            known = f"; it is one of {', '.join(map(str, get_args(wanted)))}" if get_origin(wanted) is Literal else ""
+            raise ValueError(f"{str(value).lower()} is not a value of it{known}")
         if isinstance(value, int | float) and abs(value) > LARGEST and info.field_name != "seed":
             raise ValueError(f"{value:.6g} is too large; the largest number is {LARGEST:.0e}")
         if isinstance(value, str) and not value.isprintable():

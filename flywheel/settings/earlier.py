@@ -24,12 +24,20 @@ def told(name: str) -> str:
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
     """The same parameters by the names of today; a parameter that came later is as if it had been there."""
-    raw = _with_algorithm(raw)
+    raw = _with_words(_with_algorithm(raw))
     for name, value in _BEFORE.items():
         block, _, leaf = name.partition(".")
         if isinstance(raw.get(block), dict):
             raw = {**raw, block: {leaf: value, **raw[block]}}
     return raw
+
+
+def _with_words(raw: dict[str, Any]) -> dict[str, Any]:
+    """`policy.constrained` was true or false."""
+    policy = raw.get("policy")
+    if not isinstance(policy, dict) or not isinstance(policy.get("constrained"), bool):
+        return raw
+    return {**raw, "policy": {**policy, "constrained": "always" if policy["constrained"] else "never"}}
 
 
 def _with_algorithm(raw: dict[str, Any]) -> dict[str, Any]:
