@@ -127,11 +127,12 @@ async def answers(folder, policy, temperature):
 
 
 async def test_noise_becomes_actions_and_the_trainer_counts_as_the_policy_did(folder, encoder):
-    policy = Policy(constrained="always", max_new_tokens=200, max_context_tokens=512, device="cpu")
+    policy = Policy(constrained="always", max_new_tokens=48, max_context_tokens=512, device="cpu")
     contexts, found = await answers(folder, policy, 0.7)
-    ended = [one for one in found if one.finished]
-    assert len(ended) >= 3
-    assert not any(isinstance(parse(one.text, 100).action, ParseError) for one in ended)
+    assert sum(one.finished for one in found) >= 2
+    assert not any(isinstance(parse(one.text, 100).action, ParseError) for one in found if one.finished)
+    # A thought leaves room for an action: what is cut off is text that an action types.
+    assert all(re.search(r"\nAction: \w+\(\w+='[^']*$", one.text) for one in found if not one.finished)
     _, free = await answers(folder, policy.model_copy(update={"constrained": "never"}), 0.7)
     assert all(isinstance(parse(one.text, 100).action, ParseError) for one in free)  # so it is the constraint's doing
 

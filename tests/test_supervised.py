@@ -61,6 +61,17 @@ def test_learns_and_reports(base, samples, tmp_path):
     assert float(-logprobs[batch.mask].mean()) < 0.5 * losses[0]
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_vision_tower_stays_as_it_is_where_it_is_frozen(base, samples, tmp_path, frozen):
+    train(base, tmp_path, samples[:4], settings=BLOCK.model_copy(update={"freeze_vision": frozen}))
+    before, after = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "out"))
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    vision = {name for name in before if ".visual." in name}
+    assert vision
+    assert (vision <= same) == frozen
+    assert not same - vision
+
+
 def test_killed_run_ends_with_the_same_weights(base, samples, tmp_path):
     class Killed(Exception):
         pass

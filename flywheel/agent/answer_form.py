@@ -18,8 +18,9 @@ from flywheel.settings.policy import CONSTRAINED
 _ARGUMENT = re.compile(r"(\w+)='([^']*)'")
 # A thought is one line, without the signs that calls, tags and code begin with.
 _RULES = r"""
-start: "Thought: " THOUGHT "\nAction: " action
-THOUGHT: /[^\x00-\x1f\x7f(){{}}\[\]<>`\\]{{1,{characters}}}/
+start: "Thought: " thought "\nAction: " action
+thought[max_tokens={tokens}]: THOUGHT
+THOUGHT: /[^\x00-\x1f\x7f(){{}}\[\]<>`\\]+/
 action: {actions}
 spot: "<point>" X " " Y "</point>"
 X: /{x}/
@@ -32,8 +33,8 @@ JSON: /\{{("[A-Za-z0-9_]{{1,40}}": ("[^"'\\\n\r]{{0,2000}}"|-?[1-9][0-9]{{0,8}}|
 """
 
 
-def lark(grammar: Grammar, characters: int) -> str:
-    """characters: of a thought, at most. Raises BadInput for a form that is not written here."""
+def lark(grammar: Grammar, tokens: int) -> str:
+    """tokens: of a thought, at most. Raises BadInput for a form that is not written here."""
     if grammar.form not in CONSTRAINED["template"] or grammar.thinks:
         raise BadInput(
             f"answers of the form {grammar.form} cannot be constrained",
@@ -42,7 +43,7 @@ def lark(grammar: Grammar, characters: int) -> str:
         )
     calls = [_call(line) for line in action_lines(grammar)]
     return _RULES.format(
-        characters=characters,
+        tokens=tokens,
         actions="\n    | ".join([*calls, '"finished()"']),
         x=_number(grammar, 0),
         y=_number(grammar, 1),

@@ -15,8 +15,10 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from flywheel import settings as config
+from flywheel.agent.actions import Drag, Point
 from flywheel.agent.answer_form import lark
 from flywheel.agent.grammar import Grammar
+from flywheel.agent.parser import serialise
 from flywheel.errors import ModelError, PolicyError, first_line
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 NEVER = -1e30  # a logit: its probability is exactly 0, and what is computed with it stays finite
-_CHARACTERS = 4  # of a thought for each token of an answer: what is left is enough for the action
+_LONGEST = Drag(Point(0.5, 0.5), Point(0.5, 0.5))  # of the actions whose length is not what a model types
 
 
 class AnswerState:
@@ -89,8 +91,12 @@ class Constraint:
     """
 
     def __init__(self, encoder: Encoder, vocabulary: int, policy: config.Policy) -> None:
-        grammar = LLMatcher.grammar_from_lark(lark(Grammar.of(policy), _CHARACTERS * policy.max_new_tokens))
-        self._first = LLMatcher(LLTokenizer(TokenizerWrapper(_Tokens(encoder))), grammar, log_level=0)
+        grammar = Grammar.of(policy)
+        # So many tokens of a thought that there is room for the action.
+        around = encoder.encode_text(f"Thought: \nAction: {serialise(_LONGEST, grammar)}")
+        tokens = max(1, policy.max_new_tokens - len(around))
+        form = LLMatcher.grammar_from_lark(lark(grammar, tokens))
+        self._first = LLMatcher(LLTokenizer(TokenizerWrapper(_Tokens(encoder))), form, log_level=0)
         if self._first.is_error():
             raise ModelError(
                 f"its answers cannot be constrained: {self._first.get_error()}", where="policy.constrained"

@@ -11,7 +11,12 @@ from typing import Any
 _ALGORITHMS = {"gae": "ppo", "group": "grpo"}  # by the value of rl.advantage, beside which rl.algorithm was always ppo
 
 # What versions before a parameter did, where that is not its default of today.
-_BEFORE = {"synthesis.repeated": 0.0, "policy.constrained": "never"}
+_BEFORE = {
+    "synthesis.repeated": 0.0,
+    "policy.constrained": "never",
+    "ct.freeze_vision": False,
+    "sft.freeze_vision": False,
+}
 
 
 def told(name: str) -> str:

@@ -41,6 +41,8 @@ class Training(Optimizer):
 class Supervised(Training):
     """What CT and SFT share."""
 
+    freeze_vision: bool = True
+    """Whether the vision tower stays as it is. A step then takes half of the time."""
     samples: int = Field(600, ge=1)
     """Samples trained on in one iteration, general data included."""
     batch: int = Field(32, ge=1)

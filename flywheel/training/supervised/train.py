@@ -82,6 +82,7 @@ class SupervisedTrainer(TrainState):
         self.samples, self.settings, self.name = samples, settings, name
         self.encoder = Encoder.from_folder(folder)
         self.policy = load_model(folder, device=settings.device).train()
+        self.policy.base_model.visual.requires_grad_(not settings.freeze_vision)
         self.reader = PolicyForward(self.policy)
         self.engine = open_engine(self.reader, settings)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
