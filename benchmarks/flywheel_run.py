@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -110,7 +111,8 @@ def run(out: Path, arm: str, seed: int, profile: str, tasks: int, other: Sequenc
     }
     drawn = measured_tasks(tasks)
     for name, folder in [("base", BASE), *_models(ws)]:
-        result["models"].append({"name": name, **measured(out / "measured", folder, drawn)})
+        domain = folder.name.removeprefix("rl-") if folder.name.startswith("rl-") else ""
+        result["models"].append({"name": name, **measured(out / "measured", folder, drawn, domain)})
     write_json(out / "results" / f"{arm}-{seed}.json", result)
     return result
 
@@ -124,20 +126,20 @@ def _models(ws: Workspace) -> Iterator[tuple[str, Path]]:
             yield f"{number}: {name}", iteration / name
 
 
-def measured(folder: Path, model: Path, tasks: Sequence[Task]) -> dict[str, Any]:
+def measured(folder: Path, model: Path, tasks: Sequence[Task], domain: str = "") -> dict[str, Any]:
     """Each task's outcome as a digit, and the share of steps without an action, by domain. Kept by the model's digest:
-    what arms have in common is measured once."""
-    path = folder / f"{digest(model)[:16]}-{len(tasks)}.json"
+    what arms have in common is measured once. domain: play its tasks alone; the outcome of others is `-`."""
+    path = folder / f"{digest(model)[:16]}-{len(tasks)}{domain and '-'}{domain}.json"
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     chosen = Settings(seed=SEED)
-    judged = asyncio.run(_play(model, tasks, chosen))
+    judged = asyncio.run(_play(model, [task for task in tasks if domain in ("", task.domain)], chosen))
     won = {one.task.task_id: one.result.v for one in judged}
     steps: dict[str, list[bool]] = {}
     for one in judged:
         steps.setdefault(one.task.domain, []).extend(step.parse_error is not None for step in one.episode.steps)
     found = {
-        "outcomes": "".join(str(int(won[task.task_id])) for task in tasks),
+        "outcomes": "".join(str(int(won[task.task_id])) if task.task_id in won else "-" for task in tasks),
         "no_action": {domain: round(sum(broken) / len(broken), 4) for domain, broken in sorted(steps.items())},
     }
     write_json(path, found)
@@ -164,7 +166,9 @@ def groups(tasks: Sequence[Task]) -> dict[str, list[int]]:
 
 
 def success(model: Mapping[str, Any], places: Sequence[int]) -> float:
-    return sum(model["outcomes"][place] == "1" for place in places) / len(places)
+    """Of those of the places that it was measured at; NaN where it was at none."""
+    played = [model["outcomes"][place] for place in places if model["outcomes"][place] != "-"]
+    return played.count("1") / len(played) if played else math.nan
 
 
 def _flywheel(*words: str) -> None:

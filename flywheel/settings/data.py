@@ -14,7 +14,7 @@ class Recording(Block):
 
     folder: str = Field("recordings", min_length=1)
     """Folder of the recordings. New ones may be added at any time."""
-    sessions_per_iteration: int = Field(12, ge=0)
+    sessions_per_iteration: int = Field(48, ge=0)
     """New recordings that one iteration takes in, at most."""
     recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
     """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""

@@ -16,6 +16,7 @@ _BEFORE = {
     "policy.constrained": "never",
     "ct.freeze_vision": False,
     "sft.freeze_vision": False,
+    "sft.demonstrations": 0.0,
 }
 
 

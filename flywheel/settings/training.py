@@ -43,13 +43,13 @@ class Supervised(Training):
 
     freeze_vision: bool = True
     """Whether the vision tower stays as it is. A step then takes half of the time."""
-    samples: int = Field(600, ge=1)
+    samples: int = Field(2400, ge=1)
     """Samples trained on in one iteration, general data included."""
-    batch: int = Field(32, ge=1)
+    batch: int = Field(16, ge=1)
     """Samples of a gradient step."""
-    lr: float = Field(5e-4, gt=0)
+    lr: float = Field(7e-4, gt=0)
     """The highest learning rate."""
-    agent_fraction: float = Field(0.4, ge=0, le=1)
+    agent_fraction: float = Field(0.5, ge=0, le=1)
     """Share of samples that show steps of tasks. The rest are general data."""
     max_repeats: int = Field(12, ge=1)
     """Times that a step is trained on, on average, at most. General data fill the rest."""
@@ -73,9 +73,11 @@ class Sft(Supervised):
 
     window: int = Field(2, ge=1)
     """The newest iterations whose trajectories are trained on."""
-    demonstrations: float = Field(0.0, ge=0, lt=1)
+    demonstrations: float = Field(0.5, ge=0, lt=1)
     """Share of the steps of tasks that are people's demonstrations, of all iterations, beside the model's own."""
     verified_only: bool = True
     """Train on trajectories that solved their task alone. false: on all of the model's, and CT gets none of them."""
     samples: int = Field(480, ge=1)
+    batch: int = Field(32, ge=1)
+    lr: float = Field(1e-4, gt=0)
     agent_fraction: float = Field(0.6, ge=0, le=1)
