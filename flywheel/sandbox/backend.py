@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import socket
 import sys
 import time
@@ -254,9 +253,7 @@ class Backend:
             return
         self._child.kill()
         if isolation.missing():
-            for pid in guarded.marked(self._mark):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+            guarded.kill_marked(self._mark)
 
     async def _leave(self) -> None:
         for part in (self._relay, self._listener):
@@ -268,6 +265,8 @@ class Backend:
         await asyncio.gather(*ending, return_exceptions=True)
         if self._child is not None:
             await self._child.gone()
+            if isolation.missing():
+                await guarded.marked_gone(self._mark)
         if self._guard is not None:
             await self._guard.release()
         await asyncio.to_thread(self._profile.remove)

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _END_S = 5.0
@@ -78,12 +78,27 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+def kill_marked(mark: str) -> None:
+    for pid in marked(mark):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
 async def group_gone(leader: int) -> None:
     """Whoever is left of the group is dying, and has its folder open until then."""
+    await _gone(lambda: group(leader), lambda: kill_group(leader))
+
+
+async def marked_gone(mark: str) -> None:
+    """The same of those whose environment holds a text."""
+    await _gone(lambda: marked(mark), lambda: kill_marked(mark))
+
+
+async def _gone(left: Callable[[], list[int]], kill: Callable[[], None]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_S):
-            while group(leader):
-                kill_group(leader)
+            while left():
+                kill()
                 await asyncio.sleep(0.01)
 
 

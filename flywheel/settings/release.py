@@ -45,7 +45,7 @@ class Promotion(Block):
     """Chance, at most, that a model is promoted which is worse by the margin (for better: not better)."""
     false_refusal: float = Field(0.1, gt=0, lt=0.5)
     """Chance, at most, that an equal model is called worse (for better: one better by the margin, not better)."""
-    tasks: int = Field(80, ge=1)
+    tasks: int = Field(120, ge=1)
     """Fresh tasks played, at most. What is not decided after them is not promoted."""
     tasks_per_look: int = Field(20, ge=1)
     """Tasks played between two looks at the outcome."""

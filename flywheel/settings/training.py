@@ -43,7 +43,7 @@ class Supervised(Training):
 
     freeze_vision: bool = True
     """Whether the vision tower stays as it is. A step then takes half of the time."""
-    samples: int = Field(2400, ge=1)
+    samples: int = Field(1600, ge=1)
     """Samples trained on in one iteration, general data included."""
     batch: int = Field(16, ge=1)
     """Samples of a gradient step."""
@@ -77,7 +77,7 @@ class Sft(Supervised):
     """Share of the steps of tasks that are people's demonstrations, of all iterations, beside the model's own."""
     verified_only: bool = True
     """Train on trajectories that solved their task alone. false: on all of the model's, and CT gets none of them."""
-    samples: int = Field(480, ge=1)
+    samples: int = Field(320, ge=1)
     batch: int = Field(32, ge=1)
     lr: float = Field(1e-4, gt=0)
     agent_fraction: float = Field(0.6, ge=0, le=1)
