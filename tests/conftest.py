@@ -88,6 +88,9 @@ SLOW = (
     "checkpoints",
     "history",
     "general",
+    "supervised",
+    "answer_form",
+    "merge",
 )
 
 
