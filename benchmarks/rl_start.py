@@ -81,7 +81,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
         return out
     note(f"making the start {name}: {len(chosen)} demonstrations in real Chromium, then imitation")
     samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base)))
-    block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50)
+    block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=False)
     losses = train_supervised(
         base,
         out,
