@@ -163,6 +163,6 @@ def start(folder: Path, base: Path, policy: Policy, right: float, seed: int) -> 
         side = SIDES[number % 2]
         response = said[side if chance.random() < right else SIDES[1 - number % 2]]
         samples.append(Sample(shown[side, chance.randrange(8)], response, None, f"s{number}", 0, "games"))
-    block = Supervised(lr=3e-3, batch=16, samples=len(samples))
+    block = Supervised(lr=3e-3, batch=16, samples=len(samples), freeze_vision=False)
     train_supervised(folder / "base", folder / "start", samples, settings=block, seed=seed, state_folder=folder / "s")
     return folder / "start"
