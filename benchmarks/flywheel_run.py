@@ -187,7 +187,8 @@ def main_of_run(argv: Sequence[str] | None = None) -> int:
     result = run(**vars(options))
     drawn = groups(measured_tasks(options.tasks))
     for model in result["models"]:
-        shares = {name: round(success(model, places), 3) for name, places in drawn.items()}
+        played = {name: success(model, places) for name, places in drawn.items()}
+        shares = {name: round(share, 3) for name, share in played.items() if not math.isnan(share)}
         print(json.dumps({"model": model["name"], **shares, "no_action": model["no_action"]}), flush=True)
     return 0
 
