@@ -149,7 +149,7 @@ def _beside(arm: str, pairs: Sequence[tuple[Result, Result]], places: list[int])
     ratio = whole / mine if mine else None
     about = {"seeds": len(pairs), "less": fmean(differences), "interval": list(student_mean(differences))}
     if arm == "one-round":
-        met = ratio is None or ratio >= RATIO or mine < 0 < whole
+        met = whole > 0 and (mine <= 0 or whole / mine >= RATIO)
         return BenchCase(
             "flywheel", "flywheel_vs_one_round", "gain", whole, mine, flywheel_run.ARMS[arm], ratio, RATIO, met, about
         )
@@ -174,7 +174,7 @@ def table(results: Sequence[Result]) -> str:
     lines = ["| run | model | " + " | ".join(places) + " | no action |", "|---" * (len(places) + 3) + "|"]
     for run in results:
         for model in run["models"]:
-            shares = [f"{flywheel_run.success(model, where):.3f}" for where in places.values()]
+            shares = [f"{flywheel_run.success(model, where):.3f}".replace("nan", "") for where in places.values()]
             worst = max(model["no_action"].values())
             lines.append(f"| {run['arm']} {run['seed']} | {model['name']} | {' | '.join(shares)} | {worst:.3f} |")
     return "\n".join(lines)

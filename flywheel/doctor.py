@@ -135,10 +135,10 @@ def data(root: Path) -> list[Finding]:
         for fault in faults
         if fault.where.rpartition("/")[0] not in told
     ]
-    finished = max(ws.root.glob("iterations/*/promotion.json"), default=None)
+    finished = [int(path.parent.name) for path in ws.root.glob("iterations/*/promotion.json")]
     if finished and not found:
         try:
-            manifest.verify(ws, int(finished.parent.name))
+            manifest.verify(ws, max(finished))
         except FlywheelError as error:
             found.append(Finding("data", "missing", f"{error.where}: {error.what}", error.fix))
     if files and not found:

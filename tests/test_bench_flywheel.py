@@ -118,6 +118,12 @@ def test_the_gain_is_held_against_one_round_of_the_same_seed(figures, reached, r
     assert case.extra["seeds"] == 1
 
 
+def test_a_wheel_that_gains_nothing_is_no_better_than_one_round_that_gains_nothing(figures):
+    still = {name: 3 for name in WHOLE}
+    results = [result("whole", 1, still), result("one-round", 1, {"base": 3, "1: merged": 3})]
+    assert not cases(figures, results)["flywheel_vs_one_round"].met
+
+
 def test_results_are_read_and_shown(figures, tmp_path, capsys):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "whole-1.json").write_text(json.dumps(result("whole", 1, WHOLE)))

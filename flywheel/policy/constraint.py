@@ -59,6 +59,10 @@ class AnswerState:
             raise PolicyError(f"token {token} is not of the form of answers: {said}", where="policy.constrained")
 
 
+class _NotOfBytes(ModelError):
+    """A tokeniser that no answer can be held to a form with."""
+
+
 class _Tokens:
     """A byte-level tokeniser, such as Qwen's, as llguidance wants it (whose own reading of one takes a token such as
     `</point>`, which stands for text, for one that stands for none)."""
@@ -76,7 +80,7 @@ class _Tokens:
                 for number, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
             ]
         except (KeyError, TypeError):
-            raise ModelError(
+            raise _NotOfBytes(
                 "its tokeniser is not of bytes, as Qwen's is", where="policy.constrained", fix="set it to never"
             ) from None
 
@@ -124,7 +128,7 @@ def open_constraint(encoder: Encoder, model: PretrainedConfig, policy: config.Po
         return None
     try:
         return Constraint(encoder, model.get_text_config().vocab_size, policy)
-    except ModelError as error:
+    except _NotOfBytes as error:
         if policy.constrained == "always":
             raise
         log.warning("answers are not held to the form of an action: %s", error.what)

@@ -39,10 +39,12 @@ def train(
     summarizer = open_summarizer(ctx.settings)
 
     def steps_of(name: str, by_source: Mapping[str, float], other: float) -> list[Sample]:
-        store = dataset.load_store(ctx.ws, cumulative, name)
-        by_id = {row["trajectory_id"]: by_source.get(row["source"], other) for row in store.rows}
-        found = dataset.store_samples(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
-        return [sample for sample in found if sample.weight > 0]
+        def weight(row: Mapping[str, Any]) -> float:
+            return by_source.get(row["source"], other)
+
+        store = dataset.load_store(ctx.ws, cumulative, name, lambda row: weight(row) > 0)  # no screen is read in vain
+        by_id = {row["trajectory_id"]: weight(row) for row in store.rows}
+        return dataset.store_samples(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
 
     agent = steps_of(store_name, weights or {}, 1.0)
     if demonstrations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +33,12 @@ class Store:
         return [row["trajectory_id"] for row in self.rows]
 
 
-def load_store(ws: Workspace, manifest: Cumulative, store: str) -> Store:
-    """The store `ct` or `sft` as the manifest has it: its rows, and their trajectories and steps."""
-    rows = [row for path in manifest.paths(ws, store) for row in partitions.read_file(ws, store, path).to_pylist()]
+def load_store(
+    ws: Workspace, manifest: Cumulative, store: str, wants: Callable[[dict[str, Any]], bool] = lambda row: True
+) -> Store:
+    """The rows of the store `ct` or `sft`, as the manifest has it, that are wanted; their trajectories and steps."""
+    every = (row for path in manifest.paths(ws, store) for row in partitions.read_file(ws, store, path).to_pylist())
+    rows = [row for row in every if wants(row)]
     wanted = pa.array([row["trajectory_id"] for row in rows], pa.string())
     found = {}
     for table in ("trajectories", "steps"):
