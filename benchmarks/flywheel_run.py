@@ -166,9 +166,9 @@ def groups(tasks: Sequence[Task]) -> dict[str, list[int]]:
 
 
 def success(model: Mapping[str, Any], places: Sequence[int]) -> float:
-    """Of those of the places that it was measured at; NaN where it was at none."""
-    played = [model["outcomes"][place] for place in places if model["outcomes"][place] != "-"]
-    return played.count("1") / len(played) if played else math.nan
+    """NaN where it was not measured at all of the places."""
+    played = [model["outcomes"][place] for place in places]
+    return math.nan if "-" in played else played.count("1") / len(played)
 
 
 def _flywheel(*words: str) -> None:
