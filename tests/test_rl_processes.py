@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from served import serving
 
 from flywheel.environments.router import Router
 from flywheel.errors import PolicyError
+from flywheel.sandbox.events import Stepped
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.scoring import verifiers
 from flywheel.training.rl.run import train_rl
@@ -74,21 +76,23 @@ def test_a_killed_inference_server(model, tmp_path, monkeypatch):
 
 
 def test_killed_browsers(model, tmp_path):
-    pools, ended, killed, rounds = [], [], [], []
+    ended, killed = [], []
+
+    async def kill(pool):
+        began = 0
+        async for event in pool.events.stream(Stepped):
+            if event.step == 0 and not event.ended:  # its player has its first screen
+                began += 1
+                if began in (2, 6):
+                    os.kill(event.browser, signal.SIGKILL)
+                    killed.append(event.browser)
 
     @asynccontextmanager
-    async def remembered(chosen, tasks):
-        async with open_sandbox(chosen) as pool:
-            pools.append(pool)
+    async def with_kills(chosen, tasks):
+        async with open_sandbox(chosen) as pool, asyncio.TaskGroup() as group:
+            killer = group.create_task(kill(pool))
             yield Router({"browser": pool})
-
-    def kill(episode):
-        ended.append(episode)
-        if len(ended) > 1 and len(rounds) < 2 and pools[0].leases:  # twice, at the first moments when one is in use
-            rounds.append(len(ended))
-            for pid in {lease.page.host.pid for lease in pools[0].leases}:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+            killer.cancel()
 
     tasks = [replace(task_of("tiles", "clear"), task_id=f"tiles{n}", max_steps=4) for n in range(3)]
     sandbox = {"browsers": 1, "pages": 3, "timeout_s": 60, "width": 224, "height": 224}
@@ -100,10 +104,10 @@ def test_killed_browsers(model, tmp_path):
         iteration=1,
         state_folder=tmp_path / "state",
         settings=settings(rl=RL | {"steps": 2}, policy=POLICY, sandbox=sandbox, rollout={"retries": 5}),
-        open_environments=remembered,
-        on_episode=kill,
+        open_environments=with_kills,
+        on_episode=ended.append,
     ).curve
-    assert killed
+    assert len(set(killed)) == 2
     assert [metric["step"] for metric in metrics] == [1, 2]
     assert sum(metric["retries"] for metric in metrics) > 0
     assert all(metric["crashed"] == 0 and metric["episodes"] == 4 for metric in metrics)
