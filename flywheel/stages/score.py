@@ -17,7 +17,8 @@ from flywheel.scoring.scorer import Case
 from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
-from flywheel.store.artifacts import Partition
+from flywheel.store.artifacts import Partition, Record
+from flywheel.synthesis import levels
 from flywheel.trajectory import Step, Trajectory
 
 _STAGES = ("ingest", "rollout")
@@ -78,12 +79,16 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     scores = shards.read_shards({ctx.stage: (folder, result)}, "scores")
     verdicts = of_rows(scores.to_pylist())
     # P(V=1) is that of the model's own rollouts: human demonstrations are not counted.
-    rollouts = inputs.rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "domain"])
-    known = [(row["domain"], verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts]
+    rollouts = inputs.rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "task_id"])
+    tasks = inputs.tasks(ctx, "synthesize", "train")
+    judged = ((row, verdicts[row["trajectory_id"]].v) for row in rollouts if row["trajectory_id"] in verdicts)
+    known = [(tasks[row["task_id"]], v) for row, v in judged if v is not None]
     figures = []
     for domain in (metrics.ALL, *ctx.settings.synthesis.domains):
-        chosen = [v for name, v in known if domain in (metrics.ALL, name) and v is not None]
+        chosen = [v for task, v in known if domain in (metrics.ALL, task.domain)]
         figures.append(metrics.share("p_v1", sum(chosen), len(chosen), domain=domain))
+    opened = levels.raised(ctx.settings, levels.read(ctx.ws, ctx.iteration - 1), known)
+    levels.write(ctx.ws, ctx.iteration, opened)
     share = figures[0]["value"]
     summary = {"scored": len(verdicts), "P(V=1)": "none" if share is None else f"{share:.3f}"}
     unjudged = [verdict for verdict in verdicts.values() if verdict.v is None]
@@ -101,8 +106,9 @@ STAGE = single(
         Partition("trajectories", "rollout"),
         Partition("tasks", "ingest"),
         Partition("tasks", "synthesize"),
+        Record("levels", previous=True),
     ),
-    writes=("scores",),
+    writes=("scores", Record("levels")),
     settings=("synthesis", "routing"),
     work=_work,
     finish=_finish,

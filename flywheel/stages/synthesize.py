@@ -12,7 +12,8 @@ from flywheel.sandbox.manifests import load_all
 from flywheel.stages import shards
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
-from flywheel.synthesis import pages
+from flywheel.store.artifacts import Record
+from flywheel.synthesis import levels, pages
 from flywheel.synthesis.general import make_general
 from flywheel.synthesis.tasks import make_tasks, to_row
 
@@ -27,8 +28,11 @@ def _pages(ctx: Context) -> dict:
 
 
 def _work(ctx: Context, folder: Path) -> dict:
+    opened = levels.read(ctx.ws, ctx.iteration - 1)
     tasks = [
-        task for split in ("train", "eval") for task in make_tasks(ctx.settings, ctx.iteration, split, ctx.ws.root)
+        task
+        for split in ("train", "eval")
+        for task in make_tasks(ctx.settings, ctx.iteration, split, ctx.ws.root, opened)
     ]
     if not all(task.instruction for task in tasks):
         ctx.report("reading the instructions that pages tell")
@@ -80,7 +84,7 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
 
 STAGE = single(
     "synthesize",
-    reads=(),
+    reads=(Record("levels", previous=True),),
     writes=("tasks", "general", "images"),
     settings=("seed", "policy", "sandbox", "synthesis", "routing"),
     work=_work,

@@ -58,13 +58,16 @@ class Cumulative:
 def begin(ws: Workspace, iterations: Iterable[int] = ()) -> None:
     """The empty stores of iteration 0, of which no model is measured. Existing files are kept.
 
-    iterations: those that are there; one made before models' outcomes were kept knows of none.
+    iterations: those that are there; one made before models' outcomes and open
+    levels were kept knows of none.
     """
     if not ws.manifest(0).exists():
         write_json(ws.manifest(0), asdict(Cumulative(iteration=0, previous="")))
     for k in (0, *iterations):
-        if not ws.held_out(k).exists() and (k == 0 or ws.promotion(k).exists()):
-            write_json(ws.held_out(k), {"about": "", "models": {}})
+        if k == 0 or ws.promotion(k).exists():
+            for path, nothing in ((ws.held_out(k), {"about": "", "models": {}}), (ws.levels(k), {"open": {}})):
+                if not path.exists():
+                    write_json(path, nothing)
 
 
 def genesis(ws: Workspace, digest: str, model: str = "models/base") -> None:

@@ -31,13 +31,16 @@ Slot = tuple[str, int]  # template, level
 Turn = tuple[TaskWorld | PageManifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
 
 
-def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None = None) -> list[Task]:
+def make_tasks(
+    settings: Settings, iteration: int, split: str, root: Path | None = None, opened: Mapping[str, int] | None = None
+) -> list[Task]:
     """The tasks of an iteration's split, each with its own content.
 
     Train tasks are new in each iteration. synthesis.repeated of a world's are of the same templates and levels in each,
     so that iterations can be compared; the others go on where the iteration before it stopped. Eval tasks are the same
     in all, and no train task has the content of one (of third-party pages, the seed of one), nor a held-out template.
-    Of a world that has these, every third eval task is of one. root: the workspace, for synthesis.manifests. Gate tasks
+    Of a world that has these, every third eval task is of one. root: the workspace, for synthesis.manifests. opened:
+    with synthesis.opens_at, the highest level of training tasks by world; absent: its lowest (`levels.py`). Gate tasks
     are drawn as eval tasks are, anew in each iteration, of contents that no train task of any iteration has
     (`reserved`); a template without such a content is passed over, and there may be fewer than promotion.tasks. They
     too are of the split eval. Raises BadInput for an unknown split, a world in two domains, levels that no world has, a
@@ -57,7 +60,10 @@ def make_tasks(settings: Settings, iteration: int, split: str, root: Path | None
         return content(task) not in held and not reserved(task)
 
     synthesis, stream = settings.synthesis, f"train {iteration}"
-    return _draw(settings, split, stream, synthesis.train_tasks, fit, root, turn, repeated=synthesis.repeated)
+    above = (opened or {}) if synthesis.opens_at else None
+    return _draw(
+        settings, split, stream, synthesis.train_tasks, fit, root, turn, repeated=synthesis.repeated, opened=above
+    )
 
 
 def reserved(task: Task) -> bool:
@@ -76,19 +82,24 @@ def _draw(
     *,
     repeated: float = 0.0,
     passing: bool = False,
+    opened: Mapping[str, int] | None = None,
 ) -> list[Task]:
     """`count` different tasks that fit, turn by turn over domains, their worlds, and the worlds' slots.
 
     turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. repeated: the
     share of a world's tasks whose slots are the same in each turn. passing: a slot of which none fits is passed over,
-    and fewer tasks drawn where none is left; else that is an error.
+    and fewer tasks drawn where none is left; else that is an error. opened: the highest level by world; absent: its
+    lowest. None: all.
     """
-    turns = _turns(settings, split, root)
+    turns = _turns(settings, split, root, opened)
     places = []  # of each task: its domain's number, and its world's in the domain
     for index in range(count):
         domain, rest = index % len(turns), index // len(turns)
         places.append((domain, rest % len(turns[domain][1])))
-    numbers = {place: _slot_numbers(places.count(place), repeated, turn) for place in places}
+    coming = {
+        place: _in_turn(turns[place[0]][1][place[1]][1], places.count(place), repeated, turn, opened is not None)
+        for place in set(places)
+    }
     drawn: list[Task] = []
     taken: set[str] = set()
     empty: set[tuple[str, Slot]] = set()
@@ -105,7 +116,7 @@ def _draw(
         domain, worlds = turns[place[0]]
         world, slots = worlds[place[1]]
         for _ in slots:
-            slot = slots[next(numbers[place]) % len(slots)]
+            slot = next(coming[place])
             if (world.name, slot) in empty:
                 continue
             task = fresh(index, domain, world, slot)
@@ -125,19 +136,28 @@ def _draw(
     return drawn
 
 
-def _slot_numbers(tasks: int, repeated: float, turn: int) -> Iterator[int]:
-    """Which slot each task of a world takes, where it has `tasks` a turn: first those of every turn, then where the
-    turn before stopped."""
+def _in_turn(slots: list[Slot], tasks: int, repeated: float, turn: int, rising: bool) -> Iterator[Slot]:
+    """The slots that a world's tasks take, where it has `tasks` a turn: first those of every turn, then where the turn
+    before stopped. rising: those of every turn are of the lowest level, which is open from the beginning, and the
+    others of the levels above it as soon as one is open."""
+    lowest = min(level for _, level in slots)
+    always = [slot for slot in slots if slot[1] == lowest] if rising else slots
+    others = (rising and [slot for slot in slots if slot[1] > lowest]) or slots
     same = round(tasks * repeated)
-    return itertools.chain(range(same), itertools.count(same + turn * (tasks - same)))
+    numbers = itertools.count(same + turn * (tasks - same))
+    return itertools.chain(
+        (always[number % len(always)] for number in range(same)), (others[number % len(others)] for number in numbers)
+    )
 
 
-def _turns(settings: Settings, split: str, root: Path | None) -> list[tuple[str, list[Turn]]]:
+def _turns(
+    settings: Settings, split: str, root: Path | None, opened: Mapping[str, int] | None = None
+) -> list[tuple[str, list[Turn]]]:
     """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
     turns = []
     manifests = load_all(settings.synthesis.manifests, root or Path())
     for domain, (worlds, own) in placed(settings, manifests).items():
-        slots = [(world, _slots(settings, world, split)) for world in worlds] + pages.turns(own, split)
+        slots = [(world, _slots(settings, world, split, opened)) for world in worlds] + pages.turns(own, split)
         if slots:
             turns.append((domain, slots))
     if not turns:
@@ -176,7 +196,9 @@ def placed(
     }
 
 
-def _slots(settings: Settings, world: TaskWorld, split: str) -> list[Slot]:
+def _slots(
+    settings: Settings, world: TaskWorld, split: str, opened: Mapping[str, int] | None = None
+) -> list[Slot]:
     """What is drawn of a world, in turn. Raises BadInput where nothing is."""
     apart = held_out(settings, world)
     slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not
@@ -196,6 +218,9 @@ def _slots(settings: Settings, world: TaskWorld, split: str) -> list[Slot]:
             fix=f"its levels are {world.levels}",
         )
     seen, unseen = _alternate(slots[False]), _alternate(slots[True])
+    if opened is not None:
+        lowest = min(level for _, level in seen)
+        return _alternate([slot for slot in slots[False] if slot[1] <= opened.get(world.name, lowest)])
     if split == "train" or not unseen:
         return seen
     mixed: list[Slot] = []

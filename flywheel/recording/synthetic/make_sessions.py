@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,19 +81,34 @@ def recorded_tasks(count: int, settings: Settings) -> list[Task]:
     """Tasks of all worlds, templates and levels in turn; none has the content of an evaluation task."""
     held_out = {content(task) for task in make_tasks(settings, 0, "eval")}
     names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
+    slots = {name: _slots(settings, name) for name in names}
+    turns = itertools.cycle(names)
     tasks: list[Task] = []
-    seed, turn = SEEDS, 0
+    seed = SEEDS
     while len(tasks) < count:
-        world = catalogue.get(names[turn % len(names)])
-        learnt = {t: s for t, s in world.templates.items() if t not in held_out_templates(settings, world)}
-        slots = [(t, n) for t, s in learnt.items() for n in settings.synthesis.levels if n in s.max_steps]
-        slots = random.Random(world.name).sample(slots, len(slots))
-        template, level = slots[turn // len(names) % len(slots)]
-        task, seed = make_task(world, template, level, seed, "train"), seed + 1
-        if content(task) not in held_out:
-            tasks.append(task)
-            turn += 1
+        name = next(turns)
+        template, level = next(slots[name])
+        made = None
+        while made is None or content(made) in held_out:
+            made, seed = make_task(catalogue.get(name), template, level, seed, "train"), seed + 1
+        tasks.append(made)
     return tasks
+
+
+def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
+    """Templates and levels of a world, without end: every template comes once before any comes again, then at its
+    next level."""
+    world = catalogue.get(name)
+    levels = {
+        template: [level for level in settings.synthesis.levels if level in spec.max_steps]
+        for template, spec in world.templates.items()
+        if template not in held_out_templates(settings, world)
+    }
+    learnt = [template for template in levels if levels[template]]
+    learnt = random.Random(name).sample(learnt, len(learnt))
+    for turn in itertools.count():
+        for place, template in enumerate(learnt):
+            yield template, levels[template][(turn + place) % len(levels[template])]
 
 
 def _even(settings: Settings) -> list[list[str]]:

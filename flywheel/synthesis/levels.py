@@ -1,0 +1,57 @@
+"""Which level of each world the training tasks have reached: the next one opens where the model succeeds often enough.
+
+`iterations/NNN/levels.json` is {"open": {world: level}}, for the tasks of the iteration after it. A world that it does
+not name begins with its lowest level; a level that is open stays so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from flywheel.environments import catalogue
+from flywheel.environments.env import Task
+from flywheel.errors import DataError
+from flywheel.files import write_json
+from flywheel.settings import Settings
+from flywheel.workspace import Workspace
+
+_FEWEST = 4  # trajectories of a level that must have been judged before it opens the next
+
+
+def read(ws: Workspace, iteration: int) -> dict[str, int]:
+    """The highest open level by world, after an iteration. Raises DataError for a file that cannot be read."""
+    path = ws.levels(iteration)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["open"]
+        return {str(world): int(level) for world, level in found.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"not the open levels of worlds: {error!r}", where=ws.relative(path), fix="restore it from git"
+        ) from error
+
+
+def write(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
+    write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
+
+
+def raised(settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]) -> dict[str, int]:
+    """The open levels after an iteration.
+
+    before: those that its tasks were made of. outcomes: of each of its judged trajectories, the task and V. The next
+    level opens where at least synthesis.opens_at of the trajectories of the highest open one solved their task.
+    """
+    judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    for task, solved in outcomes:
+        judged[task.world, task.level].append(solved)
+    found = {}
+    for world in sorted({world for world, _ in judged} & set(catalogue.names())):
+        levels = sorted(set(catalogue.get(world).levels) & set(settings.synthesis.levels))
+        found[world] = before.get(world, levels[0])
+        verdicts = judged[world, found[world]]
+        enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.opens_at * len(verdicts)
+        if enough:
+            found[world] = dict(pairwise(levels)).get(found[world], found[world])
+    return {**before, **found}
