@@ -61,6 +61,9 @@ class Step:
     observation: Annotated[str | None, LATER] = None
     """What was there to read, where the action was chosen; None where the screen was all."""
 
+    slip: Annotated[bool | None, LATER] = None
+    """Whether a person clicked on nothing, and nothing changed: later prompts show it, and imitation leaves it out."""
+
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
     sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
     """Of each token at the temperature that it was sampled at, where the policy says so."""

@@ -12,7 +12,19 @@ from PIL import Image as Picture
 from playwright.sync_api import sync_playwright
 
 from flywheel import scenes, words
-from flywheel.agent.actions import Click, Drag, Finished, Hotkey, ParseError, Point, Type
+from flywheel.agent.actions import (
+    Click,
+    Drag,
+    Finished,
+    Hotkey,
+    LeftDouble,
+    ParseError,
+    Point,
+    RightSingle,
+    Scroll,
+    Type,
+    Wait,
+)
 from flywheel.agent.parser import parse
 from flywheel.sandbox import chromium
 from flywheel.scenes.markup import div, written
@@ -44,11 +56,13 @@ def test_every_answer_is_right_by_its_own_measure(kind, level):
 
 def test_a_wrong_answer_is_wrong():
     box, other = scenes.Box(10, 10, 20, 20), scenes.Box(100, 100, 20, 20)
-    click = scenes.Question("shape", "Click it.", "", (box,))
+    click = scenes.Question("shape", "Click it.", "Action: click(point='10 10')", (box,))
     assert success(click, "Action: click(point='<point>08 08</point>')", 100)
     assert not success(click, "Action: click(point='<point>50 50</point>')", 100)
     assert not success(click, "Action: drag(start_point='08 08', end_point='49 49')", 100)
-    drag = scenes.Question("drag", "Drag it.", "", (box, other))
+    assert not success(click, "Action: left_double(point='<point>08 08</point>')", 100)
+    assert not success(click, "nothing", 100)
+    drag = scenes.Question("drag", "Drag it.", "Action: drag(start_point='10 10', end_point='50 50')", (box, other))
     assert success(drag, "Action: drag(start_point='08 08', end_point='49 49')", 100)
     assert not success(drag, "Action: drag(start_point='49 49', end_point='08 08')", 100)
     typed = scenes.Question("type", "Type it.", "Thought: I type mug.\nAction: type(content='mug')")
@@ -65,7 +79,7 @@ def test_every_skill_is_there():
         for question in scenes.draw(kind, level, random.Random(seed), 100).questions
     ]
     actions = {type(parse(q.response, 100).action) for q in questions}
-    assert {Click, Drag, Hotkey, Type, Finished} <= actions
+    assert actions - {ParseError} == {Click, LeftDouble, RightSingle, Drag, Hotkey, Type, Scroll, Wait, Finished}
     assert {q.skill for q in questions} == {
         "describe",
         "board",
@@ -85,6 +99,10 @@ def test_every_skill_is_there():
         "key",
         "steps",
         "sheet",
+        "double",
+        "right",
+        "scroll",
+        "wait",
     }
     assert any("\nDone: " in q.instruction for q in questions)
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from flywheel.agent.actions import Click, Drag, LeftDouble, RightSingle
 from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.step_fields import of_action
 from flywheel.environments.env import Task
@@ -148,6 +150,7 @@ def _steps(session: Session, identity: str, thoughts: Sequence[str], grammar: Gr
     steps = []
     last = len(session.actions) - 1
     outcome = session.meta.outcome
+    slips = _slips(session)
     for number, (recorded, thought) in enumerate(zip(session.actions, thoughts, strict=True)):
         screen = session.screens[recorded.screen]
         done = of_action(recorded.action, grammar)
@@ -167,10 +170,30 @@ def _steps(session: Session, identity: str, thoughts: Sequence[str], grammar: Gr
                 truncated=number == last and not outcome.terminated,
                 started_at=_at(session, recorded.time_s),
                 ended_at=_at(session, ended),
+                slip=number in slips,
                 **done,
             )
         )
     return steps
+
+
+_CLICKS = Click | LeftDouble | RightSingle
+_POINTING = _CLICKS | Drag
+
+
+def _slips(session: Session) -> set[int]:
+    """Numbers of the clicks on nothing: no element is named under the pointer, and the next screen is the same.
+
+    A screen alone does not tell: a button that copies changes nothing that can be seen. None where the recorder names
+    no elements.
+    """
+    actions = session.actions
+    named = [any(session.events[index].text for index in one.events) for one in actions]
+    if not any(name and isinstance(one.action, _POINTING) for name, one in zip(named, actions, strict=True)):
+        return set()
+    shown = [session.screens[one.screen].sha256 for one in actions]
+    idle = [isinstance(one.action, _CLICKS) and not name for one, name in zip(actions, named, strict=True)]
+    return {number for number, (before, after) in enumerate(pairwise(shown)) if idle[number] and before == after}
 
 
 def _thoughts(

@@ -6,9 +6,11 @@ import random
 
 from flywheel import words
 from flywheel.agent.actions import Click, Finished, Type
+from flywheel.scenes.answers import act, spot
+from flywheel.scenes.gestures import content
 from flywheel.scenes.markup import colour, div, icons, ink, page, scatter, svg
-from flywheel.scenes.questions import about, act, click, read_at, spot
-from flywheel.scenes.scene import Box, Drawn, Item, Question
+from flywheel.scenes.questions import about, click, read_at
+from flywheel.scenes.scene import SIDE, Box, Drawn, Item, Question
 from flywheel.scenes.shapes import OUTLINE, pairs
 
 LABELS = (*words.BUTTONS, *words.THINGS, *words.PEOPLE)
@@ -132,7 +134,8 @@ def form(level: int, count: int, rng: random.Random, coordinates: int) -> Drawn:
     """A field, empty or filled, with or without focus, and a button beside or below it."""
     label = rng.choice(("search", "name", "search", "page", "item"))
     button = rng.choice(("go", "search", "ok", "send", "save"))
-    width = rng.uniform(90, 130)
+    wide = 9 * len(button) + 10
+    width = rng.uniform(85, min(130, SIDE - 42 - wide))
     y = rng.uniform(6, 160)
     field = Box(rng.uniform(6, 30), y + 20, width, rng.uniform(24, 32))
     focus = rng.random() < 0.6
@@ -140,13 +143,13 @@ def form(level: int, count: int, rng: random.Random, coordinates: int) -> Drawn:
     edge = "border:3px solid #1e6fe0;" if focus else "border:2px solid #8a8f98;"
     body = div(Box(field.x, y, 100, 19), "justify-content:flex-start", label.capitalize())
     body += div(field, f"background:#fff;{edge}border-radius:5px;justify-content:flex-start;padding-left:5px", value)
-    submit = Box(field.x + width + 8, field.y, 46, field.h)
+    submit = Box(field.x + width + 8, field.y, wide, field.h)
     name = rng.choice(("green", "blue", "orange", "black"))
     body += div(submit, f"background:{colour(name, rng)};color:#fff;border-radius:5px", button.capitalize())
     items = [Item(f"{label} field", field, ("field",)), Item(f"{button} button", submit, ("button",))]
     questions = about(rng, "field", items, coordinates, clicks=2)
-    word = rng.choice(words.VALUES)
-    said = f'Type "{word}".' if rng.random() < 0.5 else f"Type {word} in the field."
+    word = content(rng)
+    said = rng.choice((f'Type "{word}".', f"Type {word} in the field.", f"Type {word} in the {label} field."))
     if label == "search" and rng.random() < 0.5:
         said = f"Search for {word}."
     if value:

@@ -52,6 +52,7 @@ _TEXT = re.compile(
     r'<div style="left:(-?[\d.]+)px;top:(-?[\d.]+)px;width:([\d.]+)px;height:([\d.]+)px;([^"]*)">([^<]+)</div>'
 )
 _SIZE = re.compile(r"font-size:([\d.]+)px")
+_BORDER = re.compile(r"border:([\d.]+)px")
 _FONT = re.compile(r"font:(\w+) \d+px '([\w ]+)'")
 
 
@@ -70,7 +71,8 @@ def written(drawn: str) -> list[Text]:
         set_size = _SIZE.search(style)
         size = float(set_size[1]) if set_size else FONT
         widths = [advances[letter] * size / 1000 for letter in text]
-        indent = 5.0 if "padding-left" in style else 0.0
+        edge = _BORDER.search(style)
+        indent = 5.0 * ("padding-left" in style) + (float(edge[1]) if edge else 0.0)
         x = float(left) + (indent if "flex-start" in style else (float(width) - sum(widths)) / 2)
         line = Box(0, float(top) + float(height) / 2 - 0.6 * size, 0, 1.2 * size)
         boxes = []

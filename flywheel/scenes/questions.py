@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import random
 
-from flywheel.agent.actions import Action, Click, Finished, Point
-from flywheel.agent.parser import serialise
-from flywheel.agent.prompt import response_text
+from flywheel.agent.actions import Click, Finished
+from flywheel.scenes.answers import act, spot
+from flywheel.scenes.gestures import gesture
 from flywheel.scenes.scene import Box, Item, Question
 
 VERBS = ("click", "click", "click", "open", "pick", "take", "select")
-
-
-def spot(point: Point, coordinates: int) -> str:
-    return serialise(Click(point), coordinates).split("<point>")[1].split("<")[0]
-
-
-def act(thought: str, action: Action, coordinates: int) -> str:
-    return response_text(thought, serialise(action, coordinates))
 
 
 def click(rng: random.Random, skill: str, name: str, box: Box, coordinates: int) -> Question:
@@ -83,4 +75,5 @@ def about(rng: random.Random, skill: str, items: list[Item], coordinates: int, c
     whole = [item for item in items if (item.name, item) in named]
     if len(whole) > 1 and rng.random() < 0.5:
         questions.append(several(rng, whole, coordinates))
+    questions += [gesture(rng, named, coordinates) for _ in range(2)]
     return questions

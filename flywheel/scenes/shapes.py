@@ -7,8 +7,9 @@ from functools import cache
 
 from flywheel import words
 from flywheel.agent.actions import Drag
+from flywheel.scenes.answers import act
 from flywheel.scenes.markup import PATHS, colour, div, icons, ink, page, scatter, svg
-from flywheel.scenes.questions import about, act
+from flywheel.scenes.questions import about
 from flywheel.scenes.scene import SIDE, Box, Drawn, Item, Question
 
 # The nouns of levels 1 and 2.

@@ -6,8 +6,9 @@ import random
 
 from flywheel import words
 from flywheel.agent.actions import Hotkey
+from flywheel.scenes.answers import act, spot
 from flywheel.scenes.markup import colour, div, ink, page, scatter
-from flywheel.scenes.questions import about, act, ask_at, click, spot, unique
+from flywheel.scenes.questions import about, ask_at, click, unique
 from flywheel.scenes.scene import SIDE, Box, Drawn, Item, Question
 
 NUMBERS_SHARE = 0.4  # of the texts

@@ -196,9 +196,7 @@ def placed(
     }
 
 
-def _slots(
-    settings: Settings, world: TaskWorld, split: str, opened: Mapping[str, int] | None = None
-) -> list[Slot]:
+def _slots(settings: Settings, world: TaskWorld, split: str, opened: Mapping[str, int] | None = None) -> list[Slot]:
     """What is drawn of a world, in turn. Raises BadInput where nothing is."""
     apart = held_out(settings, world)
     slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not

@@ -65,9 +65,10 @@ def agent_samples(
 ) -> list[Sample]:
     """Samples of the trajectories' steps, sorted by (trajectory_id, step).
 
-    images: PNG by sha256. parse_errors: also steps whose text held no action; RL needs them, imitation must not learn
-    them. weights: by trajectory_id, 1 where absent. summarizer: as the rollout's, for steps without a stored digest
-    (a human's); rules where there is none. A step without token ids (a human's) is encoded from raw_text.
+    images: PNG by sha256. parse_errors: also steps whose text held no action, and a person's slips; RL needs them,
+    imitation must not learn them. weights: by trajectory_id, 1 where absent. summarizer: as the rollout's, for steps
+    without a stored digest (a human's); rules where there is none. A step without token ids (a human's) is encoded from
+    raw_text.
     Raises DataError for a step without its screen, or without any observation.
     """
     steps_of = defaultdict(list)
@@ -78,7 +79,7 @@ def agent_samples(
         name = trajectory.trajectory_id
         history = History(trajectory.instruction, images, settings, count=encoder.count, summarizer=summarizer)
         for step in sorted(steps_of[name], key=lambda one: one.step):
-            if parse_errors or not step.parse_error:
+            if parse_errors or not (step.parse_error or step.slip):
                 where = f"trajectory {name}, step {step.step}"
                 read_alone = step.image_sha256 is None and step.observation is not None
                 screen = None if read_alone else _screen(images, step.image_sha256, where)

@@ -11,7 +11,7 @@ import torch
 
 from flywheel import scenes
 from flywheel import settings as config
-from flywheel.agent.actions import Click, Drag
+from flywheel.agent.actions import Point
 from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
 from flywheel.intervals import wilson
@@ -38,16 +38,15 @@ class JudgedAnswer:
 
 
 def success(question: scenes.Question, text: str, coordinates: int) -> bool:
-    """A click or drag must hit its boxes; any other answer must be the same text, thoughts apart."""
+    """An action on points must be of the same kind and hit their boxes; any other answer must be the same text,
+    thoughts apart."""
     if not question.boxes or question.skill == "describe":
         return text.split("Action: ")[-1] == question.response.split("Action: ")[-1]
-    match parse(text, coordinates).action:
-        case Click(point):
-            return len(question.boxes) == 1 and question.boxes[0].holds(point)
-        case Drag(start, end):
-            return len(question.boxes) == 2 and question.boxes[0].holds(start) and question.boxes[1].holds(end)
-        case _:
-            return False
+    done, meant = parse(text, coordinates).action, parse(question.response, coordinates).action
+    if type(done) is not type(meant):
+        return False
+    points = [value for value in vars(done).values() if isinstance(value, Point)]
+    return all(box.holds(point) for box, point in zip(question.boxes, points, strict=True))
 
 
 def ask(
