@@ -106,6 +106,34 @@ def test_a_session_becomes_rows_of_every_table(recordings, ws):
         assert partitions.write(ws, table, 3, "ingest", rows).rows == len(rows) > 0
 
 
+def test_clicks_on_nothing_are_slips(recordings):
+    """By the truth of the shipped sessions: what is marked was a slip, and most slips are marked."""
+    truth = json.loads((recordings / "truth.json").read_text())
+    marked, meant = set(), set()
+    for name, told in list(truth.items())[:24]:
+        steps = ingest_session(recordings / name, FixedRecognizer(), SETTINGS, 1).steps
+        marked |= {(name, step.step) for step in steps if step.slip}
+        meant |= {(name, step) for step, thought in enumerate(told["thoughts"]) if thought == "Maybe here."}
+    assert marked <= meant
+    assert len(marked) > len(meant) / 2 > 1
+
+
+def test_without_names_of_elements_no_click_is_a_slip(recordings, tmp_path):
+    """A recorder that names none says nothing of what was hit, and a button that copies changes no screen either."""
+    truth = json.loads((recordings / "truth.json").read_text())
+    slipped = [name for name, told in truth.items() if "Maybe here." in told["thoughts"]][:6]
+    marks = []
+    for number, name in enumerate(slipped):
+        copied = shutil.copytree(recordings / name, tmp_path / name)
+        marks.append([step.slip for step in ingest_session(copied, FixedRecognizer(), SETTINGS, 1).steps])
+        events = [json.loads(line) for line in (copied / "events.jsonl").read_text().splitlines()]
+        bare = [event | ({} if event["kind"] == "type" else {"text": ""}) for event in events]
+        (copied / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in bare))
+        marks[number] = [marks[number], [s.slip for s in ingest_session(copied, FixedRecognizer(), SETTINGS, 1).steps]]
+    assert any(any(before) for before, _ in marks)
+    assert not any(any(after) for _, after in marks)
+
+
 def test_what_was_hardly_understood_is_kept_and_marked_and_is_no_thought_to_learn_from(recordings):
     sure = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(), SETTINGS, 3)
     unsure = ingest_session(recordings / "000-tiles-anna", FixedRecognizer(0.4), SETTINGS, 3)

@@ -71,6 +71,18 @@ async def test_broken_steps_are_for_rl_alone(encoder):
     assert {s.context.input_ids.tobytes() for s in sound} <= {s.context.input_ids.tobytes() for s in every}
 
 
+async def test_a_slip_is_not_imitated_and_stays_in_the_history(encoder):
+    trajectories, steps, images, _ = await rolled_out(lambda context, sampling: LEFT)
+    later = next(step for step in steps if step.step > 0)
+    slip = {(later.trajectory_id, later.step - 1)}
+    marked = [replace(step, slip=(step.trajectory_id, step.step) in slip) for step in steps]
+    every = {(s.trajectory_id, s.step): s for s in agent_samples(trajectories, steps, images, encoder, S.policy)}
+    sound = {(s.trajectory_id, s.step): s for s in agent_samples(trajectories, marked, images, encoder, S.policy)}
+    assert every.keys() - sound.keys() == slip
+    assert all(s.context.input_ids.tobytes() == every[name].context.input_ids.tobytes() for name, s in sound.items())
+    assert len(agent_samples(trajectories, marked, images, encoder, S.policy, parse_errors=True)) == len(steps)
+
+
 async def test_human_steps_are_encoded_from_their_text(encoder):
     trajectories, steps, images, _ = await rolled_out(lambda context, sampling: LEFT)
     human = [replace(s, token_ids=None, logprobs=None, author="human") for s in steps]

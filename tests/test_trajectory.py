@@ -30,7 +30,8 @@ ON_DISK = {
         "raw_text: string, parse_error: string, x: double, y: double, x2: double, y2: double, prompt_tokens: int32, "
         "token_ids: list<item: int32>, logprobs: list<item: float>, weight_version: string, image_sha256: string, "
         "url: string, tool_result: string, reward: double, terminated: bool, truncated: bool, "
-        "started_at: timestamp[us, tz=UTC], ended_at: timestamp[us, tz=UTC], memory: string, observation: string"
+        "started_at: timestamp[us, tz=UTC], ended_at: timestamp[us, tz=UTC], memory: string, observation: string, "
+        "slip: bool"
     ),
     "trajectories": (
         "trajectory_id: string, task_id: string, domain: string, world: string, level: int32, instruction: string, "
