@@ -6,6 +6,10 @@ the worst domain's share of steps without an action, in the merged model of the 
 its gain beside the whole flywheel's (flywheel_vs_one_round: the ratio). Runs and measurements lie in --out and are not
 done again; a run that was killed goes on. Each run takes about ten minutes, its measurements as long.
 
+Of the profile `overnight`: p_v1_rise, what P(V = 1) on like tasks gains from the first iteration to the last;
+held_out_rise_3 and held_out_rise, what success on templates that are trained on gains over three iterations and over
+all; games_normalised, the mean score of the 15 games as a share of their experts'.
+
 With --table nothing is run: the figures of what --out holds, such as benchmarks/results/flywheel.
 """
 
@@ -17,6 +21,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,6 +32,8 @@ from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.intervals import student_mean
 
 RISE, RISE_IN_ALL, KEEP, NO_ACTION, RATIO = 0.05, 0.15, -0.02, 0.02, 1.5
+LIKE_TASKS, RISING_STEPS, THREE, LONG = 0.30, 0.8, 0.20, 0.35
+LONG_RUN = "overnight"
 Result = Mapping[str, Any]
 
 
@@ -39,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[7, 101, 1, 2, 3], help="(default: 7 101 1 2 3)")
     parser.add_argument("--profile", default="laptop", help="(default: %(default)s)")
     parser.add_argument("--tasks", type=int, default=312, help="to measure on (default: %(default)s)")
+    parser.add_argument("--merged", action="store_true", help="measure the base and the merged models alone")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="in all runs, to look for a recipe")
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args(argv)
@@ -58,6 +66,7 @@ def _run(options: argparse.Namespace, arm: str, seed: int) -> None:
     """In a process of its own: a run ends with all that it holds."""
     given = ["--out", options.out, "--arm", arm, "--seed", seed, "--profile", options.profile, "--tasks", options.tasks]
     command = [sys.executable, flywheel_run.__file__, *map(str, given), "--set", *options.set]
+    command += ["--merged"] * options.merged
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")})
 
 
@@ -68,7 +77,13 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def cases(results: Sequence[Result]) -> Iterator[BenchCase]:
-    places = flywheel_run.groups(flywheel_run.measured_tasks(len(results[0]["models"][0]["outcomes"])))
+    for run in results:
+        if profile_of(run) == LONG_RUN:
+            yield from _long_run(run)
+    results = [run for run in results if profile_of(run) != LONG_RUN]
+    if not results:
+        return
+    places = groups_of(results[0])
     by_arm = {arm: [one for one in results if one["arm"] == arm] for arm in flywheel_run.ARMS}
     whole = by_arm.pop("whole")
     if whole:
@@ -157,6 +172,56 @@ def _beside(arm: str, pairs: Sequence[tuple[Result, Result]], places: list[int])
     return BenchCase("flywheel", case, "gain", mine, whole, flywheel_run.ARMS["whole"], None, None, True, about)
 
 
+def _long_run(run: Result) -> Iterator[BenchCase]:
+    places, found = groups_of(run), merged(run)
+    unseen = set(places.get("unseen templates", ()))
+    seen = {name: [place for place in where if place not in unseen] for name, where in places.items()}
+    last = len(found) - 1
+    for name, after, goal in (("held_out_rise_3", 3, THREE), ("held_out_rise", last, LONG)):
+        if after > last:
+            continue
+        low, high = _paired(found[0], found[after], seen["all"])
+        rises = {
+            where: flywheel_run.success(found[after], group) - flywheel_run.success(found[0], group)
+            for where, group in {**seen, "unseen templates": sorted(unseen)}.items()
+            if group
+        }
+        about = {"interval": [low, high], "n": len(seen["all"]), "by_group": rises, "seed": run["seed"]}
+        fell = any(rise < 0 for where, rise in rises.items() if where not in ("all", "unseen templates"))
+        peer = flywheel_run.success(found[0], seen["all"])
+        met = rises["all"] >= goal and low > 0 and not fell
+        yield _case(name, rises["all"], peer, "success of the base", goal, met, about)
+    (whole,) = run["p_v1_in_all"]
+    rising = [step["rise"] > 0 for step in run["p_v1_rise"]]
+    about = {"steps_that_rise": [sum(rising), len(rising)], **whole, "seed": run["seed"]}
+    met = whole["rise"] >= LIKE_TASKS and whole["low"] > 0 and sum(rising) >= RISING_STEPS * len(rising)
+    yield _case("p_v1_rise", whole["rise"], whole["before"], "P(V=1) of the first", LIKE_TASKS, met, about)
+    before, after = found[0]["games"], found[last]["games"]
+    about = {"games": len(after), "by_game": {name: [before[name], after[name]] for name in after}, "seed": run["seed"]}
+    ours, peer = fmean(after.values()), fmean(before.values())
+    yield BenchCase("flywheel", "games_normalised", "of expert", ours, peer, "the base", None, None, ours > peer, about)
+
+
+def _paired(before: Result, after: Result, places: Sequence[int]) -> tuple[float, float]:
+    """95% of the mean difference on the same tasks."""
+    outcomes = [(before["outcomes"][place], after["outcomes"][place]) for place in places]
+    return student_mean([float(second) - float(first) for first, second in outcomes])
+
+
+def profile_of(run: Result) -> str:
+    return run.get("profile", "laptop")
+
+
+def groups_of(run: Result) -> dict[str, list[int]]:
+    """Places of the run's measured tasks."""
+    return _groups(len(run["models"][0]["outcomes"]), profile_of(run))
+
+
+@cache
+def _groups(count: int, profile: str) -> dict[str, list[int]]:
+    return flywheel_run.groups(flywheel_run.measured_tasks(count, profile), profile)
+
+
 def _case(
     name: str, ours: float, peer: float | None, peer_name: str, goal: float, met: bool, about: dict[str, Any]
 ) -> BenchCase:
@@ -170,9 +235,11 @@ def merged(run: Result) -> list[Result]:
 
 def table(results: Sequence[Result]) -> str:
     """Success of each model of each run, by group."""
-    places = flywheel_run.groups(flywheel_run.measured_tasks(len(results[0]["models"][0]["outcomes"])))
-    lines = ["| run | model | " + " | ".join(places) + " | no action |", "|---" * (len(places) + 3) + "|"]
+    lines: list[str] = []
     for run in results:
+        places = groups_of(run)
+        if not lines:
+            lines = ["| run | model | " + " | ".join(places) + " | no action |", "|---" * (len(places) + 3) + "|"]
         for model in run["models"]:
             shares = [f"{flywheel_run.success(model, where):.3f}".replace("nan", "") for where in places.values()]
             worst = max(model["no_action"].values())

@@ -20,19 +20,23 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flywheel import settings as config
+from flywheel.environments import catalogue
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
-from flywheel.evaluation.evaluate import evaluate
+from flywheel.evaluation.evaluate import Judged, evaluate
 from flywheel.files import write_json
+from flywheel.init import PROFILES
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.settings import Settings
 from flywheel.store import catalog
 from flywheel.synthesis.tasks import is_held_out, make_tasks
 from flywheel.workspace import Workspace
+from flywheel.worlds import references
 
 PROJECT = Path(__file__).resolve().parent.parent
 BASE = PROJECT / "models" / "base"
@@ -56,6 +60,16 @@ ARMS = {
 }
 
 
+# The same as the view p_v1_rise, of the first iteration and the last.
+_IN_ALL = """
+SELECT count(*) AS slots, avg(a.pass_1) AS before, avg(b.pass_1) AS after, avg(b.pass_1 - a.pass_1) AS rise,
+    rise - 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS low,
+    rise + 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS high
+FROM templates a JOIN templates b ON (a.world, a.template, a.level) = (b.world, b.template, b.level)
+WHERE a.iteration = 1 AND b.iteration = (SELECT max(iteration) FROM templates)
+"""
+
+
 def overrides(arm: str, profile: Settings) -> dict[str, Any]:
     """Parameters of an arm that differ from the profile's."""
     if arm == "one-round":
@@ -74,16 +88,25 @@ def _value(settings: Settings, name: str) -> Any:
     return getattr(getattr(settings, block), leaf)
 
 
-def measured_tasks(count: int) -> list[Task]:
-    """The same for every model; see the head of this file."""
-    chosen = config.parse({"seed": SEED, "promotion": {"tasks": count}}, where="flywheel bench flywheel")
-    return make_tasks(chosen, 1, "gate")
+def settings_of(profile: str) -> Settings:
+    """What a run of a profile is measured by: the profile, with a seed that no run has."""
+    return config.load(PROJECT / "params.yaml", {**PROFILES[profile], "seed": SEED})
 
 
-def run(out: Path, arm: str, seed: int, profile: str, tasks: int, other: Sequence[str] = ()) -> dict[str, Any]:
+def measured_tasks(count: int, profile: str = "laptop") -> list[Task]:
+    """The same for every model of a profile; see the head of this file."""
+    chosen = settings_of(profile)
+    promotion = chosen.promotion.model_copy(update={"tasks": count})
+    return make_tasks(chosen.model_copy(update={"promotion": promotion}), 1, "gate")
+
+
+def run(
+    out: Path, arm: str, seed: int, profile: str, tasks: int, other: Sequence[str] = (), merged: bool = False
+) -> dict[str, Any]:
     """Make the workspace, turn the flywheel, measure its models; the result, which is kept beside the workspace.
 
-    other: NAME=VALUE for `flywheel run --set`, where a recipe is looked for.
+    other: NAME=VALUE for `flywheel run --set`, where a recipe is looked for. merged: measure the base and the merged
+    models alone. A workspace that is there is taken as it is, with recordings of its own perhaps.
     """
     out = out.resolve()
     ws = Workspace(out / f"{arm}-{seed}")
@@ -107,12 +130,15 @@ def run(out: Path, arm: str, seed: int, profile: str, tasks: int, other: Sequenc
             ws, "SELECT iteration, p_v1, to_sft, promoted, minutes FROM iterations"
         ).to_pylist(),
         "p_v1_rise": catalog.query(ws, "FROM p_v1_rise WHERE domain = 'all'").to_pylist(),
+        "p_v1_in_all": catalog.query(ws, _IN_ALL).to_pylist(),
         "models": [],
     }
-    drawn = measured_tasks(tasks)
+    drawn = measured_tasks(tasks, profile)
     for name, folder in [("base", BASE), *_models(ws)]:
+        if merged and not (name == "base" or name.endswith(": merged")):
+            continue
         domain = folder.name.removeprefix("rl-") if folder.name.startswith("rl-") else ""
-        result["models"].append({"name": name, **measured(out / "measured", folder, drawn, domain)})
+        result["models"].append({"name": name, **measured(out / "measured", folder, drawn, profile, domain)})
     write_json(out / "results" / f"{arm}-{seed}.json", result)
     return result
 
@@ -126,13 +152,17 @@ def _models(ws: Workspace) -> Iterator[tuple[str, Path]]:
             yield f"{number}: {name}", iteration / name
 
 
-def measured(folder: Path, model: Path, tasks: Sequence[Task], domain: str = "") -> dict[str, Any]:
-    """Each task's outcome as a digit, and the share of steps without an action, by domain. Kept by the model's digest:
-    what arms have in common is measured once. domain: play its tasks alone; the outcome of others is `-`."""
-    path = folder / f"{digest(model)[:16]}-{len(tasks)}{domain and '-'}{domain}.json"
+def measured(
+    folder: Path, model: Path, tasks: Sequence[Task], profile: str = "laptop", domain: str = ""
+) -> dict[str, Any]:
+    """Each task's outcome as a digit; by domain the share of steps without an action; by game the mean score, of the
+    expert's at the same level. Kept by the model's digest: what arms have in common is measured once. domain: play its
+    tasks alone; the outcome of others is `-`."""
+    of = "" if profile == "laptop" else f"-{profile}"
+    path = folder / f"{digest(model)[:16]}-{len(tasks)}{of}{domain and '-'}{domain}.json"
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
-    chosen = Settings(seed=SEED)
+    chosen = settings_of(profile)
     judged = asyncio.run(_play(model, [task for task in tasks if domain in ("", task.domain)], chosen))
     won = {one.task.task_id: one.result.v for one in judged}
     steps: dict[str, list[bool]] = {}
@@ -141,9 +171,20 @@ def measured(folder: Path, model: Path, tasks: Sequence[Task], domain: str = "")
     found = {
         "outcomes": "".join(str(int(won[task.task_id])) if task.task_id in won else "-" for task in tasks),
         "no_action": {domain: round(sum(broken) / len(broken), 4) for domain, broken in sorted(steps.items())},
+        "games": _normalised(judged),
     }
     write_json(path, found)
     return found
+
+
+def _normalised(judged: Sequence[Judged]) -> dict[str, float]:
+    """Mean score of each game, as a share of its expert's at the same levels (`worlds/references.py`)."""
+    shares: dict[str, list[float]] = {}
+    for one in judged:
+        if one.task.domain == "games":
+            expert = references.read(catalogue.get(one.task.world)).levels[str(one.task.level)]["expert"].score
+            shares.setdefault(one.task.world, []).append(one.result.score / expert)
+    return {world: round(fmean(found), 4) for world, found in sorted(shares.items())}
 
 
 async def _play(model: Path, tasks: Sequence[Task], chosen: Settings):
@@ -155,12 +196,13 @@ async def _play(model: Path, tasks: Sequence[Task], chosen: Settings):
         await policy.close()
 
 
-def groups(tasks: Sequence[Task]) -> dict[str, list[int]]:
+def groups(tasks: Sequence[Task], profile: str = "laptop") -> dict[str, list[int]]:
     """Places in `tasks` of all, of each domain, and of the templates that training never has."""
+    chosen = settings_of(profile)
     found: dict[str, list[int]] = {"all": list(range(len(tasks)))}
     for place, task in enumerate(tasks):
         found.setdefault(task.domain, []).append(place)
-        if is_held_out(Settings(), task):
+        if is_held_out(chosen, task):
             found.setdefault("unseen templates", []).append(place)
     return found
 
@@ -183,9 +225,10 @@ def main_of_run(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", default="laptop")
     parser.add_argument("--tasks", type=int, default=312)
     parser.add_argument("--set", dest="other", nargs="*", default=[])
+    parser.add_argument("--merged", action="store_true", help="measure the base and the merged models alone")
     options = parser.parse_args(argv)
     result = run(**vars(options))
-    drawn = groups(measured_tasks(options.tasks))
+    drawn = groups(measured_tasks(options.tasks, options.profile), options.profile)
     for model in result["models"]:
         played = {name: success(model, places) for name, places in drawn.items()}
         shares = {name: round(share, 3) for name, share in played.items() if not math.isnan(share)}

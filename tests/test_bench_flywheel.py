@@ -124,6 +124,50 @@ def test_a_wheel_that_gains_nothing_is_no_better_than_one_round_that_gains_nothi
     assert not cases(figures, results)["flywheel_vs_one_round"].met
 
 
+@pytest.fixture
+def long_run(figures, monkeypatch):
+    """Four of twelve places are of games, four of unseen templates."""
+    places = {"all": [*range(12)], "games": [*range(4)], "sites": [*range(4, 12)], "unseen templates": [*range(8, 12)]}
+    monkeypatch.setattr(figures, "groups_of", lambda run: places)
+
+    def made(*counts: int, rises: str = "+++", first: str = "") -> dict:
+        """counts: tasks that the base and each iteration's model solve, the first ones."""
+        names = ["base", *(f"{number}: merged" for number in range(1, len(counts)))]
+        steps = [{"rise": 0.1 if sign == "+" else -0.1} for sign in rises]
+        whole = {"slots": 20, "before": 0.2, "after": 0.6, "rise": 0.4, "low": 0.3, "high": 0.5}
+        run = result("whole", 7, dict(zip(names, counts, strict=True)))
+        for model, count in zip(run["models"], counts, strict=True):
+            model["games"] = {"tiles": count / TASKS}
+        run["models"][0]["outcomes"] = first or run["models"][0]["outcomes"]
+        return run | {"profile": "overnight", "p_v1_rise": steps, "p_v1_in_all": [whole]}
+
+    return made
+
+
+def test_the_long_run_rises_on_templates_that_are_trained_on(figures, long_run):
+    found = cases(figures, [long_run(0, 2, 4, 6, 12)])
+    assert found["held_out_rise_3"].ours == pytest.approx(6 / 8)  # of eight on seen templates
+    assert found["held_out_rise"].ours == pytest.approx(1.0)
+    assert found["held_out_rise"].extra["by_group"]["unseen templates"] == 1.0
+    assert found["games_normalised"].ours == 1.0
+    assert found["held_out_rise"].met
+    assert found["p_v1_rise"].met
+
+
+def test_a_domain_that_falls_is_no_rise(figures, long_run):
+    fell = long_run(4, 4, 4, 4, 4, first="1111" + "0" * 8)
+    fell["models"][-1]["outcomes"] = "0000" + "1" * 8
+    case = cases(figures, [fell])["held_out_rise"]
+    assert case.ours == pytest.approx(0.0)
+    assert case.extra["by_group"]["games"] == -1.0
+    assert not case.met
+
+
+@pytest.mark.parametrize(("rises", "met"), [("++++-", True), ("+++--", False)])
+def test_four_of_five_steps_must_rise(figures, long_run, rises, met):
+    assert cases(figures, [long_run(0, 1, 2, 3, rises=rises)])["p_v1_rise"].met == met
+
+
 def test_results_are_read_and_shown(figures, tmp_path, capsys):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "whole-1.json").write_text(json.dumps(result("whole", 1, WHOLE)))

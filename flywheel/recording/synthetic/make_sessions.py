@@ -77,22 +77,18 @@ class _Take:
         return end
 
 
-def recorded_tasks(count: int, settings: Settings) -> list[Task]:
-    """Tasks of all worlds, templates and levels in turn; none has the content of an evaluation task."""
+def recorded_tasks(settings: Settings) -> Iterator[Task]:
+    """Tasks of all worlds, templates and levels in turn, without end; none has the content of an evaluation task."""
     held_out = {content(task) for task in make_tasks(settings, 0, "eval")}
     names = [name for pair in zip(*_even(settings), strict=True) for name in pair]
     slots = {name: _slots(settings, name) for name in names}
-    turns = itertools.cycle(names)
-    tasks: list[Task] = []
     seed = SEEDS
-    while len(tasks) < count:
-        name = next(turns)
+    for name in itertools.cycle(names):
         template, level = next(slots[name])
         made = None
         while made is None or content(made) in held_out:
             made, seed = make_task(catalogue.get(name), template, level, seed, "train"), seed + 1
-        tasks.append(made)
-    return tasks
+        yield made
 
 
 def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
@@ -233,10 +229,12 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
 
 async def make(folder: Path, count: int, settings: Settings) -> None:
     """Make `count` sessions in `folder`, in place of those that are there."""
-    tasks = recorded_tasks(count, settings)
-    truth = {}
+    truth: dict[str, Any] = {}
     async with open_sandbox(settings) as pool:
-        for number, task in enumerate(tasks):
+        for task in recorded_tasks(settings):
+            number = len(truth)
+            if number == count:
+                break
             # A world takes each annotator in turn.
             name, level, voice = ANNOTATORS[(number + number // len(ANNOTATORS)) % len(ANNOTATORS)]
             target = folder / f"{number:03d}-{task.world}-{name}"
