@@ -20,7 +20,7 @@ test: setup-test ## set up, then run all tests, three files at a time
 test-fast: setup-test ## the tests of the files that take no five seconds each: about a minute
 	$(pytest) -m "not slow"
 
-test-worlds: setup-test ## every task of every site at each level, and every level of every game, by its expert
+test-worlds: setup-test ## every template of every site at each level, and every level of every game, by its expert
 	FLYWHEEL_EVERY_LEVEL=1 $(pytest) tests/test_sites.py tests/test_games.py -k "expert"
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)

@@ -25,7 +25,7 @@ settings.load_profile("flywheel")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `make test` plays each template of a site and each game at some of its levels, `make test-worlds` at all.
+# `make test` plays every third template of a site and each game at some of its levels, `make test-worlds` all at all.
 EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
 
 PROJECT = Path(__file__).resolve().parent.parent
