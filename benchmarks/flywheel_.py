@@ -90,6 +90,7 @@ def cases(results: Sequence[Result]) -> Iterator[BenchCase]:
         yield from _rises(whole, places)
         yield _stages_keep(whole, places)
         yield _no_action(whole)
+        yield from _no_merge(whole, places)
     for arm, mine in by_arm.items():
         pairs = [(one, other) for one in whole for other in mine if one["seed"] == other["seed"]]
         if pairs:
@@ -151,6 +152,31 @@ def _no_action(runs: Sequence[Result]) -> BenchCase:
     about = {"goal_is": "at most", "by_domain": means, "seeds": len(runs)}
     worst = max(means.values())
     return _case("no_action", worst, base, "the base", NO_ACTION, worst <= NO_ACTION, about)
+
+
+def _no_merge(runs: Sequence[Result], places: Mapping[str, list[int]]) -> Iterator[BenchCase]:
+    """The gain where the last iteration keeps its specialists, each for its own domain."""
+
+    def apart(run: Result) -> float:
+        number = len(merged(run)) - 1
+        own = {model["name"].removeprefix(f"{number}: rl-"): model for model in run["models"]}
+        right = sum(
+            own[domain]["outcomes"][place] == "1" for domain in places if domain in own for place in places[domain]
+        )
+        return right / len(places["all"])
+
+    def base(run: Result) -> float:
+        return flywheel_run.success(merged(run)[0], places["all"])
+
+    runs = [run for run in runs if any(": rl-" in model["name"] for model in run["models"])]
+    if not runs:
+        return
+    ours = fmean(apart(run) - base(run) for run in runs)
+    peers = [flywheel_run.success(merged(run)[-1], places["all"]) - base(run) for run in runs]
+    less = [peer - apart(run) + base(run) for run, peer in zip(runs, peers, strict=True)]
+    about = {"seeds": len(runs), "less": fmean(less), "interval": list(student_mean(less))}
+    whole = flywheel_run.ARMS["whole"]
+    yield BenchCase("flywheel", "gain_no_merge", "gain", ours, fmean(peers), whole, None, None, True, about)
 
 
 def _beside(arm: str, pairs: Sequence[tuple[Result, Result]], places: list[int]) -> BenchCase:

@@ -118,6 +118,18 @@ def test_the_gain_is_held_against_one_round_of_the_same_seed(figures, reached, r
     assert case.extra["seeds"] == 1
 
 
+def test_specialists_count_in_their_own_domains(figures, runs):
+    places = runs.groups(runs.measured_tasks(TASKS))
+    run = result("whole", 1, {"base": 0, "1: ct": 0, "1: sft": 0, "1: merged": 0})
+    for domain, share in (("games", "1"), ("sites", "0"), ("control", "0")):
+        own = "".join(share if place in places[domain] else "-" for place in range(TASKS))
+        run["models"].append({"name": f"1: rl-{domain}", "outcomes": own, "no_action": {}})
+    case = cases(figures, [run])["gain_no_merge"]
+    assert case.ours == pytest.approx(len(places["games"]) / TASKS)
+    assert case.peer == 0
+    assert case.extra["less"] == -case.ours
+
+
 def test_a_wheel_that_gains_nothing_is_no_better_than_one_round_that_gains_nothing(figures):
     still = {name: 3 for name in WHOLE}
     results = [result("whole", 1, still), result("one-round", 1, {"base": 3, "1: merged": 3})]
