@@ -56,6 +56,7 @@ PROFILES: dict[str, dict] = {
         "sft.samples": 1600,
         "rl.steps": 8,
         "rl.tasks_per_step": 6,
+        "evaluation.stages": True,
         "promotion.tasks": 160,
     },
 }  # fmt: skip

@@ -24,7 +24,8 @@ from flywheel.policy.encoding import Encoder
 from flywheel.report import trajectory
 from flywheel.settings import Settings, Supervised, parse
 from flywheel.stages.base import Context, run_stage
-from flywheel.store import manifest, partitions, pipeline, versioning
+from flywheel.store import catalog, manifest, partitions, pipeline, versioning
+from flywheel.synthesis import levels
 from flywheel.synthesis.tasks import make_task
 from flywheel.training.rl.run import train_rl
 from flywheel.training.samples import Sample
@@ -57,6 +58,7 @@ SMALL = {
         "temperature": 1.0,
     },
     "merge": {"weights": {"stores": 1.0}},
+    "evaluation": {"stages": True},
     "promotion": {"tasks": 20, "margin": 0.4, "tasks_per_look": 10},
 }
 
@@ -108,6 +110,12 @@ def test_a_whole_turn(shelves, base, tmp_path):
         return partitions.read(ws, table, 1, stage).to_pylist()
 
     assert {row["environment"] for row in rows("tasks", "synthesize")} == {"shelves"}
+    assert levels.read(ws, 1) == {"store": 2}
+    (told,) = catalog.query(ws, "FROM success_by_stage WHERE domain = 'all'").to_pylist()
+    assert told["merged"] == told["rl"]  # the one specialist
+    assert all(0 <= told[name] <= 1 for name in ("before", "ct", "sft", "rl", "merged"))
+    kept = [row["policy_version"] for row in rows("trajectories", "evaluate")]
+    assert {name[:12] for name in kept} <= {digest(ws.model(1, "merged"))[:12], digest(base)[:12]}
     for stage in ("rollout", "rl-stores", "evaluate"):
         steps = rows("steps", stage)
         assert {step["image_sha256"] for step in steps} == {None}

@@ -36,6 +36,10 @@ def test_the_next_level_opens_with_success_on_the_highest(before, outcomes, afte
     assert levels.raised(chosen(), before, judged) == {"merge": after}
 
 
+def test_where_all_levels_are_open_the_record_says_so():
+    assert levels.raised(chosen(opens_at=0), {}, [(TASK[1], False)] * 4) == {"merge": 3}
+
+
 def test_a_level_that_is_not_asked_for_never_opens():
     judged = [(TASK[1], True)] * 8
     assert levels.raised(chosen(levels=[1, 3]), {}, judged) == {"merge": 3}

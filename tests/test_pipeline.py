@@ -162,6 +162,7 @@ def workspace(tmp_path_factory) -> Workspace:
         "rl.value_pretraining_steps": 1,
         "rl.length_buffer": 8,
         "merge.weights": {"games": 0.5, "sites": 0.5},
+        "evaluation.stages": True,
         "promotion.tasks": 20,
     }
     (ws.params).write_text(yaml.safe_dump(load(ws.params, small).model_dump(mode="json")))

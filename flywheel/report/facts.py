@@ -223,6 +223,11 @@ def rises(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     return catalog.rows(connection, "FROM p_v1_rise WHERE domain = 'all' ORDER BY iteration")
 
 
+def by_stage(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Held-out success after each stage of an iteration, where evaluation.stages is set."""
+    return catalog.rows(connection, "FROM success_by_stage WHERE domain = 'all' ORDER BY iteration")
+
+
 def quarantine(connection: duckdb.DuckDBPyConnection, limit: int = 12) -> list[Row]:
     """Reasons for setting aside, the most frequent first, with the iterations they came up in and an example."""
     return catalog.rows(

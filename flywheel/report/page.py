@@ -40,6 +40,7 @@ def build(ws: Workspace) -> Path:
             "replays": facts.replays(connection, facts.domains(rows)),
             "worlds": facts.worlds(connection),
             "rises": facts.rises(connection),
+            "by_stage": facts.by_stage(connection),
             "quarantine": facts.quarantine(connection),
             "minute_iterations": minute_iterations,
             "minutes": minutes,

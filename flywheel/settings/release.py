@@ -29,6 +29,9 @@ class Evaluation(Block):
     """Episodes of each task."""
     temperature: float = Field(0.0, ge=0)
     """Sampling temperature. 0: always the likeliest token."""
+    stages: bool = False
+    """Whether the models of CT, SFT and RL play the held-out tasks too, a specialist those of its domain: it shows
+    which stage gains and which one loses (`success_by_stage`)."""
 
 
 class Promotion(Block):

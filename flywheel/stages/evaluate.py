@@ -5,7 +5,8 @@ drawn; what the predecessor did on them is known from its own evaluation, and pl
 promoted: fresh tasks, which no choice of a model has ever looked at, played by the merged model, its predecessor and
 the best model so far until the gate knows (`evaluation.gate`). Tasks of templates that training never draws
 (`synthesis.held_out`) are told apart from the others. The episodes are kept so that they can be replayed; they are
-never routed to a training store.
+never routed to a training store. With evaluation.stages, which stage gains and which loses: the models between
+predecessor and merged one play the held-out tasks too; of those episodes the results alone are kept.
 """
 
 from __future__ import annotations
@@ -30,12 +31,23 @@ from flywheel.synthesis.tasks import is_held_out
 
 _BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
 _GATE = "gate"
+_SPECIALIST = "rl-"
 
 
 def _plan(ctx: Context) -> Sequence[str]:
     newest = inputs.newest_model(ctx)["digest"]
     known = newest in _known(ctx) or newest == digest(_merged(ctx))
-    return (*(() if known else (_BEFORE,)), _CANDIDATE, *(() if ctx.settings.promotion.rule == "always" else (_GATE,)))
+    return (
+        *(() if known else (_BEFORE,)),
+        *(_stages(ctx) if ctx.settings.evaluation.stages else ()),
+        _CANDIDATE,
+        *(() if ctx.settings.promotion.rule == "always" else (_GATE,)),
+    )
+
+
+def _stages(ctx: Context) -> tuple[str, ...]:
+    """The models between the predecessor and the merged one, in the order in which they were trained."""
+    return ("ct", "sft", *(f"{_SPECIALIST}{domain}" for domain in ctx.settings.synthesis.domains))
 
 
 def _merged(ctx: Context) -> Path:
@@ -65,9 +77,11 @@ def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
 
 
 async def _measure(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
-    """One model on the held-out tasks that are the same in every iteration."""
-    model = inputs.newest_folder(ctx) if shard == _BEFORE else _merged(ctx)
-    tasks = list(_held_out(ctx).values())
+    """One model on the held-out tasks that are the same in every iteration; a specialist on those of its domain."""
+    models = {_BEFORE: inputs.newest_folder, _CANDIDATE: _merged}
+    model = models[shard](ctx) if shard in models else ctx.ws.model(ctx.iteration, shard)
+    domain = shard.removeprefix(_SPECIALIST) if shard.startswith(_SPECIALIST) else ""
+    tasks = [task for task in _held_out(ctx).values() if domain in ("", task.domain)]
     async with open_environments(ctx.settings, tasks, ctx.ws.root) as environments:
         return await episodes.play(ctx, shard, model, tasks, environments, folder)
 
@@ -84,7 +98,7 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     fixed = {shard: result for shard, result in results.items() if shard != _GATE}
     folder, competed = results.get(_GATE, (Path(), {"looks": [], "results": {}}))
     looks = competition.looks(folder, competed["looks"])
-    played = {**fixed, **looks}
+    played = {shard: fixed[shard] for shard in fixed if shard in (_BEFORE, _CANDIDATE)} | looks
     tables = {
         table: shards.read_shards(played, table, key)
         for table, key in (
@@ -101,12 +115,17 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     figures = [metrics.row(name, value, n=finished) for name, value in around.items()]
     after = [gate.EvalResult(**row) for row in fixed[_CANDIDATE][1]["results"]]
     before = _predecessor(ctx, fixed)
+    between = _between(fixed)
     summary = {}
     for domain in (metrics.ALL, *ctx.settings.synthesis.domains):
         old, new = ([row for row in rows if domain in (metrics.ALL, row.domain)] for rows in (before, after))
         if new:
             figures += _success(ctx, domain, old, new)
             summary[domain] = f"{_share(old):.2f} -> {_share(new):.2f}"
+        for stage, rows in between.items():
+            own = [row for row in rows if domain in (metrics.ALL, row.domain)]
+            if own:
+                figures.append(metrics.share(f"success_{stage}", sum(row.v for row in own), len(own), domain=domain))
     for name, judged in competition.judged(competed["results"], ctx.settings.promotion).items():
         figures += verdicts.figures(name, judged)
         summary[f"against the {name}"] = f"{judged.difference:+.3f} on {judged.n} fresh tasks: {judged.verdict}"
@@ -130,6 +149,16 @@ def _predecessor(ctx: Context, fixed: Mapping[str, tuple[Path, Any]]) -> list[ga
         for number in range(samples)
     ]
     return [gate.EvalResult(name, tasks[name].domain, float(v), v) for name, v in outcomes]
+
+
+def _between(fixed: Mapping[str, tuple[Path, Any]]) -> dict[str, list[gate.EvalResult]]:
+    """Results of the models of ct, sft and rl where they played; rl's are the specialists', each in its domain."""
+    found: dict[str, list[gate.EvalResult]] = {}
+    for shard, (_, result) in fixed.items():
+        if shard not in (_BEFORE, _CANDIDATE):
+            rows = [gate.EvalResult(**row) for row in result["results"]]
+            found.setdefault("rl" if shard.startswith(_SPECIALIST) else shard, []).extend(rows)
+    return found
 
 
 def _share(rows: Sequence[gate.EvalResult]) -> float:
@@ -171,6 +200,9 @@ def by_template(
 STAGE = Stage(
     "evaluate",
     reads=(
+        Checkpoint("ct"),
+        Checkpoint("sft"),
+        Checkpoint("rl-{domain}"),
         Checkpoint("merged"),
         Record("promotion", previous=True),
         Record("held_out", previous=True),

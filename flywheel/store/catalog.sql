@@ -69,6 +69,18 @@ CREATE VIEW success AS
     FROM metrics WHERE stage = 'evaluate' AND name IN ('success_before', 'success_after')
     GROUP BY iteration, domain ORDER BY iteration, domain;
 
+-- The same stage by stage, where evaluation.stages is set: which one gains, and which one loses. rl: the specialists, each
+-- in its domain.
+CREATE VIEW success_by_stage AS
+    SELECT iteration, domain,
+        max(value) FILTER (WHERE name = 'success_before') AS before,
+        max(value) FILTER (WHERE name = 'success_ct') AS ct,
+        max(value) FILTER (WHERE name = 'success_sft') AS sft,
+        max(value) FILTER (WHERE name = 'success_rl') AS rl,
+        max(value) FILTER (WHERE name = 'success_after') AS merged,
+        max(n) FILTER (WHERE name = 'success_after') AS n
+    FROM metrics WHERE stage = 'evaluate' GROUP BY iteration, domain HAVING ct IS NOT NULL ORDER BY iteration, domain;
+
 -- From tasks to stores: one row a step of the way.
 CREATE VIEW funnel AS
     SELECT iteration, position, name, count(id) AS rows FROM (

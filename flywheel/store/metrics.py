@@ -94,6 +94,9 @@ VOCABULARY: dict[str, Name] = {
     "curriculum_untried": Name("fraction", "of the tasks, those of which too little is known"),
     # evaluate, promote
     "success_before": Name("fraction", "held-out tasks solved by the predecessor", "higher"),
+    "success_ct": Name("fraction", "held-out tasks solved by the model of ct", "higher"),
+    "success_sft": Name("fraction", "held-out tasks solved by the model of sft", "higher"),
+    "success_rl": Name("fraction", "held-out tasks solved by the specialists, each in its domain", "higher"),
     "success_after": Name("fraction", "held-out tasks solved by the merged model", "higher"),
     "success_seen_before": Name("fraction", "those of templates that training draws from, the predecessor", "higher"),
     "success_seen_after": Name("fraction", "those of templates that training draws from, the merged model", "higher"),

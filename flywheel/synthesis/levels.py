@@ -41,7 +41,8 @@ def raised(settings: Settings, before: Mapping[str, int], outcomes: Iterable[tup
     """The open levels after an iteration.
 
     before: those that its tasks were made of. outcomes: of each of its judged trajectories, the task and V. The next
-    level opens where at least synthesis.opens_at of the trajectories of the highest open one solved their task.
+    level opens where at least synthesis.opens_at of the trajectories of the highest open one solved their task; where
+    that is 0 all are open.
     """
     judged: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for task, solved in outcomes:
@@ -49,7 +50,7 @@ def raised(settings: Settings, before: Mapping[str, int], outcomes: Iterable[tup
     found = {}
     for world in sorted({world for world, _ in judged} & set(catalogue.names())):
         levels = sorted(set(catalogue.get(world).levels) & set(settings.synthesis.levels))
-        found[world] = before.get(world, levels[0])
+        found[world] = before.get(world, levels[0]) if settings.synthesis.opens_at else levels[-1]
         verdicts = judged[world, found[world]]
         enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.opens_at * len(verdicts)
         if enough:
