@@ -226,6 +226,32 @@ async def test_a_click_is_not_a_double_click_nor_a_right_click(pool):
         assert results[-1].reward == 1.0
 
 
+@pytest.mark.parametrize(
+    ("template", "action", "name"),
+    [
+        ("double_click", LeftDouble, "{picked}"),
+        ("right_click", RightSingle, "{picked}"),
+        ("toggle", Click, "switch {}"),
+        ("check_boxes", Click, "box {}"),
+        ("radio", Click, "radio {choice}"),
+    ],
+)
+async def test_a_label_is_a_part_of_what_it_labels(pool, template, action, name):
+    """As on every desktop and in every form."""
+    task = task_of(template)
+    goal = task.params["goal"]
+    asked = [key for key, value in goal.items() if value is not task.params["start"][key]]
+    labels = {item["labels"]: item["box"] for item in task.params["items"] if "labels" in item}
+    named = {name.format(key, **goal) for key in asked}
+    assert named <= labels.keys()
+    x, y, w, h = labels[sorted(named)[0]]
+    frame = Point((x + w / 2) / 224, (y + h / 2) / 224)
+    last = (await at_work(pool, dataclasses.replace(task, max_steps=9), action(frame)))[-1]
+    values = last.info["state"]["values"]
+    assert values != task.params["start"]
+    assert values[asked[0]] == goal[asked[0]]
+
+
 async def test_a_form_that_says_more_or_less_is_refused_once_it_is_sent(pool):
     task = task_of("check_boxes", 2)
     wrong = next(name for name, asked in task.params["goal"].items() if not asked)

@@ -34,7 +34,7 @@ def _toggle(s: Sketch) -> Params:
     for number, label in enumerate(labels):
         y = top + number * height
         s.add("ground", place(3, y, 218, height - 3))
-        s.text(place(12 if right else 62, y, 130, height - 3), label.capitalize())
+        s.text(place(12 if right else 62, y, 130, height - 3), label.capitalize(), labels=f"switch {label}")
         s.start[label] = s.rng.random() < 0.5
         at = place(174 if right else 10, y + (height - 3) / 2 - 10, 38, 20)
         s.add("switch", at, key=label, name=f"switch {label}", click=["toggle", label])
@@ -58,7 +58,7 @@ def _check(s: Sketch) -> Params:
         s.start[label] = s.level == 3 and s.rng.random() < 0.3
         at = place(20, y + height / 2 - 10, 20, 20)
         s.add("box", at, key=label, name=f"box {label}", say=f"the {label} box", click=["toggle", label])
-        s.text(place(50, y, 140, height), label.capitalize())
+        s.text(place(50, y, 140, height), label.capitalize(), labels=f"box {label}")
     s.button(place(20, 14 + len(labels) * height, 84, 30), "submit", s.accent, click=["submit"])
     chosen = s.some(labels, s.of(1, 2, 3))
     goal = {label: label in chosen for label in labels}
@@ -76,7 +76,7 @@ def _radio(s: Sketch) -> Params:
         at = place(20, y + height / 2 - 10, 20, 20)
         about = {"key": "choice", "value": label, "name": f"radio {label}", "click": ["set", "choice", label]}
         s.add("dot", at, **about, says=[f"I pick {label}.", f"I click {label}."])
-        s.text(place(50, y, 140, height), label.capitalize())
+        s.text(place(50, y, 140, height), label.capitalize(), labels=f"radio {label}")
     s.button(place(20, 14 + len(labels) * height, 60, 30), "ok", s.accent, click=["submit"])
     goal = s.one(labels[1:])
     return s.done({"choice": goal}, "submit", target=goal)

@@ -108,7 +108,11 @@ function use(name, how) {
   else if (how === "click" && state.view.open && !(item && item.kind === "field")) change(() => { state.view.open = ""; });
 }
 
-const named = (event) => (event.target instanceof Element && event.target.closest("[data-el]")?.dataset.el) || "";
+/** The element under the pointer; a label is a part of what it labels. */
+function named(event) {
+  const found = event.target instanceof Element && event.target.closest("[data-el], [data-labels]");
+  return (found && (found.dataset.el || found.dataset.labels)) || "";
+}
 const point = (event) => {
   const box = stage.getBoundingClientRect();
   return [(event.clientX - box.x) / size(), (event.clientY - box.y) / size()];

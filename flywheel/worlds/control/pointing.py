@@ -187,7 +187,9 @@ def _labelled(s: Sketch, count: int) -> list[Item]:
     for number, noun in enumerate(nouns):
         x, y = 4 + (number % columns + 0.5) * gap_x - side / 2, 4 + (number // columns + 0.5) * gap_y - side / 2 - 8
         x += s.rng.uniform(-1, 1) * (gap_x - side - 8) / 3
-        s.text(place(x - 14, y + side + 2, side + 28, 16), noun.capitalize(), look="", font=s.of(15, 14, 11))
+        s.text(
+            place(x - 14, y + side + 2, side + 28, 16), noun.capitalize(), look="", font=s.of(15, 14, 11), labels=noun
+        )
         item = s.block(place(x, y, side, side), names[number % 10], noun, name=noun)
         drawn.append(item)
     return drawn

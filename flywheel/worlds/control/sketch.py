@@ -124,6 +124,7 @@ class Sketch:
         return self.add("button", at, **{**paint, **about, **fields})
 
     def text(self, at: Sequence[float], label: str, /, **fields: Any) -> Item:
+        """labels: the name of the thing that it is a part of: a click on it is a click on that."""
         return self.add("text", at, words=label, **fields)
 
     def field(self, at: Sequence[float], key: str, label: str, value: str = "", /, **fields: Any) -> Item:

@@ -198,6 +198,7 @@ function placed(item) {
 function drawn(item) {
   const made = KINDS[item.kind](item);
   if (item.name && item.kind !== "spot") made.dataset.el = item.name;
+  if (item.labels) made.dataset.labels = item.labels;
   if (item.lit && get(item.lit[0]) === item.lit[1]) made.classList.add("lit");
   return made;
 }
