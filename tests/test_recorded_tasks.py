@@ -1,0 +1,69 @@
+"""What people are asked to record: all worlds evenly, all templates of a world before one comes again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import islice
+
+import pytest
+
+from flywheel.recording.synthetic.make_sessions import recorded_tasks
+from flywheel.settings import Settings, parse
+from flywheel.synthesis.tasks import content, held_out, make_tasks
+from flywheel.worlds import catalogue
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return list(islice(recorded_tasks(Settings()), 168))
+
+
+def test_domains_have_as_many_each(tasks):
+    assert Counter(task.domain for task in tasks) == {"games": 56, "sites": 56, "control": 56}
+
+
+def test_every_template_comes_before_one_comes_again(tasks):
+    """Control pages come several times in a round of the worlds: they must not show one template each time."""
+    seen: dict[str, list[str]] = defaultdict(list)
+    for task in tasks:
+        seen[task.world].append(task.template)
+    for world, templates in seen.items():
+        apart = held_out(Settings(), catalogue.get(world))
+        levels = Settings().synthesis.levels
+        learnt = {
+            name
+            for name, spec in catalogue.get(world).templates.items()
+            if name not in apart and not spec.max_steps.keys().isdisjoint(levels)
+        }
+        first = templates[: len(learnt)]
+        assert set(first) == learnt if len(templates) >= len(learnt) else len(set(first)) == len(first), world
+
+
+def test_a_template_that_comes_again_is_at_its_next_level(tasks):
+    levels: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for task in tasks:
+        levels[task.world, task.template].append(task.level)
+    for (world, template), played in levels.items():
+        has = [n for n in Settings().synthesis.levels if n in catalogue.get(world).templates[template].max_steps]
+        assert set(played[: len(has)]) == set(has) or len(played) < len(has), (world, template)
+
+
+def test_none_has_the_content_of_an_evaluation_task(tasks):
+    evaluated = {content(task) for task in make_tasks(Settings(), 0, "eval")}
+    assert not evaluated & {content(task) for task in tasks}
+    assert len({task.task_id for task in tasks}) == len(tasks)
+
+
+def test_other_worlds_are_asked_for_by_settings():
+    chosen = parse(
+        {
+            "synthesis": {"domains": {"sites": ["mail", "forum"], "control": ["control"]}, "levels": [2]},
+            "merge": {"weights": {"sites": 0.5, "control": 0.5}},
+        },
+        where="test",
+    )
+    assert {(task.world, task.level) for task in islice(recorded_tasks(chosen), 12)} == {
+        ("mail", 2),
+        ("forum", 2),
+        ("control", 2),
+    }
