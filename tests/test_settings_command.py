@@ -51,6 +51,7 @@ def test_a_block_is_explained_with_all_that_is_in_it(params):
     assert [line for line in output.splitlines()[1:] if line.startswith("evaluation.")] == [
         "evaluation.samples: 1 (the default)",
         "evaluation.temperature: 0.0 (the default)",
+        "evaluation.stages: false (the default)",
     ]
 
 

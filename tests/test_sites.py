@@ -104,8 +104,8 @@ async def pool():
 
 @pytest.mark.parametrize("name", SITES)
 async def test_experts_are_accepted_and_nobody_else(pool, name):
+    assert len(catalogue.get(name).templates) >= 20 or name == "shop", "a site has 20 templates or more"
     tasks = list(tasks_of(name, SEED))
-    assert len({task.template for task in tasks}) >= 20 or name == "shop", "a site has 20 templates or more"
     runs = await asyncio.gather(*(run(pool, task) for task in tasks))
     for one in runs:
         story = f"{one.task.template} {one.task.level} {one.task.seed}: {one.task.instruction} {one.thoughts}"

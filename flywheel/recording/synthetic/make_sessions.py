@@ -115,17 +115,18 @@ def _even(settings: Settings) -> list[list[str]]:
 
 
 async def record(
-    env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path
+    env: Env, task: Task, number: int, name: str, level: str, voice: str, folder: Path, *, slips: bool = True
 ) -> dict[str, Any] | None:
     """Record one session into `folder`; what was meant and when, for `truth.json`. None for a task in which one must
-    wait: a recording is of what a person does."""
+    wait: a recording is of what a person does. Who failed because of a slip does the task again, without one."""
     rng = random.Random(f"recording {number}")
     habits = HABITS[level]
     actions = [action for _, action, _ in await demonstrate(env, task, task.seed)]
     if any(isinstance(action, Wait) for action in actions):
         return None
     needed = len(actions)
-    stray = rng.randrange(needed) if level == "novice" and needed < task.max_steps and rng.random() < 0.4 else -1
+    novice = slips and level == "novice"
+    stray = rng.randrange(needed) if novice and needed < task.max_steps and rng.random() < 0.4 else -1
     take, clock = _Take(), rng.uniform(1.6, 2.4)
     result = await env.reset(task, task.seed)
     shown = 0.2
@@ -144,6 +145,8 @@ async def record(
         result = await env.step(action)
         shown = events[-1].time_s + rng.uniform(0.1, 0.3)
         clock = max(take.speech_end, shown) + rng.uniform(0.6, 1.6)
+    if slips and not result.reward:  # it closed a menu, say, and the steps ran out
+        return await record(env, task, number, name, level, voice, folder, slips=False)
     if rng.random() < 0.3:
         take.say(["okay done"], clock, len(take.thoughts) - 1, voice, habits.pace, rng)
     seconds = round(max(take.speech_end, shown) + 0.5, 3)
