@@ -21,7 +21,7 @@ from flywheel.workspace import Workspace
 AT_ONCE = 20_000  # trajectories in memory
 STEPS = 15
 TOKENS = 40
-_WORDS = ("I", "see", "the", "list", "so", "now", "press", "open", "close", "blue", "red", "next", "page", "type", "name")
+_WORDS = ("I", "see", "the", "list", "so", "now", "press", "open", "close", "blue", "red", "next", "type", "name")
 _BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 _WRITERS = {
     "tasks": "synthesize",
@@ -153,7 +153,7 @@ def steps(first: int, count: int, iteration: int, names: list[str], seed: int) -
         thought=pa.array(thoughts).take(pa.array(said)),
         action_type=["click"] * rows,
         action=actions,
-        raw_text=[f"Thought: {thoughts[k]}\nAction: {action}" for k, action in zip(said.tolist(), actions, strict=True)],
+        raw_text=[f"Thought: {thoughts[k]}\nAction: {done}" for k, done in zip(said.tolist(), actions, strict=True)],
         x=x,
         y=y,
         prompt_tokens=np.full(rows, 300, np.int32),
