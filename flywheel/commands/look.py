@@ -15,17 +15,19 @@ from flywheel.workspace import Workspace
 
 @click.command(epilog="Example: flywheel status --json")
 @WORKSPACE
+@click.option("--all", "everything", is_flag=True, help="Look at the files of all iterations, not of the newest alone.")
 @JSON
-def status(workspace: Path | None, as_json: bool) -> None:
+def status(workspace: Path | None, everything: bool, as_json: bool) -> None:
     """Where the flywheel stands. Iterations, what is unfinished, what changed since it was recorded."""
     from flywheel import standing
     from flywheel.report import summary
 
     ws = Workspace.find(workspace)
-    found = standing.look(ws)
+    found = standing.look(ws, everything=everything)
     if as_json:
         told = {
             "workspace": str(ws.root),
+            "looked_at": found.looked_at,
             "changed": found.changed,
             "iterations": found.rows,
             "fault": found.fault,

@@ -22,7 +22,7 @@ def build(ws: Workspace) -> Path:
     """Write the page and return its path. A workspace where nothing has run yet gets a page that says so."""
     with catalog.connect(ws) as connection:
         rows = facts.iterations(connection)
-        minute_iterations, minutes = facts.minutes(connection, versioning.stages(ws))
+        minute_iterations, minutes = facts.minutes(connection, _order(ws))
         alignment, utterance = facts.alignment(connection)
         rl_curves, rl_worlds = rl.curves(connection)
         shown = {
@@ -142,6 +142,12 @@ def figures(rows: list[Row]) -> list[Row]:
             {"what": "Time", "before": "", "value": f"{spent:.1f} min", "note": f"{spent / len(rows):.1f} an iteration"}
         )
     return result
+
+
+def _order(ws: Workspace) -> tuple[str, ...]:
+    """The stages as they run in the newest iteration."""
+    begun = versioning.iterations(ws)
+    return versioning.stages(ws, begun[-1]) if begun else ()
 
 
 def _percent(value: float | None) -> str:

@@ -41,7 +41,7 @@ def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[Session
     if not path.exists():
         chosen = _choose(ws, iteration, ws.resolve(folder), limit) if limit else []
         _write(path, chosen)
-    elif "ingest" not in dvc_lock.recorded(ws).get(iteration, ()):
+    elif "ingest" not in dvc_lock.recorded(ws, iteration):
         before = listed(ws, iteration)
         now = [_as_it_is(ws, session) for session in before]
         if now != before:
