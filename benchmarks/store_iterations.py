@@ -26,7 +26,18 @@ from flywheel.files import write_json, write_text
 from flywheel.report import page
 from flywheel.schema import TABLES
 from flywheel.settings import Settings
-from flywheel.store import catalog, dvc_lock, lineage, manifest, metrics, newest, partitions, pipeline, versioning
+from flywheel.store import (
+    catalog,
+    closed,
+    dvc_lock,
+    lineage,
+    manifest,
+    metrics,
+    newest,
+    partitions,
+    pipeline,
+    versioning,
+)
 from flywheel.workspace import Workspace, label
 
 _FEW, _MANY, _GOAL = 10, 200, 1.5
@@ -87,6 +98,8 @@ def _workspace(folder: Path, iterations: int) -> Workspace:
             write_text(pipeline.path(ws, k), pipeline.dvc_yaml(k, list(chosen.synthesis.domains)))
             _iteration(ws, k, list(chosen.synthesis.domains))
             _record(ws, k)
+            if k % 10 == 0:
+                closed.bring_up_to_date(ws)
         newest.prepare(ws, iterations)
         write_text(ws.root / "made", "")
     return ws

@@ -16,7 +16,7 @@ from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Settings
 from flywheel.stages.base import Context, clear_staging, run_stage
-from flywheel.store import dvc_lock, frozen, git, manifest, pipeline, recovery, versioning
+from flywheel.store import closed, dvc_lock, frozen, git, manifest, pipeline, recovery, versioning
 from flywheel.workspace import Workspace, label
 
 
@@ -99,6 +99,7 @@ def _close(ws: Workspace, settings: Settings, iteration: int, runs: list[dict]) 
     run_stage(pipeline.get("runs"), ctx)
     versioning.commit(ws, "runs", iteration)
     clear_staging(ctx)
+    closed.bring_up_to_date(ws)
     page.build(ws)
     if settings.versioning.git:
         git.tag(ws, iteration)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
-from flywheel.store import formats, manifest, partitions
+from flywheel.store import closed, formats, manifest, partitions
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -36,8 +36,9 @@ def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
     """
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
+    done = closed.look(ws)
     for table in TABLES:
-        _table(connection, ws, table)
+        _table(connection, ws, table, done)
     _promotions(connection, ws)
     connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
     return connection
@@ -121,33 +122,52 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> None:
+def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, done: closed.Closed) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
-        files = [str(path) for path in partitions.all_files(ws, table)]
+        files = partitions.all_files(ws, table, done.iterations)
     except DataError as fault:
         _stand_in(connection, table, typed, fault)
         return
-    if not files:
+    read = [_read(done.large[table]), *(_closed(path, without) for path, without in done.files[table])]
+    if table in ADDED and files:  # older files lack these columns, perhaps all of them do
+        kinds = _kinds(connection, typed)
+        added = ", ".join(f'NULL::{kinds[name]} AS "{name}"' for name in ADDED[table])
+        read.append(f"(FROM {_read(files, union_by_name=True)} UNION ALL BY NAME SELECT {added} WHERE false)")
+    else:
+        read.append(_read(files))
+    read = [one for one in read if one]
+    if not read:
         connection.register("typed", typed)
         connection.execute(f"CREATE TABLE {table} AS FROM typed")
         connection.unregister("typed")
         return
-    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    types = "hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
     columns = ", ".join(f'"{name}"' for name in ("iteration", "stage", *TABLES[table].names))
-    read = f"FROM read_parquet([{names}], hive_partitioning = true, {types})"
-    if table in ADDED:  # older files lack these columns, perhaps all of them do
-        kinds = _kinds(connection, typed)
-        added = ", ".join(f'NULL::{kinds[name]} AS "{name}"' for name in ADDED[table])
-        read = read.replace("hive_partitioning", "union_by_name = true, hive_partitioning")
-        read = f"FROM ({read} UNION ALL BY NAME SELECT {added} WHERE false)"
+    every = " UNION ALL ".join(f"SELECT {columns} FROM {one}" for one in read)
     try:
-        connection.execute(f"CREATE VIEW {table} AS SELECT {columns} {read}")
+        connection.execute(f"CREATE VIEW {table} AS {every}")
     except duckdb.Error as error:
-        found = next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+        paths = [*files, *done.large[table]]
+        found = next((fault for path in paths if (fault := partitions.fault(path))), None)
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
         _stand_in(connection, table, typed, found)
+
+
+def _read(files: Sequence[Path], *, union_by_name: bool = False) -> str:
+    """Partitions' files as a table, with the iteration and the stage of their paths; "" for none."""
+    options = "hive_partitioning = true, hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
+    options += ", union_by_name = true" * union_by_name
+    return f"read_parquet([{', '.join(map(_quoted, files))}], {options})" if files else ""
+
+
+def _closed(path: Path, without: Sequence[int]) -> str:
+    """The rows of closed iterations in a file of theirs, without those of iterations that are others by now."""
+    read = f"read_parquet({_quoted(path)}, hive_partitioning = false)"
+    return f"(FROM {read} WHERE iteration NOT IN ({', '.join(map(str, without))}))" if without else read
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 def _kinds(connection: duckdb.DuckDBPyConnection, typed: pa.Table) -> dict[str, str]:

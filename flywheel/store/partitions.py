@@ -8,7 +8,7 @@ written `partition_writer.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -70,9 +70,14 @@ def files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
     return [folder / part.name for part in found]
 
 
-def all_files(ws: Workspace, table: str) -> list[Path]:
-    """The files of all partitions of a table, oldest iteration first. Raises DataError for a damaged list."""
-    folders = sorted((ws.data / table).glob("iteration=*/stage=*"))
+def all_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
+    """The files of all partitions of a table, oldest iteration first, but those of the iterations `without`.
+
+    Raises DataError for a damaged list.
+    """
+    iterations = sorted((ws.data / table).glob("iteration=*"))
+    wanted = (path for path in iterations if int(path.name.partition("=")[2]) not in without)
+    folders = [folder for path in wanted for folder in sorted(path.glob("stage=*"))]
     return [folder / part.name for folder in folders for part in parts.read(folder) or ()]
 
 
