@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ from flywheel.store import dvc_lock, partitions, versioning
 from flywheel.workspace import Workspace, label
 
 _LARGE_BYTES = 8 * 2**20  # a partition from this size on is read where it lies
+_HELD_BYTES = 64 * 2**20
+_ROW_GROUP = 20_000
 _WIDTHS = (10, 100, 1_000)
 _INDEX = "index.json"
 
@@ -128,17 +131,23 @@ def _put(
 ) -> None:
     first, last = min(which), max(which)
     with atomic_folder(ws.state / "closed" / f"{label(first)}-{label(last)}") as folder:
-        writers: dict[str, pq.ParquetWriter] = {}
-        try:
-            for table, some in rows:
-                if table not in writers:
-                    path = folder / f"{table}.parquet"
-                    writers[table] = pq.ParquetWriter(path, some.schema, compression="zstd", write_page_checksum=True)
-                writers[table].write_table(some)
-        finally:
-            for writer in writers.values():
-                writer.close()
+        for table, parts in groupby(rows, key=lambda one: one[0]):
+            _write(folder / f"{table}.parquet", (some for _, some in parts))
         write_json(folder / _INDEX, {"schema": _schema(), "iterations": marks, "large": large})
+
+
+def _write(path: Path, parts: Iterator[pa.Table]) -> None:
+    """In large row groups: a view is bound by the footers of its files, which name every group."""
+    first = next(parts)
+    with pq.ParquetWriter(path, first.schema, compression="zstd", write_page_checksum=True) as writer:
+        held = [first]
+        for part in parts:
+            held.append(part)
+            if sum(one.nbytes for one in held) > _HELD_BYTES:
+                writer.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
+                held = []
+        if held:
+            writer.write_table(pa.concat_tables(held), row_group_size=_ROW_GROUP)
 
 
 def _rows_of(ws: Workspace, iteration: int) -> Iterator[tuple[str, pa.Table]]:

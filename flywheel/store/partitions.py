@@ -20,7 +20,7 @@ from flywheel.errors import DataError
 from flywheel.schema import ADDED, SCHEMA_VERSION, TABLES
 from flywheel.store import parts
 from flywheel.store.partition_writer import from_rows, writing
-from flywheel.workspace import Workspace
+from flywheel.workspace import Workspace, label
 
 __all__ = ["from_rows", "writing"]
 
@@ -75,9 +75,9 @@ def all_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> lis
 
     Raises DataError for a damaged list.
     """
-    iterations = sorted((ws.data / table).glob("iteration=*"))
-    wanted = (path for path in iterations if int(path.name.partition("=")[2]) not in without)
-    folders = [folder for path in wanted for folder in sorted(path.glob("stage=*"))]
+    place, closed = ws.data / table, {f"iteration={label(k)}" for k in without}
+    names = {path.name for path in place.iterdir()} - closed if place.is_dir() else set()
+    folders = [folder for name in sorted(names) for folder in sorted((place / name).glob("stage=*"))]
     return [folder / part.name for folder in folders for part in parts.read(folder) or ()]
 
 
