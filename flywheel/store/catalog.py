@@ -27,17 +27,18 @@ Format = Literal["table", "csv", "json", "parquet"]
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
-def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
+def connect(ws: Workspace, staged: Workspace | None = None) -> duckdb.DuckDBPyConnection:
     """A connection with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
     no rows where nothing is written yet), the table `promotions`, and the views and macros of `catalog.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
-    A file that is not whole fails the queries that read its table, no others.
+    A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
+    place of the workspace's own.
     """
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     for table in TABLES:
-        _table(connection, ws, table)
+        _table(connection, ws, table, staged)
     _promotions(connection, ws)
     connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
     return connection
@@ -121,10 +122,13 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> None:
+def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, staged: Workspace | None) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
-        files = [str(path) for path in partitions.all_files(ws, table)]
+        new = partitions.all_files(staged, table) if staged else []
+        replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
+        own = [path for path in partitions.all_files(ws, table) if path.relative_to(ws.root).parent not in replaced]
+        files = [str(path) for path in (*own, *new)]
     except DataError as fault:
         _stand_in(connection, table, typed, fault)
         return
