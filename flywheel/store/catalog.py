@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
 from flywheel.store import formats, manifest, partitions
+from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -35,12 +36,28 @@ def connect(ws: Workspace, staged: Workspace | None = None) -> duckdb.DuckDBPyCo
     A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
     place of the workspace's own.
     """
+    try:
+        return partitions.while_replaced(lambda: _connect(ws, staged, lost=False))
+    except PartMissing:  # lost, and not replaced
+        return _connect(ws, staged, lost=True)
+
+
+def _connect(ws: Workspace, staged: Workspace | None, *, lost: bool) -> duckdb.DuckDBPyConnection:
+    """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
     connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'UTC'")
-    for table in TABLES:
-        _table(connection, ws, table, staged)
-    _promotions(connection, ws)
-    connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        for table in TABLES:
+            _table(connection, ws, table, staged, lost=lost)
+        _promotions(connection, ws)
+        connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
+    except duckdb.Error as error:
+        found = _damage(connection, error)
+        connection.close()
+        raise found or error from None
+    except PartMissing:
+        connection.close()
+        raise
     return connection
 
 
@@ -122,7 +139,9 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, staged: Workspace | None) -> None:
+def _table(
+    connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, staged: Workspace | None, *, lost: bool
+) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
         new = partitions.all_files(staged, table) if staged else []
@@ -150,6 +169,8 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, sta
         connection.execute(f"CREATE VIEW {table} AS SELECT {columns} {read}")
     except duckdb.Error as error:
         found = next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+        if isinstance(found, PartMissing) and not lost:
+            raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
         _stand_in(connection, table, typed, found)
 
