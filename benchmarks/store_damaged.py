@@ -229,10 +229,11 @@ def _changed(**changes) -> Callable:
     def damage(ws, table, stage, rng) -> str:
         rows = partitions.read(ws, table, 1, stage).to_pylist()
         chosen = rng.choice(rows)
+        told = _whose(ws, table, chosen)
         name = rng.choice(sorted(changes))
         chosen[name] = rng.choice(changes[name]) if isinstance(changes[name], list) else changes[name](chosen)
         partitions.write(ws, table, 1, stage, rows)
-        return _whose(ws, table, chosen)
+        return chosen["trajectory_id"] if name == "trajectory_id" else told
 
     damage.__name__ = "changed"
     return damage
@@ -249,7 +250,8 @@ def _whose(ws: Workspace, table: str, row: dict) -> str:
     else:
         return row["trajectory_id"]
     with catalog.connect(ws) as connection:
-        return connection.execute(of, [name]).fetchone()[0]
+        found = connection.execute(of, [name]).fetchone()
+    return found[0] if found else ""  # nobody's: to lose it changes nothing
 
 
 def doubled(ws, table, stage, rng) -> str:
