@@ -21,26 +21,44 @@ import pyarrow.parquet as pq
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
 from flywheel.store import closed, formats, manifest, partitions
+from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
-def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
+def connect(ws: Workspace, staged: Workspace | None = None) -> duckdb.DuckDBPyConnection:
     """A connection with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
     no rows where nothing is written yet), the table `promotions`, and the views and macros of `catalog.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
-    A file that is not whole fails the queries that read its table, no others.
+    A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
+    place of the workspace's own.
     """
+    try:
+        return partitions.while_replaced(lambda: _connect(ws, staged, lost=False))
+    except PartMissing:  # lost, and not replaced
+        return _connect(ws, staged, lost=True)
+
+
+def _connect(ws: Workspace, staged: Workspace | None, *, lost: bool) -> duckdb.DuckDBPyConnection:
+    """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
     connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'UTC'")
-    done = closed.look(ws)
-    for table in TABLES:
-        _table(connection, ws, table, done)
-    _promotions(connection, ws)
-    connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        done = closed.look(ws, without=partitions.iterations(staged) if staged else frozenset())
+        for table in TABLES:
+            _table(connection, ws, table, staged, done, lost=lost)
+        _promotions(connection, ws)
+        connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
+    except duckdb.Error as error:
+        found = _damage(connection, error)
+        connection.close()
+        raise found or error from None
+    except PartMissing:
+        connection.close()
+        raise
     return connection
 
 
@@ -122,10 +140,21 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, done: closed.Closed) -> None:
+def _table(
+    connection: duckdb.DuckDBPyConnection,
+    ws: Workspace,
+    table: str,
+    staged: Workspace | None,
+    done: closed.Closed,
+    *,
+    lost: bool,
+) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
-        files = partitions.all_files(ws, table, done.iterations)
+        new = partitions.all_files(staged, table) if staged else []
+        replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
+        own = partitions.all_files(ws, table, done.iterations)
+        files = [*(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
     except DataError as fault:
         _stand_in(connection, table, typed, fault)
         return
@@ -149,6 +178,8 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, don
     except duckdb.Error as error:
         paths = [*files, *done.large[table]]
         found = next((fault for path in paths if (fault := partitions.fault(path))), None)
+        if isinstance(found, PartMissing) and not lost:
+            raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
         _stand_in(connection, table, typed, found)
 

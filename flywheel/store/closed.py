@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -52,13 +52,13 @@ class _Block:
     large: dict[str, dict[int, list[str]]]
 
 
-def look(ws: Workspace) -> Closed:
-    """The closed iterations, each in the widest folder that has it as it is now."""
+def look(ws: Workspace, without: Set[int] = frozenset()) -> Closed:
+    """The closed iterations but those `without`, each in the widest folder that has it as it is now."""
     taken: dict[int, _Block] = {}
     now: dict[int, str] = {}
     for block in _blocks(ws):
         for k, mark in block.marks.items():
-            if k not in taken and now.setdefault(k, _mark(ws, k)) == mark:
+            if k not in taken and k not in without and now.setdefault(k, _mark(ws, k)) == mark:
                 taken[k] = block
     files: dict[str, list[tuple[Path, list[int]]]] = {table: [] for table in TABLES}
     large: dict[str, list[Path]] = {table: [] for table in TABLES}
