@@ -16,7 +16,8 @@ from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Settings
 from flywheel.stages.base import Context, clear_staging, run_stage
-from flywheel.store import closed, dvc_lock, frozen, git, manifest, pipeline, recovery, versioning
+from flywheel.store import closed, dvc_lock, frozen, git, manifest, pipeline, recovery, remote, versioning
+from flywheel.upkeep import again, rollback
 from flywheel.workspace import Workspace, label
 
 
@@ -36,6 +37,8 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
     parameters that cannot work, before anything is frozen; FlywheelError where another run is at work here.
     """
     with run_lock.hold(ws):
+        again.resume(ws)
+        rollback.resume(ws)
         recovery.mend(ws)
         wanted = _plan(ws, settings, iterations, iteration)
         todo = [k for k in wanted if not _complete(ws, k)]
@@ -103,6 +106,7 @@ def _close(ws: Workspace, settings: Settings, iteration: int, runs: list[dict]) 
     page.build(ws)
     if settings.versioning.git:
         git.tag(ws, iteration)
+    remote.push(ws, settings.versioning.remote)
 
 
 def _plan(ws: Workspace, settings: Settings, iterations: int | None, iteration: int | None) -> list[int]:

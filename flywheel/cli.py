@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flywheel.commands import look, model, page, run, settings, workspace
+from flywheel.commands import again, look, model, page, run, settings, upkeep, workspace
 from flywheel.errors import BadInput, FlywheelError
 
 _COMMANDS = (
@@ -24,8 +24,14 @@ _COMMANDS = (
     run.stage,
     run.review,
     run.discard,
+    again.reroute,
+    again.quarantine,
+    upkeep.rollback,
+    upkeep.prune,
+    upkeep.verify,
     look.status,
     look.query,
+    upkeep.diff,
     look.report,
     look.view,
     look.ui,

@@ -18,6 +18,7 @@ ORDER = (
     "standing",
     "init",
     "discard",
+    "upkeep",
     "console",
     "bench",
     # what is made of the parts below

@@ -54,7 +54,7 @@ def test_each_path_is_written_by_one_stage():
     written = [path for stage in pipeline.stages() for path in stage.outputs]
     assert len(set(written)) == len(written)
     read = {one for stage in pipeline.stages() for one in stage.reads if not getattr(one, "previous", False)}
-    assert read - set(written) == {Record("sessions")}  # chosen when an iteration begins
+    assert read - set(written) == {Record("sessions"), Record("decisions")}  # made when an iteration begins
 
 
 @pytest.mark.parametrize("name", ["rolout", "rl-", "rl", ""])

@@ -61,3 +61,6 @@ class Versioning(Block):
 
     git: bool = False
     """Whether each iteration is committed and tagged in git. true in workspaces that `flywheel init` made."""
+    remote: str = ""
+    """Where what is recorded is copied to after each iteration: a folder, or a URL that DVC knows (s3://bucket/data).
+    From there lost files come back, here and in clones. Empty: nowhere."""

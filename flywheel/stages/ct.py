@@ -39,8 +39,7 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
         out = ctx.ws.model(ctx.iteration, "ct")
         rows = lineage.trained(ctx.ws.relative(out), digest(out), parents=[result["begin"]], run_id=ctx.run_id)
         return StageResult((ctx.write("lineage", rows),), (), {"not due": f"every {ctx.settings.ct.every} iterations"})
-    stored = {shard.iteration for shard in manifest.read(ctx.ws, ctx.iteration).ct}
-    return supervised.finish(ctx, result, [lineage.dataset("ct", k) for k in sorted(stored)])
+    return supervised.finish(ctx, result, manifest.read(ctx.ws, ctx.iteration).datasets("ct"))
 
 
 STAGE = single(

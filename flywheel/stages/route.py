@@ -31,6 +31,7 @@ STAGE = single(
     "route",
     reads=(
         Record("sessions"),
+        Record("decisions"),
         Record("manifest", previous=True),
         Partition("trajectories", "ingest"),
         Partition("trajectories", "rollout"),

@@ -6,8 +6,10 @@ trajectory gives it no score, with the reason, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from flywheel.progress import tell
 from flywheel.reward.verdict import Verdict, of_rows
@@ -16,7 +18,7 @@ from flywheel.scoring.panel import Panel
 from flywheel.scoring.scorer import Case
 from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.store import metrics, partitions, screens
+from flywheel.store import decisions, metrics, partitions, screens
 from flywheel.store.artifacts import Partition, Record
 from flywheel.synthesis import levels
 from flywheel.trajectory import Step, Trajectory
@@ -27,7 +29,7 @@ _AT_ONCE = 64  # trajectories whose screens are in memory
 
 def _judges(ctx: Context) -> dict:
     """Who judges, and what they read beside trajectories and tasks."""
-    panel = Panel(ctx.settings)
+    panel = Panel(decisions.rule(ctx.ws, ctx.iteration).settings(ctx.settings))
     read = [Partition(table, stage) for table in _tables(panel) for stage in _STAGES]
     return {"scorers": panel.versions, "reads": [[repr(one), one.fingerprint(ctx.ws, ctx.iteration)] for one in read]}
 
@@ -39,17 +41,23 @@ def _tables(panel: Panel) -> list[str]:
 
 
 def _work(ctx: Context, folder: Path) -> dict:
-    """Rows of `scores` for every trajectory that ended; crashed and invalid ones get none."""
-    panel, rows = Panel(ctx.settings), []
-    for trajectory, case in _cases(ctx, panel):
-        lost = Verdict(None, None, detail="its task is not in the table tasks")
-        verdicts = panel.judge(case) if case else (lost,)
-        rows += [verdict.row(trajectory.trajectory_id) for verdict in verdicts]
-    shards.write_shard(folder, "scores", rows)
+    shards.write_shard(folder, "scores", judge(ctx, decisions.rule(ctx.ws, ctx.iteration)))
     return {}
 
 
-def _cases(ctx: Context, panel: Panel) -> Iterator[tuple[Trajectory, Case | None]]:
+def judge(ctx: Context, rule: decisions.Rule, which: Set[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of `scores` for every trajectory that ended; crashed and invalid ones get none. which: for these alone."""
+    panel = Panel(rule.settings(ctx.settings))
+    for trajectory, case in _cases(ctx, panel, which):
+        if case is None:
+            yield Verdict(None, None, detail="its task is not in the table tasks").row(trajectory.trajectory_id)
+            continue
+        for verdict in panel.judge(case):
+            held = verdict if rule.threshold is None else replace(verdict, threshold=rule.threshold)
+            yield held.row(trajectory.trajectory_id)
+
+
+def _cases(ctx: Context, panel: Panel, which: Set[str] | None) -> Iterator[tuple[Trajectory, Case | None]]:
     """Each trajectory that ended, with what its scorers need; without it where the task is not known."""
     tasks = inputs.tasks(ctx, "ingest") | inputs.tasks(ctx, "synthesize")
     columns = [name for name in TABLES["trajectories"].names if name != "final_state" or "final_state" in panel.needs()]
@@ -58,6 +66,7 @@ def _cases(ctx: Context, panel: Panel) -> Iterator[tuple[Trajectory, Case | None
         for row in inputs.rows(ctx, "steps", *_STAGES):
             steps.setdefault(row["trajectory_id"], []).append(from_row("steps", Step, row))
     rows = inputs.rows(ctx, "trajectories", *_STAGES, columns=columns)
+    rows = (row for row in rows if which is None or row["trajectory_id"] in which)
     ended = [from_row("trajectories", Trajectory, row) for row in rows if row["status"] in ("completed", "truncated")]
     for first in range(0, len(ended), _AT_ONCE):
         some = ended[first : first + _AT_ONCE]
@@ -106,6 +115,7 @@ STAGE = single(
         Partition("tasks", "ingest"),
         Partition("tasks", "synthesize"),
         Record("levels", previous=True),
+        Record("decisions"),
     ),
     writes=("scores", Record("levels")),
     settings=("synthesis", "routing"),

@@ -8,7 +8,6 @@ from flywheel.stages import supervised
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import manifest
 from flywheel.store.artifacts import Checkpoint, Record
-from flywheel.store.lineage import dataset
 
 
 def _work(ctx: Context, folder: Path) -> dict:
@@ -18,9 +17,9 @@ def _work(ctx: Context, folder: Path) -> dict:
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     read = manifest.read(ctx.ws, ctx.iteration)
-    drawn = [dataset("sft", k) for k in sorted({shard.iteration for shard in read.sft})]
+    drawn = read.datasets("sft")
     if ctx.settings.sft.demonstrations:
-        drawn += [dataset("ct", k) for k in sorted({shard.iteration for shard in read.ct})]
+        drawn += read.datasets("ct")
     return supervised.finish(ctx, result, drawn)
 
 

@@ -7,7 +7,8 @@ From Parquet to Parquet in bounded memory, whatever came in; the decisions are i
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import duckdb
@@ -16,7 +17,7 @@ import pyarrow as pa
 from flywheel.errors import ContractBroken, DataError
 from flywheel.schema import TABLES
 from flywheel.settings import Settings
-from flywheel.store import catalog, contracts, expectations, metrics, partitions, routing
+from flywheel.store import catalog, contracts, decisions, expectations, metrics, partitions, routing
 from flywheel.workspace import Workspace, label
 
 STAGE = "route"
@@ -37,36 +38,55 @@ class Built:
 
 
 def build(
-    ws: Workspace, iteration: int, settings: Settings, read: Sequence[tuple[str, str]], staged: Workspace
+    ws: Workspace,
+    iteration: int,
+    settings: Settings,
+    read: Sequence[tuple[str, str]],
+    staged: Workspace,
+    *,
+    page: bool = True,
 ) -> Built:
     """Route the trajectories that came in; `routes`, `sft`, `ct`, `quarantine` and `lineage` are written to `staged`,
     from where `publish` takes them.
 
-    read: (table, stage) of all that came in. Raises DataError for a damaged partition or where nothing came in,
+    read: (table, stage) of all that came in; what `staged` has of it is taken from there. page: whether what the
+    contracts found is shown as a page. Raises DataError for a damaged partition or where nothing came in,
     ContractBroken where too many rows break a contract, or the stores one that spans tables.
     """
     sources = [stage for table, stage in read if table == "trajectories"]
     for table, stage in read:
         partitions.verify(ws, table, iteration, stage)
-    with catalog.connect(ws) as connection:
+    rule, version = decisions.rule(ws, iteration), decisions.version(ws, iteration)
+    with connected(ws, iteration, sources, staged) as connection:
+        judged = contracts.judge(connection, iteration, sources)
+        shown = threading.Thread(target=expectations.write_page, args=(ws, iteration, judged))
+        if page:
+            shown.start()  # beside the rest: seconds of other libraries' imports
+        try:
+            _not_too_many(connection, iteration, settings.routing.broken_limit)
+            routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
+            write(connection, staged, iteration, routing.stores(iteration, version))
+            built = figures(connection)
+        finally:
+            if page:
+                shown.join()
+    contracts.check_tables(ws, iteration, sources, staged)
+    return built
+
+
+@contextmanager
+def connected(
+    ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
+    with catalog.connect(ws, staged) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
         connection.execute(f"SET temp_directory = '{ws.state / 'duckdb'}'")
         stages = ", ".join(f"'{stage}'" for stage in sources)
         connection.execute(
             f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
         )
-        judged = contracts.judge(connection, iteration, sources)
-        page = threading.Thread(target=expectations.write_page, args=(ws, iteration, judged))
-        page.start()  # beside the rest: seconds of other libraries' imports
-        try:
-            _not_too_many(connection, iteration, settings.routing.broken_limit)
-            routing.decide(connection, verified_only=settings.sft.verified_only)
-            _write(connection, staged, iteration)
-            figures = _figures(connection)
-        finally:
-            page.join()
-    contracts.check_tables(ws, iteration, sources, staged)
-    return figures
+        yield connection
 
 
 def publish(ws: Workspace, iteration: int, staged: Workspace) -> tuple[partitions.PartitionManifest, ...]:
@@ -96,26 +116,28 @@ def _not_too_many(connection: duckdb.DuckDBPyConnection, iteration: int, limit: 
         )
 
 
-def _write(connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int) -> None:
-    for table, sql in routing.stores(iteration).items():
+def write(connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, stores: Mapping[str, str]) -> None:
+    """Write what was decided. stores: table -> SQL of its rows; `quarantine` besides, with the rows of `orphans`."""
+    for table, sql in stores.items():
         with partitions.writing(staged, table, iteration, STAGE) as writer:
-            for batch in _batches(connection, sql):
+            for batch in batches(connection, sql):
                 writer.write(batch.cast(TABLES[table]))
     with partitions.writing(staged, "quarantine", iteration, STAGE) as writer:
-        for batch in _batches(connection, routing.SET_ASIDE):
+        for batch in batches(connection, routing.SET_ASIDE):
             writer.write(routing.set_aside(batch.to_pylist()))
         writer.write(
-            {**row, "record": None} for batch in _batches(connection, "FROM orphans") for row in batch.to_pylist()
+            {**row, "record": None} for batch in batches(connection, "FROM orphans") for row in batch.to_pylist()
         )
 
 
-def _batches(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Table]:
+def batches(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[pa.Table]:
     """Of the result, which is never in memory as a whole."""
     for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
         yield pa.Table.from_batches([batch])
 
 
-def _figures(connection: duckdb.DuckDBPyConnection) -> Built:
+def figures(connection: duckdb.DuckDBPyConnection) -> Built:
+    """What became of it, once it is decided."""
     routed = dict.fromkeys(routing.DESTINATIONS, 0)
     rows = []
     counted = connection.execute(

@@ -252,6 +252,15 @@ def judge(connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Seque
     return [*found, *_orphans(connection, new, scored)]
 
 
+def broken_scores() -> str:
+    """SQL of the rows (trajectory_id, reason) of `judgements` that break a contract, as `judge` tells them."""
+    return " UNION ALL ".join(
+        f"""SELECT trajectory_id, '{one.name}: {one.promise}' || CASE WHEN {one.detail} <> '' THEN ' (' || {one.detail}
+            || ')' ELSE '' END AS reason FROM judgements WHERE {one.fault}"""
+        for one in SCORE
+    )
+
+
 def _cases(contracts: Sequence[RowContract]) -> str:
     return ", ".join(f"CASE WHEN {one.fault} THEN coalesce({one.detail}, '') END AS {one.name}" for one in contracts)
 

@@ -48,6 +48,23 @@ def enter(ws: Workspace, iteration: int, stages: Iterable[Any]) -> None:
     write_text(path(ws, iteration), text(read(path(ws, iteration)) | entries))
 
 
+def outputs(ws: Workspace, iteration: int) -> dict[str, dict[str, Any]]:
+    """What is recorded of each output (`md5`, `size`), by path."""
+    return {out["path"]: out for entry in read(path(ws, iteration)).values() for out in entry.get("outs", ())}
+
+
+def renew(ws: Workspace, iteration: int, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+    """Let the entries name files and folders as they are now. files: path -> (md5 that was recorded, what is recorded
+    from now on); what is recorded of one otherwise stays."""
+    entries = read(path(ws, iteration))
+    for entry in entries.values():
+        for one in (*entry.get("deps", ()), *entry.get("outs", ())):
+            before, now = files.get(one["path"], ("", {}))
+            if one.get("md5") == before:
+                one |= now
+    write_text(path(ws, iteration), text(entries))
+
+
 def read(file: Path) -> dict[str, Any]:
     """The entries of a dvc.lock: name of a stage -> what is recorded; none where there is no such file."""
     if not file.exists():

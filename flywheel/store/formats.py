@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ def rows_of(result: pa.Table) -> list[dict[str, Any]]:
     if not result.num_columns:
         return []
     return json.loads(_written(result, "FORMAT json, ARRAY true"), parse_constant=lambda _: None)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Rows, of the same columns, to be shown."""
+    return pa.Table.from_pylist([dict(row) for row in rows])
 
 
 def as_table(result: pa.Table) -> str:

@@ -2,7 +2,8 @@
 
 Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id),
 `weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the workspace,
-`models/iteration=001/sft`; with `@12` as it was after RL's step 12), `dataset` (a store's partition, `sft@001`).
+`models/iteration=001/sft`; with `@12` as it was after RL's step 12), `dataset` (a store's partition, `sft@001`, and
+`sft@001.1` since it was first decided again), `decision` (`decision@001.1`, of `iterations/001/decisions.json`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from flywheel.workspace import label
 Row = dict[str, Any]
 
 
-def dataset(store: str, iteration: int) -> str:
-    """`dataset("sft", 1)` -> `sft@001`: what trajectories join and checkpoints train on."""
-    return f"{store}@{label(iteration)}"
+def dataset(store: str, iteration: int, version: int = 0) -> str:
+    """`dataset("sft", 1)` -> `sft@001`: what trajectories join and checkpoints train on. version: where it was decided
+    again, `sft@001.2` for the second time."""
+    return f"{store}@{label(iteration)}" + (f".{version}" if version else "")
 
 
 # Links of a trajectory: column, kind, relation.
@@ -28,7 +30,7 @@ _OF_A_TRAJECTORY = (
 )
 
 
-def routed(iteration: int) -> str:
+def routed(iteration: int, version: int = 0) -> str:
     """SQL of the links of the trajectories of `incoming`, once they are `decided`: to their task, the weights that
     acted, their run, the store that they joined."""
     links = [
@@ -36,10 +38,28 @@ def routed(iteration: int) -> str:
             '{relation}' AS relation FROM incoming WHERE {column} <> ''"""
         for column, kind, relation in _OF_A_TRAJECTORY
     ]
-    links.append(
-        f"""SELECT destination || '@{label(iteration)}', 'dataset', trajectory_id, 'trajectory', 'holds' FROM decided"""
-    )
-    return f"FROM ({' UNION ALL '.join(links)}) ORDER BY child, parent"
+    return f"FROM ({' UNION ALL '.join([*links, _holds(iteration, version)])}) ORDER BY child, parent"
+
+
+def decided_again(iteration: int, version: int, destinations: Iterable[str]) -> str:
+    """SQL of the links that a new version of an iteration's stores brings: what each holds, and the version before."""
+    links = [
+        f"""SELECT '{dataset(store, iteration, version)}', 'dataset', '{dataset(store, iteration, version - 1)}',
+            'dataset', 'decided again from'"""
+        for store in destinations
+    ]
+    return f"FROM ({' UNION ALL '.join([_holds(iteration, version), *links])}) ORDER BY child, parent"
+
+
+def _holds(iteration: int, version: int) -> str:
+    return f"""SELECT destination || '{dataset("", iteration, version)}' AS child, 'dataset' AS child_kind,
+        trajectory_id AS parent, 'trajectory' AS parent_kind, 'holds' AS relation FROM decided"""
+
+
+def mended(trajectories: Iterable[str], iteration: int, version: int) -> list[Row]:
+    """Links of trajectories of which a row was mended, to the decision that says how."""
+    name = dataset("decision", iteration, version)
+    return [_row(one, "trajectory", name, "decision", "mended by") for one in trajectories]
 
 
 def trained(

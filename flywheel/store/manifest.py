@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flywheel.errors import DataError
 from flywheel.files import known_sha256, sha256_file, write_json
+from flywheel.store import decisions
+from flywheel.store.lineage import dataset
 from flywheel.store.partitions import manifest_of
 from flywheel.workspace import Workspace, label
 
@@ -37,7 +39,7 @@ class Shard:
 class Cumulative:
     """An iteration's manifest with those before it. ct: every iteration's, it only grows. sft: of the newest `window`
     iterations. data: every iteration's tables that the stores point into. sessions: recordings taken in so far.
-    previous: sha256 of the manifest before."""
+    previous: sha256 of the manifest before. versions: of stores that were decided again, by iteration."""
 
     iteration: int
     previous: str
@@ -45,6 +47,12 @@ class Cumulative:
     sft: tuple[Shard, ...] = ()
     data: tuple[Shard, ...] = ()
     sessions: tuple[str, ...] = ()
+    versions: Mapping[int, int] = field(default_factory=dict)
+
+    def datasets(self, store: str) -> list[str]:
+        """Names in lineage of the iterations' `ct` or `sft` that may be read, oldest first."""
+        which = sorted({shard.iteration for shard in self.shards(store)})
+        return [dataset(store, k, self.versions.get(k, 0)) for k in which]
 
     def shards(self, table: str) -> tuple[Shard, ...]:
         """Files of a table, oldest iteration first: `ct` or `sft`, or what they point into."""
@@ -95,15 +103,45 @@ def write(
     own = [shard for table in ("ct", "sft") for shard in _shards(ws, table, iteration, "route")]
     own += [shard for table, stage in data for shard in _shards(ws, table, iteration, stage)]
     fresh = sorted(set(sessions) - set(before.sessions))
-    previous = sha256_file(ws.manifest(iteration - 1))
-    write_json(ws.manifest(iteration), _as_json(iteration, previous, window, own, fresh))
+    raw = _as_json(iteration, sha256_file(ws.manifest(iteration - 1)), window, own, fresh)
+    if version := decisions.version(ws, iteration):
+        raw["version"] = version
+    write_json(ws.manifest(iteration), raw)
     return read(ws, iteration)
+
+
+def write_again(ws: Workspace, iteration: int) -> None:
+    """The same, once its partitions were decided again: what it names besides stays. Raises DataError."""
+    raw = own(ws, iteration)
+    named = dict.fromkeys((shard["table"], shard["stage"]) for shard in raw["shards"])
+    shards = [shard for table, stage in named for shard in _shards(ws, table, iteration, stage)]
+    again = _as_json(iteration, sha256_file(ws.manifest(iteration - 1)), raw["window"], shards, raw["sessions"])
+    write_json(ws.manifest(iteration), {**again, "version": decisions.version(ws, iteration)})
+
+
+def chain(ws: Workspace, iteration: int) -> bool:
+    """Let an iteration's manifest name the one before it as that is now; whether it had named another."""
+    raw, previous = own(ws, iteration), sha256_file(ws.manifest(iteration - 1))
+    if raw["previous"] == previous:
+        return False
+    write_json(ws.manifest(iteration), {**raw, "previous": previous})
+    return True
+
+
+def own(ws: Workspace, iteration: int) -> dict[str, Any]:
+    """What an iteration's manifest says. Raises DataError for one that is of an earlier version, or none."""
+    raw, _ = _json(ws, ws.manifest(iteration), fix="run the iteration before it, or fetch it with `git checkout`")
+    if "shards" not in raw:
+        where = ws.relative(ws.manifest(iteration))
+        raise DataError("a manifest of an earlier version names all files before it", where=where, fix="it is final")
+    return raw
 
 
 def read(ws: Workspace, iteration: int) -> Cumulative:
     """An iteration's manifest with those before it. Raises DataError where one is missing, changed or not one."""
     named: list[Shard] = []
     sessions: list[str] = []
+    versions: dict[int, int] = {}
     k, expected, newest = iteration, "", {}
     while True:
         raw, sha256 = _json(ws, ws.manifest(k), fix="run the iteration before it, or fetch it with `git checkout`")
@@ -120,6 +158,7 @@ def read(ws: Workspace, iteration: int) -> Cumulative:
             named[:0] = [Shard(**{"iteration": k, **shard}) for shard in found]
             sessions[:0] = raw["sessions"]
             expected = raw["previous"]
+            versions |= {k: raw["version"]} if "version" in raw else {}
         except (KeyError, TypeError) as error:
             where = ws.relative(ws.manifest(k))
             raise DataError(f"not a manifest: {error!r}", where=where, fix="restore it from git") from None
@@ -130,7 +169,7 @@ def read(ws: Workspace, iteration: int) -> Cumulative:
     since = iteration - newest.get("window", iteration)
     sft = tuple(shard for shard in named if shard.table == "sft" and shard.iteration > since)
     data = tuple(shard for shard in named if shard.table not in ("ct", "sft"))
-    return Cumulative(iteration, newest["previous"], ct, sft, data, tuple(sessions))
+    return Cumulative(iteration, newest["previous"], ct, sft, data, tuple(sessions), versions)
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:

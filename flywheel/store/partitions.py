@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from flywheel.errors import DataError
 from flywheel.schema import ADDED, SCHEMA_VERSION, TABLES
 from flywheel.store import parts
-from flywheel.store.partition_writer import from_rows, writing
+from flywheel.store.partition_writer import PartitionWriter, from_rows, writing
 from flywheel.workspace import Workspace, label
 
 __all__ = ["from_rows", "writing"]
@@ -188,12 +188,18 @@ def verify(ws: Workspace, table: str, iteration: int, stage: str) -> None:
 
 def adopt(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
     """Make a partition of another workspace this one's too; where it lies stays as it is."""
-    source = staged.partition(table, iteration, stage)
     with writing(ws, table, iteration, stage) as writer:
-        for path in files(staged, table, iteration, stage):
-            own = next(part for part in parts.read(source) if part.name == path.name)
-            writer.take_file(path, own)
+        take(staged, writer, table, iteration, stage)
     return manifest_of(ws, table, iteration, stage)
+
+
+def take(
+    ws: Workspace, writer: PartitionWriter, table: str, iteration: int, stage: str, only: Path | None = None
+) -> None:
+    """Take the files of a partition, or one of them, into another one as they are; they are not written anew."""
+    folder = ws.partition(table, iteration, stage)
+    for path in files(ws, table, iteration, stage) if only is None else [only]:
+        writer.take_file(path, next(part for part in parts.read(folder) if part.name == path.name))
 
 
 def examine(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:

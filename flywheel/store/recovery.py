@@ -16,7 +16,7 @@ from typing import Any
 
 from flywheel.errors import DataError
 from flywheel.progress import tell
-from flywheel.store import dvc_lock, git, manifest, pipeline, versioning
+from flywheel.store import dvc_lock, git, manifest, pipeline, pruned, versioning
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
@@ -55,14 +55,16 @@ class Damage:
 def damaged(ws: Workspace, which: Iterable[int] | None = None) -> list[Damage]:
     """Every recorded output that is not so on disk, in the order of the stages.
 
-    which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be done again.
+    which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be done again;
+    so is what was pruned.
     """
     check_index(ws)
     which = versioning.iterations(ws) if which is None else list(which)
     if not any(dvc_lock.path(ws, k).exists() for k in which):
         return []
     with versioning.repository(ws) as repo, repo.lock:
-        return [damage for damage, _ in _damaged(ws, repo, which)]
+        gone = {k: pruned.read(ws, k) for k in which}
+        return [damage for damage, _ in _damaged(ws, repo, which) if damage.path not in gone[damage.iteration]]
 
 
 def mend(ws: Workspace) -> list[Damage]:
@@ -76,7 +78,7 @@ def mend(ws: Workspace) -> list[Damage]:
         return []
     with versioning.repository(ws) as repo:
         with repo.lock:
-            found = list(_damaged(ws, repo, which))
+            found = [(damage, out) for damage, out in _damaged(ws, repo, which) if not _unread(ws, damage)]
         if any(damage.kept == "remote" for damage, _ in found):
             tell("data", f"{len(found)} recorded files and folders are not here: fetching them (dvc pull)")
             _try(repo.fetch, targets=sorted({str(pipeline.path(ws, damage.iteration)) for damage, _ in found}))
@@ -121,6 +123,13 @@ def _try(action: Callable[..., Any], **options: Any) -> None:
         action(**options)
     except (DvcException, OSError) as error:
         log.warning("DVC: %s", error)
+
+
+def _unread(ws: Workspace, damage: Damage) -> bool:
+    """Whether it was pruned, and is not of what training reads."""
+    if damage.path not in pruned.read(ws, damage.iteration):
+        return False
+    return all(not one.path.startswith(damage.path + "/") for one in manifest.read(ws, damage.iteration).all())
 
 
 def _needed(ws: Workspace) -> list[int]:

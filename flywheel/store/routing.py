@@ -47,6 +47,8 @@ SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
         WHEN source = 'recording' THEN
             {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
         WHEN v IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
+        WHEN score >= $low AND score < $high THEN {{'destination': 'quarantine',
+            'reason': format('doubted: score {{:.2f}} is in [$low, $high)', score)}}
         WHEN v THEN {{'destination': 'sft', 'reason': format('verified: score {{:.2f}}', score)}}
         WHEN NOT $verified_only THEN
             {{'destination': 'sft', 'reason': format('not verified, and not asked to be: score {{:.2f}}', score)}}
@@ -55,18 +57,23 @@ SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
 """
 
 
-def decide(connection: duckdb.DuckDBPyConnection, *, verified_only: bool = True) -> None:
+def decide(
+    connection: duckdb.DuckDBPyConnection, *, verified_only: bool = True, band: tuple[float, float] | None = None
+) -> None:
     """Make the temporary table `decided`, with the columns of `routes`, one row for each trajectory of `incoming`.
 
     connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
     several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
     verified_only: False where SFT takes what failed too, as `sft.verified_only`. Demonstrations of people go to CT:
-    they are data for continual training (section 2.4), not the newest model's.
+    they are data for continual training (section 2.4), not the newest model's. band: scores from its low end on and
+    below its high end are doubted.
     """
-    connection.execute(_DECIDED.replace("$verified_only", str(verified_only).lower()))
+    low, high = band or (0.0, 0.0)
+    sql = _DECIDED.replace("$verified_only", str(verified_only).lower())
+    connection.execute(sql.replace("$low", f"{low:g}").replace("$high", f"{high:g}"))
 
 
-def stores(iteration: int) -> dict[str, str]:
+def stores(iteration: int, version: int = 0) -> dict[str, str]:
     """table -> SQL of its rows, in the table's order, once it is decided; `quarantine` is made by `set_aside`."""
     joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version
         FROM incoming JOIN decided d USING (trajectory_id) WHERE destination = '{}' ORDER BY trajectory_id"""
@@ -74,7 +81,7 @@ def stores(iteration: int) -> dict[str, str]:
         "routes": "SELECT trajectory_id, destination, reason, score, v FROM decided ORDER BY trajectory_id",
         "sft": joined.format("sft"),
         "ct": joined.format("ct"),
-        "lineage": lineage.routed(iteration),
+        "lineage": lineage.routed(iteration, version),
     }
 
 

@@ -21,7 +21,7 @@ from flywheel.errors import BadInput, DataError
 from flywheel.files import write_text
 from flywheel.progress import tell
 from flywheel.settings import Settings
-from flywheel.store import dvc_lock, dvc_process, earlier_layout, manifest, newest, pipeline, sessions
+from flywheel.store import decisions, dvc_lock, dvc_process, earlier_layout, manifest, newest, pipeline, sessions
 from flywheel.store import frozen as frozen_settings
 from flywheel.store.dvc_process import VersioningError
 from flywheel.workspace import Workspace, label
@@ -84,6 +84,7 @@ def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings
         if not frozen.exists():
             write_text(frozen, settings_module.dump(settings))
         settings = frozen_settings.load(ws, iteration)
+        decisions.begin(ws, iteration)
         sessions.plan(ws, iteration, settings.recording.folder, settings.recording.sessions_per_iteration)
     if not dvc_lock.complete(ws, iteration):
         _declare(ws, iteration, list(settings.synthesis.domains))

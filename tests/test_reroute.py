@@ -1,0 +1,266 @@
+"""Deciding again: shown first, written in one go, the same as the stages give, with the chain of manifests whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import past
+import pytest
+from click.testing import CliRunner
+
+from flywheel.cli import main
+from flywheel.settings import Settings
+from flywheel.stages import route, score
+from flywheel.stages.base import Context, run_stage
+from flywheel.store import catalog, decisions, manifest, partitions, versioning
+from flywheel.store.decisions import Rule
+from flywheel.upkeep import again, reroute
+from flywheel.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Path:
+    return past.made(tmp_path_factory.mktemp("again") / "ws", 3)[0].root
+
+
+@pytest.fixture
+def ws(three, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
+
+
+def flywheel(ws: Workspace, *arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(main, [*map(str, arguments), "-w", str(ws.root)], catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def rows(ws: Workspace, table: str, k: int, stage: str = "route") -> list[dict]:
+    return partitions.read(ws, table, k, stage).to_pylist()
+
+
+def half(ws: Workspace, k: int = 1) -> None:
+    """The scores of what failed are one half."""
+    scores = rows(ws, "scores", k, "score")
+    for row in scores:
+        row["score"] = row["score"] or 0.5
+    partitions.write(ws, "scores", k, "score", scores)
+    for stage in ("score", "rl-games", "rl-sites", "rl-control"):
+        versioning.commit(ws, stage, k)
+
+
+def test_what_moves_is_shown_and_nothing_is_written(ws):
+    half(ws)
+    before = past.content(ws)
+    code, told = flywheel(ws, "reroute", 1, "--threshold", 0.4, "--json")
+    (found,) = json.loads(told)
+    assert code == 0
+    assert past.content(ws) == before
+    assert not (ws.state / "again").exists()
+    failed = {row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"}
+    assert {(one["from"], one["to"]) for one in found["moved"]} == {("ct", "sft")}
+    assert sum(one["trajectories"] for one in found["moved"]) == len(failed) == found["moved_in_all"]
+    assert {example["trajectory_id"] for one in found["moved"] for example in one["examples"]} <= failed
+    later = {f"{stage}@{k:03d}" for stage in ("ct", "sft", "evaluate") for k in (1, 2, 3)}
+    in_window = later - {"sft@003"}  # of two iterations
+    assert set(found["stale"]) == in_window | {"rl-games@001", "rl-sites@001", "rl-control@001"}
+
+
+def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
+    half(ws)
+    old = rows(ws, "lineage", 1)
+    first = {row["trajectory_id"] for row in rows(ws, "sft", 1)}
+    assert flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")[0] == 0
+    assert versioning.status(ws) == {}
+    manifest.verify(ws, 3)
+    assert decisions.version(ws, 1) == 1
+    (decision,) = decisions.read(ws, 1)
+    assert decision.rule == Rule(threshold=0.4)
+    now = rows(ws, "lineage", 1)
+    assert [row for row in now if row["child"] == "sft@001"] == [row for row in old if row["child"] == "sft@001"]
+    held = {row["parent"] for row in now if row["child"] == "sft@001.1" and row["relation"] == "holds"}
+    assert held == {row["trajectory_id"] for row in rows(ws, "sft", 1)} > first
+    assert {"sft@001.1", "sft@002"} == set(manifest.read(ws, 2).datasets("sft"))
+    routes, scores = rows(ws, "routes", 1), rows(ws, "scores", 1, "score")
+    assert {row["threshold"] for row in scores} == {0.4}
+    result = run_stage(route.STAGE, Context.open(ws, 1, "route"))
+    assert rows(ws, "routes", 1) == routes
+    assert result.summary["to sft"] == len(held)
+    (figure,) = catalog.query(ws, "SELECT p FROM p_v1 WHERE iteration = 1 AND domain = 'all'").to_pylist()
+    metric = [row for row in rows(ws, "metrics", 1, "score") if row["name"] == "p_v1" and row["domain"] == "all"]
+    assert figure["p"] == pytest.approx(metric[0]["value"])
+
+
+def test_without_options_it_goes_back_to_the_parameters(ws):
+    half(ws)
+    before = {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)}
+    flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
+    assert {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)} != before
+    flywheel(ws, "reroute", 1, "--write")
+    assert {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)} == before
+    assert decisions.version(ws, 1) == 2
+    assert versioning.status(ws) == {}
+    code, told = flywheel(ws, "reroute", "--all", "--write")
+    assert code == 0
+    assert told.count("every trajectory goes where it went") == 3
+    assert decisions.version(ws, 1) == 2
+
+
+def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
+    half(ws)
+    in_ct = [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
+    flywheel(ws, "reroute", 1, "--band", 0.3, 0.6, "--write")
+    aside = {row["trajectory_id"]: row["reason"] for row in rows(ws, "quarantine", 1)}
+    assert {aside[name] for name in in_ct} == {"doubted: score 0.50 is in [0.3, 0.6)"}
+    flywheel(ws, "reroute", 1, "--write")
+    assert in_ct == [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
+
+
+def test_a_scorer_judges_stored_trajectories_anew(ws, monkeypatch):
+    """The verifier of the synthetic tasks knows no such page: by it nothing can be judged any more."""
+    import flywheel.scoring.scorers.verifier as module
+
+    class Steps:
+        name, version, needs = "verifier", "2", frozenset({"steps"})
+
+        def score(self, case):
+            from flywheel.scoring.scorer import Score
+
+            return Score(1.0 if len(case.steps) >= 4 else 0.0)
+
+    monkeypatch.setattr(module, "open_scorer", lambda settings: Steps())
+    assert flywheel(ws, "reroute", 2, "--scorer", "verifier", "--write")[0] == 0
+    long = {row["trajectory_id"] for row in rows(ws, "trajectories", 2, "rollout") if row["steps"] >= 4}
+    scored = {row["trajectory_id"]: row for row in rows(ws, "scores", 2, "score")}
+    assert {name for name, row in scored.items() if row["v"]} == long & scored.keys()
+    assert {row["trajectory_id"] for row in rows(ws, "sft", 2)} <= long
+    assert versioning.status(ws) == {}
+    by_stage = list(score.judge(Context(ws, Settings(), 2, "score"), Rule(scorers=("verifier",))))
+    assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == rows(ws, "scores", 2, "score")
+
+
+@pytest.mark.parametrize("after", ["write_again", "chain", "renew"])
+def test_a_write_that_is_killed_is_gone_on_with(ws, monkeypatch, after):
+    half(ws)
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    found = reroute.prepare(ws, 1, Rule(threshold=0.4))
+    with monkeypatch.context() as patch:
+        patch.setattr(again.dvc_lock if after == "renew" else manifest, after, killed)
+        with pytest.raises(KeyboardInterrupt):
+            reroute.write(ws, [found], Rule(threshold=0.4))
+    assert again.resume(ws) == [1]
+    assert decisions.version(ws, 1) == 1
+    assert versioning.status(ws) == {}
+    manifest.verify(ws, 3)
+    assert again.resume(ws) == []
+
+
+def test_an_open_iteration_trains_on_what_was_decided_again(ws):
+    from flywheel.store import dvc_lock
+
+    half(ws, 3)
+    entries = dvc_lock.read(dvc_lock.path(ws, 3))
+    open_ = {name: entry for name, entry in entries.items() if name not in ("promote", "runs")}
+    dvc_lock.path(ws, 3).write_text(dvc_lock.text(open_))
+    flywheel(ws, "reroute", 3, "--threshold", 0.4, "--write")
+    (decision,) = decisions.read(ws, 3)
+    assert decision.stale == ()
+    assert versioning.unfinished(ws, versioning.stages(ws, 3), 3)[0] == "ct"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ([9], "has not been begun"),
+        ([], "which iteration"),
+        ([1, "--all"], "which iteration"),
+        ([1, "--band", 0.6, 0.4], "low end"),
+        ([1, "--scorer", "oracle"], "no scorer is called"),
+        ([1, "--threshold", 2], "not in the range"),
+    ],
+)
+def test_what_cannot_be_followed_is_one_line(ws, arguments, what):
+    code, told = flywheel(ws, "reroute", *arguments)
+    assert code == 2
+    assert what in told
+    assert told.count("\n") == 1
+
+
+def test_looking_at_what_was_set_aside(ws):
+    code, told = flywheel(ws, "quarantine", "--json")
+    found = json.loads(told)
+    assert code == 0
+    assert sum(one["rows"] for one in found) == sum(len(rows(ws, "quarantine", k)) for k in (1, 2, 3))
+    assert any(one["reason"].startswith("contract: logprobs_match") for one in found)
+    code, told = flywheel(ws, "quarantine", 1, "--where", "status = 'crashed'")
+    assert [json.loads(line)["trajectory_id"] for line in told.splitlines()] == ["t10001"]
+
+
+def test_a_mended_row_is_judged_and_routed_again(ws, monkeypatch):
+    import flywheel.scoring.scorers.verifier as module
+    from flywheel.scoring.scorer import Score
+
+    monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(1.0))
+    assert "t10001" in {row["trajectory_id"] for row in rows(ws, "quarantine", 1)}
+    before = past.content(ws)
+    mend = ["quarantine", 1, "--where", "status = 'crashed'", "--set", "status='completed'", "--set", "error=NULL"]
+    code, told = flywheel(ws, *mend)
+    assert (code, "1 to sft: verified: score 1.00" in told) == (0, True)
+    assert past.content(ws) == before
+    assert flywheel(ws, *mend, "--write")[0] == 0
+    assert "t10001" in {row["trajectory_id"] for row in rows(ws, "sft", 1)}
+    assert "t10001" not in {row["trajectory_id"] for row in rows(ws, "quarantine", 1)}
+    untouched = {path for path in before if "/stage=synthesize/" in path or "iteration=002" in path}
+    assert {path: before[path] for path in untouched} == {path: past.content(ws)[path] for path in untouched}
+    (decision,) = decisions.read(ws, 1)
+    assert decision.mended["rows"] == 1
+    links = {(row["child"], row["parent"]) for row in rows(ws, "lineage", 1) if row["relation"] == "mended by"}
+    assert links == {("t10001", "decision@001.1")}
+    assert versioning.status(ws) == {}
+    manifest.verify(ws, 3)
+
+
+def test_mending_steps_goes_through_the_contracts(ws, monkeypatch):
+    import flywheel.scoring.scorers.verifier as module
+    from flywheel.scoring.scorer import Score
+
+    monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(0.0))
+    broken = "reason LIKE 'contract: logprobs_match%'"
+    wrong = ["quarantine", 2, "--table", "steps", "--where", broken, "--set", "logprobs=[0.5]"]
+    assert "contract: logprobs_match" in flywheel(ws, *wrong)[1]
+    right = "logprobs=list_transform(token_ids, x -> -0.5)"
+    assert flywheel(ws, "quarantine", 2, "--table", "steps", "--where", broken, "--set", right, "--write")[0] == 0
+    assert "t20002" in {row["trajectory_id"] for table in ("sft", "ct") for row in rows(ws, table, 2)}
+    assert len(rows(ws, "steps", 2, "rollout")) == sum(row["steps"] for row in rows(ws, "trajectories", 2, "rollout"))
+    assert versioning.status(ws) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--set", "nothing=1"], "column nothing of trajectories cannot be set"),
+        (["--set", "trajectory_id='x'"], "cannot be set"),
+        (["--set", "status"], "not COLUMN=SQL"),
+        (["--set", "status='completed'", "--where", "status = 'gone'"], "no row of trajectories"),
+        (["--set", "status=", "--where", "true"], "not COLUMN=SQL"),
+        (["--set", "steps='many'"], "cannot be"),
+        (["--where", "SELECT"], "cannot be answered"),
+    ],
+)
+def test_what_cannot_be_mended_is_one_line_and_changes_nothing(ws, arguments, what):
+    before = past.content(ws)
+    code, told = flywheel(ws, "quarantine", 1, *arguments)
+    assert code == 2
+    assert what in told
+    assert past.content(ws) == before
+
+
+def test_a_decision_leaves_the_large_tables_as_they_are(ws):
+    half(ws)
+    flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
+    files = {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()}
+    flywheel(ws, "reroute", 1, "--write")
+    assert {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()} == files

@@ -1,0 +1,298 @@
+"""Going back, comparing, pruning, verifying, and the copy elsewhere: what each changes, and what it never does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+
+import past
+import pytest
+from click.testing import CliRunner
+
+from flywheel.cli import main
+from flywheel.errors import BadInput
+from flywheel.files import write_json, write_text
+from flywheel.settings import Settings
+from flywheel.store import catalog, dvc_lock, manifest, partitions, recovery, remote, versioning
+from flywheel.upkeep import difference, prune, rollback, verify
+from flywheel.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Path:
+    return past.made(tmp_path_factory.mktemp("upkeep") / "ws", 3)[0].root
+
+
+@pytest.fixture
+def ws(three, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
+
+
+def flywheel(ws: Workspace, *arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(main, [*map(str, arguments), "-w", str(ws.root)], catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+# -- rollback ---------------------------------------------------------------------------------------------------
+
+
+def test_an_iteration_is_the_newest_again_and_all_comes_back(ws):
+    before = past.content(ws)
+    code, told = flywheel(ws, "rollback", 1)
+    assert code == 0
+    assert "flywheel rollback --undo" in told
+    assert versioning.iterations(ws) == [1]
+    assert past.content(ws) == {path: content for path, content in before.items() if not _later(path, 1)}
+    assert catalog.query(ws, "SELECT max(iteration) AS k FROM trajectories").to_pylist() == [{"k": 1}]
+    assert versioning.status(ws) == {}
+    assert flywheel(ws, "rollback", "--undo")[0] == 0
+    assert past.content(ws) == before
+    assert versioning.iterations(ws) == [1, 2, 3]
+    assert versioning.status(ws) == {}
+
+
+def _later(path: str, k: int) -> bool:
+    return any(f"iteration={n:03d}" in path or path.startswith(f"iterations/{n:03d}") for n in range(k + 1, 10))
+
+
+def test_a_next_iteration_begins_where_it_went_back_to(ws):
+    before = past.content(ws)
+    rollback.carry_out(ws, 2)
+    past.turn(ws, Settings.model_validate({"recording": {"sessions_per_iteration": 0}}), 3)
+    code, told = flywheel(ws, "rollback", "--undo")
+    assert (code, "nothing was set aside after iteration 003" in told, "after 002" in told) == (2, True, True)
+    rollback.carry_out(ws, 2)
+    assert rollback.kept(ws)[2].name == "after-002-2"
+    shutil.rmtree(rollback.kept(ws)[2])
+    rollback.bring_back(ws)
+    assert past.content(ws) == before
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("moves", [0, 1, 7, 25])
+def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch, back, moves):
+    before = past.content(ws)
+    if back:
+        rollback.carry_out(ws, 1)
+    move, done = rollback._move, []
+
+    def killed(path, target):
+        if len(done) == moves:
+            raise KeyboardInterrupt
+        done.append(path)
+        move(path, target)
+
+    monkeypatch.setattr(rollback, "_move", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rollback.bring_back(ws) if back else rollback.carry_out(ws, 1)
+    monkeypatch.setattr(rollback, "_move", move)
+    rollback.resume(ws)
+    assert versioning.iterations(ws) == ([1, 2, 3] if back else [1])
+    if not back:
+        rollback.bring_back(ws)
+    assert past.content(ws) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [([9], "has not been begun"), ([], "to which iteration"), (["--undo"], "nothing was set aside")],
+)
+def test_where_there_is_nothing_to_go_back_to(ws, arguments, what):
+    code, told = flywheel(ws, "rollback", *arguments)
+    assert code == 2
+    assert what in told
+
+
+# -- diff -------------------------------------------------------------------------------------------------------
+
+
+def test_two_iterations_compared(ws):
+    write_json(ws.held_out(1), {"about": "x", "models": {_digest(ws, 1): {"a": 1.0, "b": 0.0, "c": 1.0, "only": 1.0}}})
+    write_json(ws.held_out(2), {"about": "x", "models": {_digest(ws, 2): {"a": 1.0, "b": 1.0, "c": 0.5}}})
+    code, told = flywheel(ws, "diff", 1, 2, "--json")
+    found = json.loads(told)
+    assert code == 0
+    counted = {(row["table"], row["stage"]): (row["before"], row["after"]) for row in found["rows"]}
+    for (table, stage), pair in counted.items():
+        assert pair == tuple(len(partitions.read(ws, table, k, stage)) for k in (1, 2))
+    by_kind = {(row["name"], row["value"]): (row["before"], row["after"]) for row in found["kinds"]}
+    for store in ("sft", "ct"):
+        assert by_kind["destination", store] == counted[store, "route"]
+    score = {row["iteration"]: row for row in found["numbers"] if row["name"] == "score"}
+    scores = [row["score"] for row in partitions.read(ws, "routes", 1, "route").to_pylist() if row["v"] is not None]
+    assert score[1]["n"] == len(scores)
+    assert score[1]["mean"] == pytest.approx(sum(scores) / len(scores))
+    success = [r for r in found["metrics"] if (r["name"], r["domain"]) == ("success_after", "all")]
+    assert success[0]["difference"] == pytest.approx(success[0]["after"] - success[0]["before"])
+    held_out = {name: found["held_out"][name] for name in ("gained", "lost", "both", "tasks")}
+    assert held_out == {"gained": ["b"], "lost": ["c"], "both": 1, "tasks": 3}
+    assert "gained 1: b" in flywheel(ws, "diff", 1, 2)[1]
+
+
+def _digest(ws: Workspace, k: int) -> str:
+    return manifest.read_promotion(ws, k)["digest"]
+
+
+def test_an_iteration_differs_from_itself_in_nothing(ws):
+    found = difference.compare(ws, 2, 2)
+    assert all(row["before"] == row["after"] for row in (*found["rows"], *found["kinds"]))
+    assert all(not row["difference"] for row in found["metrics"])
+    assert found["templates"] == {"gained": [], "lost": []}
+
+
+def test_an_iteration_that_is_not_there_is_not_compared(ws):
+    assert flywheel(ws, "diff", 1, 9)[0] == 2
+
+
+# -- verify -----------------------------------------------------------------------------------------------------
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_whole_is_whole_and_every_single_flipped_bit_is_told(ws):
+    assert flywheel(ws, "verify") == (0, "every file is as it was recorded\n")
+    for path in (
+        next(ws.partition("steps", 2, "rollout").glob("*.parquet")),
+        ws.partition("scores", 1, "score") / "parts.json",
+        ws.model(3, "ct") / "model.safetensors",
+        ws.manifest(1),
+        ws.root / "iterations/002/promotion.json",
+    ):
+        whole = path.read_bytes()
+        _flip(path)
+        code, told = flywheel(ws, "verify")
+        assert code == 1, path
+        assert ws.relative(path).removesuffix("/parts.json") in told or path.parent.name in told
+        path.write_bytes(whole)
+    assert list(verify.faults(ws)) == []
+
+
+def test_what_is_missing_is_told_in_one_line_each(ws):
+    shutil.rmtree(ws.model(2, "sft"))
+    next(ws.partition("images", 2, "rollout").glob("*.parquet")).unlink()
+    code, told = flywheel(ws, "verify", 2)
+    assert code == 1
+    assert len(told.splitlines()) == 2
+    assert "models/iteration=002/sft" in told
+    assert "stage=rollout" in told
+    assert flywheel(ws, "verify", 1)[0] == 0
+    assert flywheel(ws, "verify", 9)[0] == 2
+
+
+# -- prune ------------------------------------------------------------------------------------------------------
+
+
+def test_what_goes_is_shown_first_and_is_never_what_is_needed(ws):
+    before = past.content(ws)
+    code, told = flywheel(ws, "prune", "--keep", 1)
+    assert code == 0
+    assert past.content(ws) == before
+    assert flywheel(ws, "prune", "--keep", 1, "--write")[0] == 0
+    gone = before.keys() - past.content(ws).keys()
+    assert gone
+    assert {line.partition("  ")[0] for line in told.splitlines() if "=" in line} == {
+        path.rpartition("/")[0] for path in gone
+    }
+    assert not any("iteration=003" in path for path in gone)
+    models = {manifest.read_promotion(ws, k)["model"] for k in (1, 2, 3)}
+    assert all((ws.root / model / "model.safetensors").exists() for model in models)
+    manifest.verify(ws, 3)
+    assert recovery.damaged(ws) == []
+    assert list(verify.faults(ws)) == []
+    assert recovery.mend(ws) == []
+    assert prune.plan(ws, keep=1) == []
+
+
+def test_nothing_goes_of_an_open_iteration_nor_of_the_one_it_stands_on(ws):
+    entries = dvc_lock.read(dvc_lock.path(ws, 3))
+    dvc_lock.path(ws, 3).write_text(dvc_lock.text({n: e for n, e in entries.items() if n != "runs"}))
+    chosen = prune.plan(ws, older=timedelta(0))
+    assert {one.iteration for one in chosen} == {1}
+    with pytest.raises(BadInput, match="is open, and trains on them"):
+        prune.plan(ws, keep=1, training_data=True)
+
+
+def test_a_rule_of_days_and_one_of_number_both_spare(ws):
+    assert prune.plan(ws, older=timedelta(days=36_500)) == []
+    assert {one.iteration for one in prune.plan(ws, keep=2, older=timedelta(0))} == {1}
+    assert flywheel(ws, "prune")[0] == 2
+
+
+def test_training_data_go_when_asked_for_and_come_back_for_a_run_that_reads_them(ws):
+    assert prune.plan(ws, keep=1, training_data=True) != prune.plan(ws, keep=1)
+    before = past.content(ws)
+    prune.carry_out(ws, prune.plan(ws, keep=1, training_data=True))
+    assert not ws.partition("steps", 1, "rollout").exists()
+    assert list(verify.faults(ws)) == []
+    recovery.mend(ws)
+    manifest.verify(ws, 3)
+    assert all(past.content(ws)[path] == before[path] for path in before if "table=steps/iteration=001" in path)
+
+
+def test_garbage_of_the_cache_is_what_nothing_names(ws):
+    assert prune.garbage(ws) == []
+    (ws.root / ".dvc/cache/files/md5/00").mkdir(exist_ok=True)
+    stray = ws.root / ".dvc/cache/files/md5/00/0123"
+    stray.write_bytes(b"stray")
+    rollback.carry_out(ws, 2)
+    assert prune.garbage(ws) == [(stray, 5)]
+    rollback.bring_back(ws)
+    flywheel(ws, "prune", "--keep", 1, "--cache", "--write")
+    assert not stray.exists()
+    assert prune.garbage(ws) == []
+    shutil.rmtree(ws.model(3, "ct"))
+    shutil.rmtree(ws.partition("steps", 3, "rollout"))
+    recovery.mend(ws)
+    assert list(verify.faults(ws)) == []
+
+
+# -- the copy elsewhere -------------------------------------------------------------------------------------------
+
+
+def test_a_fresh_clone_fetches_what_was_pushed_is_mended_compared_and_gone_back_in(ws, tmp_path):
+    copy = tmp_path / "copy"
+    assert remote.push(ws, str(copy)) == [1, 2, 3]
+    assert remote.push(ws, str(copy)) == []
+    before = past.content(ws)
+    past.commit(ws, "with its remote")
+    subprocess.run(["git", "clone", "-q", str(ws.root), str(tmp_path / "clone")], check=True)
+    clone = Workspace(tmp_path / "clone")
+    assert not clone.data.exists()
+    recovery.mend(clone)  # what a run does first: the iterations at work, and what training reads
+    manifest.verify(clone, 3)
+    for k in (1, 2):
+        with versioning.repository(clone) as repo:
+            repo.pull(targets=[str(clone.iteration(k) / "dvc.yaml")])
+    assert past.content(clone) == before
+    path = next(clone.partition("steps", 3, "rollout").glob("*.parquet"))
+    _flip(path)
+    shutil.rmtree(clone.model(3, "merged"))
+    assert len(list(verify.faults(clone, [3]))) >= 2
+    recovery.mend(clone)
+    assert list(verify.faults(clone)) == []
+    assert past.content(clone) == before
+    assert flywheel(clone, "diff", 2, 3)[0] == 0
+    assert flywheel(clone, "rollback", 2)[0] == 0
+    assert versioning.status(clone) == {}
+    assert flywheel(clone, "rollback", "--undo")[0] == 0
+    assert past.content(clone) == before
+
+
+def test_a_remote_that_cannot_be_reached_is_told_and_pushed_to_later(ws, tmp_path):
+    write_text(tmp_path / "file", "no folder")
+    assert remote.push(ws, str(tmp_path / "file" / "within")) == []
+    assert remote.push(ws, str(tmp_path / "copy")) == [1, 2, 3]
+
+
+def test_what_is_decided_again_is_pushed_again(ws, tmp_path):
+    remote.push(ws, str(tmp_path / "copy"))
+    flywheel(ws, "reroute", 2, "--band", 0.9, 1, "--write")
+    flywheel(ws, "reroute", 2, "--threshold", 0, "--write")
+    assert remote.push(ws, str(tmp_path / "copy")) == [2, 3]
