@@ -127,8 +127,13 @@ def _compared(ws: Workspace, found: dict) -> float:
     began = time.perf_counter()
     counts = {}
     for k in (1, 2):
-        trajectories = pd.read_parquet(ws.partition("trajectories", k, "rollout"), columns=["trajectory_id", "status"])
-        routes = pd.read_parquet(ws.partition("routes", k, "route"))
+        trajectories, routes = (
+            pd.read_parquet(partitions.files(ws, table, k, stage), columns=columns)
+            for table, stage, columns in (
+                ("trajectories", "rollout", ["trajectory_id", "status"]),
+                ("routes", "route", ["trajectory_id", "destination", "score"]),
+            )
+        )
         joined = trajectories.merge(routes, on="trajectory_id")
         counts[k] = joined["destination"].value_counts().to_dict(), joined["status"].value_counts().to_dict()
         assert joined["score"].describe()["count"] == len(trajectories)

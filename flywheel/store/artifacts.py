@@ -63,8 +63,10 @@ class Record:
         return ws.iteration(iteration) / f"{self.name}.json"
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
-        """sha256 of the file. iteration: the one that reads it."""
-        return sha256_file(self.path(ws, iteration - 1 if self.previous else iteration))
+        """sha256 of the file; "" where it is not there (iterations of earlier versions have no `decisions`).
+        iteration: the one that reads it."""
+        path = self.path(ws, iteration - 1 if self.previous else iteration)
+        return sha256_file(path) if path.exists() else ""
 
 
 Artifact = Partition | Checkpoint | Record
