@@ -47,6 +47,7 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
         for k in todo:
             _look(ws, settings, k)
         versioning.prepare(ws)
+        remote.name(ws, settings.versioning.remote)
         with prefect_server(ws, meanwhile=lambda: _found(ws, settings)) as url:
             write_json(ws.run_target, {"first": todo[0], "last": todo[-1]})
             from flows.turn import turn  # after the server has configured Prefect

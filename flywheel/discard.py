@@ -39,7 +39,7 @@ def plan(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
         raise BadInput(
             f"iteration {label(k)} is complete: it is never discarded",
             where="--iteration",
-            fix="go back to the one before it with git, see docs/operations.md",
+            fix=f"`flywheel rollback {k - 1}` sets it aside",
         )
     if dvc_lock.decided(ws, k) or git.tagged(ws, k):
         raise BadInput(

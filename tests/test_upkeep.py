@@ -207,6 +207,7 @@ def test_what_goes_is_shown_first_and_is_never_what_is_needed(ws):
     assert recovery.damaged(ws) == []
     assert list(verify.faults(ws)) == []
     assert recovery.mend(ws) == []
+    assert versioning.status(ws) == {}
     assert prune.plan(ws, keep=1) == []
 
 

@@ -21,7 +21,17 @@ from flywheel.errors import BadInput, DataError
 from flywheel.files import write_text
 from flywheel.progress import tell
 from flywheel.settings import Settings
-from flywheel.store import decisions, dvc_lock, dvc_process, earlier_layout, manifest, newest, pipeline, sessions
+from flywheel.store import (
+    decisions,
+    dvc_lock,
+    dvc_process,
+    earlier_layout,
+    manifest,
+    newest,
+    pipeline,
+    pruned,
+    sessions,
+)
 from flywheel.store import frozen as frozen_settings
 from flywheel.store.dvc_process import VersioningError
 from flywheel.workspace import Workspace, label
@@ -185,14 +195,17 @@ def checkout(ws: Workspace, *, force: bool = False) -> dict[str, list[str]]:
 
 
 def _changes(ws: Workspace, stage) -> dict[str, str]:
-    """What changed of one stage: path -> change. Paths from the workspace; DVC's own status has them from the
-    current folder."""
+    """What changed of one stage: path -> change; not what was pruned. Paths from the workspace; DVC's own status has
+    them from the current folder."""
     changes = {"dvc.yaml": "command modified"} if stage.changed_stage() else {}
+    gone = pruned.read(ws, int(Path(stage.path).parent.name))
     found = [(item, item.status()) for item in stage.deps]
     found += [(item, item.workspace_status()) for item in stage.outs]  # what is here need not lie in the cache too
     for item, status in found:
         for change in status.values():
             path = Path(os.path.relpath(item.fs_path, ws.root)).as_posix()
+            if path in gone and not item.exists:
+                continue
             if not isinstance(change, str):  # of a parameter file: parameter -> change
                 change = ", ".join(f"{name} {what}" for name, what in change.items())
             changes[path] = change

@@ -18,7 +18,7 @@ from typing import Any
 from flywheel import settings
 from flywheel.files import write_json
 from flywheel.progress import tell
-from flywheel.store import decisions, dvc_lock, git, manifest, partitions, versioning
+from flywheel.store import decisions, dvc_lock, git, manifest, partitions, remote, versioning
 from flywheel.store.decisions import Decision
 from flywheel.workspace import Workspace, label
 
@@ -90,9 +90,11 @@ def resume(ws: Workspace) -> list[int]:
             made = {path: (plan["recorded"].get(path, ""), one) for path, one in dvc_lock.outputs(ws, k).items()}
             dvc_lock.renew(ws, k, {**made, **now})
     which = [one["iteration"] for one in plan["again"]]
-    if settings.load(ws.params).versioning.git:
+    versions = settings.load(ws.params).versioning
+    if versions.git:
         git.commit(ws.root, f"Decided again: iteration {', '.join(map(label, which))}", ("iterations",))
     shutil.rmtree(_folder(ws))
+    remote.push(ws, versions.remote)
     tell("again", f"iteration {', '.join(map(label, which))}: what was decided again is in place")
     return which
 
