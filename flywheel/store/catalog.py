@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,8 @@ _MARK = "damaged file: "  # in the message of a view that stands for one; its fa
 
 def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
     """A connection with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
-    no rows where nothing is written yet), the table `promotions`, and the views and macros of `catalog.sql`.
+    no rows where nothing is written yet), the table `promotions`, and the views and macros of
+    `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
     A file that is not whole fails the queries that read its table, no others.
@@ -39,8 +41,15 @@ def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
     for table in TABLES:
         _table(connection, ws, table)
     _promotions(connection, ws)
-    connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
+    connection.execute(views())
     return connection
+
+
+@cache
+def views() -> str:
+    """The SQL of all views and macros, with their comments: each file builds on those before it by name."""
+    files = (path for path in resources.files("flywheel.store").iterdir() if path.name.endswith(".sql"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
 
 
 def query(ws: Workspace, sql: str) -> pa.Table:
