@@ -7,7 +7,9 @@ process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -28,21 +30,46 @@ Format = Literal["table", "csv", "json", "parquet"]
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
-def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
-    """A connection with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
+def connect(ws: Workspace, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
+    """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
     no rows where nothing is written yet), the table `promotions`, and the views and macros of
     `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
     A file that is not whole fails the queries that read its table, no others.
     """
-    connection = duckdb.connect()
+    connection = duckdb.connect(database)
     connection.execute("SET TimeZone = 'UTC'")
+    # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
+    connection.execute("SET dynamic_or_filter_threshold = 1000")
     for table in TABLES:
         _table(connection, ws, table)
     _promotions(connection, ws)
     connection.execute(views())
     return connection
+
+
+def write(ws: Workspace, path: Path) -> None:
+    """A DuckDB file that holds the same views and macros, and no rows: whoever has DuckDB opens it, read only.
+
+    It names the files that exist now, by absolute paths: once a partition is replaced, queries of its table fail.
+    """
+    if path.exists() and not _is_database(path):
+        raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with _named(path):
+            if not path.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            connect(ws, str(temporary)).close()
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(12)[8:] == b"DUCK"
 
 
 @cache

@@ -81,7 +81,7 @@ CREATE MACRO lineage_of(id) AS TABLE
     FROM trajectory_lineage WHERE trajectory_id = id
         AND iteration IN (SELECT iteration FROM trajectories WHERE trajectory_id = id);
 COMMENT ON MACRO TABLE lineage_of IS
-    'The same of one trajectory, reading no other''s files: `FROM lineage_of(''t0123'')`';
+    'A row of `trajectory_lineage`, much sooner: `FROM lineage_of(''t0123'')`';
 
 CREATE MACRO training_of(model) AS TABLE
     SELECT t.iteration, t.trajectory_id, t.source, t.domain, t.world, t.task_id, t.policy_version, r.destination,
@@ -90,4 +90,4 @@ CREATE MACRO training_of(model) AS TABLE
         LEFT JOIN routes r ON r.trajectory_id = t.trajectory_id AND r.iteration = t.iteration
     WHERE o.checkpoint = model ORDER BY t.iteration, t.trajectory_id;
 COMMENT ON MACRO TABLE training_of IS
-    'What trained a checkpoint, one row a trajectory: `FROM training_of(''models/iteration=001/sft'')`';
+    'What a checkpoint trained on, one row a trajectory: `FROM training_of(''models/iteration=001/sft'')`';
