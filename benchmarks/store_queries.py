@@ -133,6 +133,4 @@ def _route(ws: Workspace, count: int) -> None:
         "relation": ["holds"] * count + ["attempts"] * count + ["produced in"] * count,
     }
     partitions.write(ws, "lineage", 1, "route", pa.table(links, TABLES["lineage"]))
-    partitions.write(
-        ws, "lineage", 1, "sft", lineage.trained(CHECKPOINT, "d", datasets=[lineage.dataset("sft", 1)])
-    )
+    partitions.write(ws, "lineage", 1, "sft", lineage.trained(CHECKPOINT, "d", datasets=[lineage.dataset("sft", 1)]))

@@ -109,7 +109,9 @@ def test_scorers_that_disagree_are_named_with_how_much(tmp_path):
         for name, both in judged.items()
         for scorer, score in zip(("judge", "verifier"), both, strict=True)
     ]
-    partitions.write(ws, "scores", 1, "score", [row | {"v": None if row["v"] is None else bool(row["v"])} for row in rows])
+    partitions.write(
+        ws, "scores", 1, "score", [row | {"v": None if row["v"] is None else bool(row["v"])} for row in rows]
+    )
     found = ask(ws, "FROM disagreements")
     assert [(row["trajectory_id"], row["v"]) for row in found] == [
         ("b", {"judge": True, "verifier": False}),
