@@ -1,7 +1,7 @@
 """Questions an analyst asks again and again, warm, through the catalogue and by pandas on the same files.
 
-Goals are milliseconds on two free cores: steps of one trajectory 30, with their screens (20,000 of 20 kB in the
-workspace) 60, where it went 60, success by domain 200, a LIKE over all thoughts 500. Both ways must give the same answer.
+Goals are milliseconds on two free cores: steps of one trajectory 30, with their screens (of 20,000 of 20 kB) 60, where
+it went 60, success by domain 200, a LIKE over all thoughts 500. Both ways must give the same answer.
 """
 
 from __future__ import annotations

@@ -47,10 +47,8 @@ def test_plain_duckdb_answers_as_flywheel_does(ws, file):
         for sql in QUESTIONS:
             expected = catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
             assert one.execute(sql).to_arrow_table().to_pylist(maps_as_pydicts="strict") == expected, sql
-        assert (
-            other.execute("SELECT count(*) FROM steps").fetchone()
-            == one.execute("SELECT count(*) FROM steps").fetchone()
-        )
+        count = "SELECT count(*) FROM steps"
+        assert other.execute(count).fetchone() == one.execute(count).fetchone()
 
 
 def test_it_is_attached_beside_tables_of_ones_own(ws, file):

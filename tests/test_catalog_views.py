@@ -105,13 +105,11 @@ def test_scorers_that_disagree_are_named_with_how_much(tmp_path):
     judged = {"a": (1.0, 1.0), "b": (0.9, 0.2), "c": (0.1, 0.0), "d": (0.3, 0.8), "e": (0.0, 0.1), "f": (1.0, None)}
     partitions.write(ws, "trajectories", 1, "rollout", [trajectory(name, kind) for name in judged])
     rows = [
-        {"trajectory_id": name, "scorer": scorer, "score": score, "threshold": 0.5, "v": score and score >= 0.5}
+        {"trajectory_id": name, "scorer": scorer, "score": score, "v": None if score is None else score >= 0.5}
         for name, both in judged.items()
         for scorer, score in zip(("judge", "verifier"), both, strict=True)
     ]
-    partitions.write(
-        ws, "scores", 1, "score", [row | {"v": None if row["v"] is None else bool(row["v"])} for row in rows]
-    )
+    partitions.write(ws, "scores", 1, "score", rows)
     found = ask(ws, "FROM disagreements")
     assert [(row["trajectory_id"], row["v"]) for row in found] == [
         ("b", {"judge": True, "verifier": False}),

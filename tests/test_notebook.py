@@ -53,11 +53,8 @@ def test_a_run_shows_what_the_committed_one_shows(committed, ran):
 def test_its_figures_are_those_of_the_workspace(ran):
     ws, notebook = ran
     rows = catalog.query(ws, "SELECT domain, round(rise, 2) AS rise FROM p_v1_rise").to_pylist()
-    (shown,) = (
-        cell.outputs[0]["data"]["text/html"]
-        for cell in notebook.cells
-        if cell.source.startswith('ask("FROM p_v1_rise"')
-    )
+    (cell,) = (cell for cell in notebook.cells if cell.source.startswith('ask("FROM p_v1_rise")'))
+    shown = cell.outputs[0]["data"]["text/html"]
     assert rows
     for row in rows:
         assert row["domain"] in shown

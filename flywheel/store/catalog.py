@@ -31,17 +31,17 @@ _MARK = "damaged file: "  # in the message of a view that stands for one; its fa
 
 
 def connect(ws: Workspace, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
-    """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
-    no rows where nothing is written yet), the table `promotions`, and the views and macros of
-    `catalog*.sql`.
+    """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
+    `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the table `promotions`, and the views
+    and macros of `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
     A file that is not whole fails the queries that read its table, no others.
     """
     connection = duckdb.connect(database)
-    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
-    connection.execute("SET dynamic_or_filter_threshold = 1000")
+    connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
     for table in TABLES:
         _table(connection, ws, table)
     _promotions(connection, ws)

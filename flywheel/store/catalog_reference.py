@@ -12,9 +12,10 @@ from flywheel.workspace import Workspace
 
 _HEAD = """# Views and macros
 
-Made by `flywheel catalog > docs/sql.md` from the comments in `flywheel/store/catalog*.sql`. What they stand on are the tables of
-[`flywheel/schema.py`](../flywheel/schema.py), each with the columns `iteration` and `stage` besides its own, and
-`promotions`: which model was newest after an iteration, and why. [data](data.md) shows how to ask.
+Made by `flywheel catalog > docs/sql.md` from the comments in `flywheel/store/catalog*.sql`. They stand on the tables of
+[`flywheel/schema.py`](../flywheel/schema.py), each with the columns `iteration` and `stage` besides its own, and on
+`promotions`: which model was newest after an iteration, and why. [data](data.md) and [a notebook](analysis.ipynb) show
+how to ask.
 """
 _VIEWS = "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND comment IS NOT NULL ORDER BY view_name"
 _MACROS = """SELECT function_name, parameters, function_type, comment FROM duckdb_functions()
