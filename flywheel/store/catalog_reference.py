@@ -43,10 +43,21 @@ def _macros(connection: duckdb.DuckDBPyConnection) -> list[str]:
     for name, parameters, kind, comment in connection.execute(_MACROS).fetchall():
         lines = f"### {name}({', '.join(parameters)})\n{comment}.\n"
         if kind == "table_macro":
-            columns = _described(connection, f"FROM {name}({', '.join(['NULL'] * len(parameters))})")
-            lines += "\nColumns: " + ", ".join(f"`{column}`" for column, _ in columns) + ".\n"
+            columns = [
+                row[0] for row in _described(connection, f"FROM {name}({', '.join(['NULL'] * len(parameters))})")
+            ]
+            lines += f"\nColumns: {_named(connection, columns)}.\n"
         found.append(lines)
     return found
+
+
+def _named(connection: duckdb.DuckDBPyConnection, columns: list[str]) -> str:
+    """In short where they are those of a table or view, and some more."""
+    for name in ("trajectory_lineage", "steps"):
+        of = [row[0] for row in _described(connection, f"FROM {name}")]
+        if columns[: len(of)] == of:
+            return ", ".join([f"all of `{name}`", *(f"`{column}`" for column in columns[len(of) :])])
+    return ", ".join(f"`{column}`" for column in columns)
 
 
 def _table(connection: duckdb.DuckDBPyConnection, query: str, meanings: dict[str, str]) -> str:
