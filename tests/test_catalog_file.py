@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import duckdb
+import pandas as pd
 import pytest
 import synthetic
 from click.testing import CliRunner
@@ -67,6 +68,15 @@ def test_pandas_has_it_as_a_frame(ws, file):
         assert meaning.fetchone() == ("verified / scored; `low`, `high`: its 95% interval",)
     assert frame["p"].tolist() == (frame["verified"] / frame["scored"]).tolist()
     assert frame["domain"].tolist() == catalog.query(ws, "SELECT domain FROM p_v1")["domain"].to_pylist()
+
+
+def test_pandas_reads_a_table_s_folder_too(ws):
+    frame = pd.read_parquet(ws.data / "routes")
+    assert (
+        sorted(frame["trajectory_id"])
+        == catalog.query(ws, "SELECT trajectory_id FROM routes ORDER BY ALL")["trajectory_id"].to_pylist()
+    )
+    assert {*frame["iteration"].astype(int)} == {1}
 
 
 def test_a_partition_that_was_replaced_is_an_error_until_it_is_written_anew(tmp_path):

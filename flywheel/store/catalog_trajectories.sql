@@ -6,12 +6,12 @@ CREATE MACRO steps_of(id) AS TABLE
         AND iteration IN (SELECT iteration FROM trajectories WHERE trajectory_id = id) ORDER BY step;
 COMMENT ON MACRO TABLE steps_of IS 'One trajectory''s steps in order: `FROM steps_of(''t0123'')`';
 
--- The list of names has few rows, whatever DuckDB thinks of `steps`: so it is joined from that side, and only row
--- groups of `images` that hold one of the names are read.
+-- One list of names is one row, whatever DuckDB expects of `steps`: so it is joined from that side, and of `images` only
+-- row groups that can hold one of the names are read.
 CREATE MACRO replay(id) AS TABLE
     WITH s AS MATERIALIZED (FROM steps_of(id)),
         names AS MATERIALIZED (
-            SELECT iteration, unnest(list_distinct(list(image_sha256))) AS sha256 FROM s GROUP BY iteration),
+            SELECT unnest(list(DISTINCT {'iteration': iteration, 'sha256': image_sha256}), recursive := true) FROM s),
         screens AS MATERIALIZED (
             SELECT DISTINCT ON (iteration, sha256) i.* FROM images i JOIN names USING (iteration, sha256))
     SELECT s.*, i.width, i.height, i.format, i.bytes AS screen
