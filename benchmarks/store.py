@@ -22,7 +22,6 @@ SHARED = {"synthetic"}  # no part, but what parts share
 
 def main(argv: Sequence[str] | None = None) -> int:
     here = Path(__file__).parent
-    sys.path.insert(0, str(here))  # parts are imported when they are chosen
     parts = sorted(path.stem.removeprefix("store_") for path in here.glob("store_*.py"))
     parts = [part for part in parts if part not in SHARED]
     parser = ArgumentParser(prog="flywheel bench store", description=__doc__)
@@ -35,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(chosen) - set(parts)):
         raise BadInput(f"no part {', '.join(unknown)}", where="flywheel bench store", fix=f"of: {', '.join(parts)}")
     options.folder.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(here))
     found = []
     for part in chosen:
         found += map(emit, importlib.import_module(f"store_{part}").cases(options))

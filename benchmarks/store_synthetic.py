@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,8 @@ def workspace(
     done = ws.root / f"made-{iteration:03d}"
     if done.is_file():
         return ws
-    names = screen_names(screens)
-    _write(ws, "images", iteration, [images(names, screen_bytes, seed)])
+    names = screen_names(screens, screen_bytes)
+    _write(ws, "images", iteration, [images(screens, screen_bytes)])
     _write(ws, "tasks", iteration, [tasks(trajectories, iteration)])
     for table, make in (("trajectories", episodes), ("steps", steps), ("scores", scores)):
         firsts = range(0, trajectories, AT_ONCE)
@@ -74,8 +75,15 @@ def identity(iteration: int, number: int) -> str:
     return f"t{iteration:03d}{number:016d}"
 
 
-def screen_names(count: int) -> list[str]:
-    return sorted(hashlib.sha256(str(number).encode()).hexdigest() for number in range(count))
+@cache
+def _screens(count: int, size: int) -> dict[str, bytes]:
+    """Bytes by name; they do not compress, as those of PNG files do not."""
+    made = (np.random.default_rng(number).bytes(size) for number in range(count))
+    return dict(sorted((hashlib.sha256(content).hexdigest(), content) for content in made))
+
+
+def screen_names(count: int, size: int = 2_000) -> list[str]:
+    return list(_screens(count, size))
 
 
 def tasks(trajectories: int, iteration: int) -> pa.Table:
@@ -192,17 +200,16 @@ def scores(first: int, count: int, iteration: int, names: list[str], seed: int) 
     )
 
 
-def images(names: list[str], size: int, seed: int) -> pa.Table:
-    """Bytes that do not compress, as those of PNG files do not."""
-    rng = np.random.default_rng([seed, 1])
+def images(count: int, size: int = 2_000) -> pa.Table:
+    screens = _screens(count, size)
     return _table(
         "images",
-        len(names),
-        sha256=names,
-        width=np.full(len(names), 224, np.int32),
-        height=np.full(len(names), 224, np.int32),
-        format=["png"] * len(names),
-        bytes=[rng.bytes(size) for _ in names],
+        count,
+        sha256=list(screens),
+        width=np.full(count, 224, np.int32),
+        height=np.full(count, 224, np.int32),
+        format=["png"] * count,
+        bytes=list(screens.values()),
     )
 
 

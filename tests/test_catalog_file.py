@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from flywheel.cli import main
 from flywheel.errors import BadInput
 from flywheel.schema import TABLES
-from flywheel.stages import route
-from flywheel.store import build, catalog, partitions
+from flywheel.store import catalog, partitions
 from flywheel.workspace import Workspace
 
 QUESTIONS = (
@@ -31,7 +30,7 @@ QUESTIONS = (
 def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("it's"))  # a path that SQL must quote
     synthetic.incoming(ws, settings, 1, tasks=4, samples=2)
-    build.build(ws, 1, settings, route.STAGE.partitions())
+    synthetic.routed(ws, settings, 1)
     synthetic.outgoing(ws, 1)
     return ws
 

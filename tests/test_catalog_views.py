@@ -8,8 +8,7 @@ import pytest
 import synthetic
 from synthetic_rows import image_row, step, task, trajectory
 
-from flywheel.stages import route
-from flywheel.store import build, catalog, catalog_reference, partitions
+from flywheel.store import catalog, catalog_reference, partitions
 from flywheel.workspace import Workspace
 
 
@@ -18,7 +17,7 @@ def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("views"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=8, samples=4)
-        build.build(ws, k, settings, route.STAGE.partitions())
+        synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
     return ws
 

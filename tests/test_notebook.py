@@ -7,8 +7,7 @@ import pytest
 import synthetic
 from nbclient import NotebookClient
 
-from flywheel.stages import route
-from flywheel.store import build, catalog
+from flywheel.store import catalog
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def ran(committed, tmp_path_factory):
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("ws"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=6, samples=3)
-        build.build(ws, k, settings, route.STAGE.partitions())
+        synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
     folder = tmp_path_factory.mktemp("notebook")
     catalog.write(ws, folder / "catalog.duckdb")

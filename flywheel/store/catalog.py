@@ -30,20 +30,21 @@ Format = Literal["table", "csv", "json", "parquet"]
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
-def connect(ws: Workspace, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
+def connect(ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
     """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
     `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the table `promotions`, and the views
     and macros of `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
-    A file that is not whole fails the queries that read its table, no others.
+    A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
+    place of the workspace's own.
     """
     connection = duckdb.connect(database)
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
     connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
     for table in TABLES:
-        _table(connection, ws, table)
+        _table(connection, ws, table, staged)
     _promotions(connection, ws)
     connection.execute(views())
     return connection
@@ -61,7 +62,7 @@ def write(ws: Workspace, path: Path) -> None:
         with _named(path):
             if not path.parent.is_dir():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            connect(ws, str(temporary)).close()
+            connect(ws, database=str(temporary)).close()
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -157,10 +158,13 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> None:
+def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, staged: Workspace | None) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
-        files = [str(path) for path in partitions.all_files(ws, table)]
+        new = partitions.all_files(staged, table) if staged else []
+        replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
+        own = [path for path in partitions.all_files(ws, table) if path.relative_to(ws.root).parent not in replaced]
+        files = [str(path) for path in (*own, *new)]
     except DataError as fault:
         _stand_in(connection, table, typed, fault)
         return

@@ -62,6 +62,7 @@ CREATE VIEW funnel AS
         UNION ALL SELECT iteration, 6, 'sft', trajectory_id FROM sft
         UNION ALL SELECT iteration, 7, 'ct', trajectory_id FROM ct
         UNION ALL SELECT iteration, 8, 'quarantine', trajectory_id FROM quarantine
+            WHERE coalesce(of_table, 'trajectories') = 'trajectories'
         UNION ALL SELECT iteration, 9, 'rl_tasks', task_id FROM curriculum
         UNION ALL SELECT iteration, 10, 'rl_sampled_less', task_id FROM curriculum WHERE reason <> ''
         UNION ALL SELECT iteration, 11, 'rl_episodes', trajectory_id FROM trajectories WHERE stage LIKE 'rl-%'

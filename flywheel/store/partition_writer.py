@@ -83,6 +83,15 @@ class PartitionWriter:
             )
         self._files.append((path, run.num_rows, sink.sha.hexdigest()))
 
+    def take_file(self, path: Path, of: parts.Part) -> None:
+        """Take a file as it is, from a partition on the same disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        hidden = self.folder / f".{len(self._files):05d}.part"
+        hidden.unlink(missing_ok=True)
+        hidden.hardlink_to(path)
+        self._files.append((hidden, of.rows, of.sha256))
+        self.rows += of.rows
+
     def publish(self) -> list[parts.Part]:
         """Make what was taken the partition, in one step; no rows at all give one typed file without rows."""
         if self._held or not self._files:

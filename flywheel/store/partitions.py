@@ -163,6 +163,27 @@ def fault(path: Path, *, wholly: bool = True) -> DataError | None:
     return None
 
 
+def verify(ws: Workspace, table: str, iteration: int, stage: str) -> None:
+    """Hold all bytes of the partition against its list, and its columns against the schema. Raises DataError."""
+
+    def once() -> None:
+        for path in files(ws, table, iteration, stage):
+            with opened(table, path, wholly=True) as file:
+                conformed(ws, table, path, file.schema_arrow.empty_table(), None)
+
+    while_replaced(once)
+
+
+def adopt(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
+    """Make a partition of another workspace this one's too; where it lies stays as it is."""
+    source = staged.partition(table, iteration, stage)
+    with writing(ws, table, iteration, stage) as writer:
+        for path in files(staged, table, iteration, stage):
+            own = next(part for part in parts.read(source) if part.name == path.name)
+            writer.take_file(path, own)
+    return manifest_of(ws, table, iteration, stage)
+
+
 def examine(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
     """How many files the partitions of all tables have, and what is wrong with them; wholly: with their bytes too."""
     count, faults = 0, []
