@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
 from flywheel.store import formats, manifest, partitions
+from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -39,14 +40,32 @@ def connect(ws: Workspace, staged: Workspace | None = None, *, database: str = "
     A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
     place of the workspace's own.
     """
+    try:
+        return partitions.while_replaced(lambda: _connect(ws, staged, database, lost=False))
+    except PartMissing:  # lost, and not replaced
+        return _connect(ws, staged, database, lost=True)
+
+
+def _connect(ws: Workspace, staged: Workspace | None, database: str, *, lost: bool) -> duckdb.DuckDBPyConnection:
+    """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
+    if database != ":memory:":
+        Path(database).unlink(missing_ok=True)  # of the try before
     connection = duckdb.connect(database)
-    connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
-    connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
-    for table in TABLES:
-        _table(connection, ws, table, staged)
-    _promotions(connection, ws)
-    connection.execute(views())
+    try:
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
+        connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
+        for table in TABLES:
+            _table(connection, ws, table, staged, lost=lost)
+        _promotions(connection, ws)
+        connection.execute(views())
+    except duckdb.Error as error:
+        found = _damage(connection, error)
+        connection.close()
+        raise found or error from None
+    except PartMissing:
+        connection.close()
+        raise
     return connection
 
 
@@ -158,7 +177,9 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, staged: Workspace | None) -> None:
+def _table(
+    connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, staged: Workspace | None, *, lost: bool
+) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
         new = partitions.all_files(staged, table) if staged else []
@@ -186,6 +207,8 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, sta
         connection.execute(f"CREATE VIEW {table} AS SELECT {columns} {read}")
     except duckdb.Error as error:
         found = next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+        if isinstance(found, PartMissing) and not lost:
+            raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
         _stand_in(connection, table, typed, found)
 

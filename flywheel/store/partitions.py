@@ -120,11 +120,13 @@ def opened(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
     where it is damaged, or is not one of the table's. wholly: all of its bytes are looked at now."""
     own = {part.name: part for part in parts.read(path.parent) or ()}.get(path.name)
     if own is None:
-        raise parts.damaged(path, "a file of the partition is missing", parts.PartMissing)
+        raise parts.missing(path)
     (parts.check_wholly if wholly else parts.check)(path, own)
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         about = file.schema_arrow.metadata or {}
+    except FileNotFoundError:
+        raise parts.missing(path) from None
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
         raise parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}") from error
     version, of = about.get(b"schema_version", b"").decode(), about.get(b"table", b"").decode()
