@@ -50,7 +50,7 @@ def build(
         partitions.verify(ws, table, iteration, stage)
     with catalog.connect(ws) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
-        connection.execute(f"SET temp_directory = '{ws.state / 'duckdb'}'")
+        connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
         stages = ", ".join(f"'{stage}'" for stage in sources)
         connection.execute(
             f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
