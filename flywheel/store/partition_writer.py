@@ -27,7 +27,7 @@ from flywheel.workspace import Workspace, label
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
 # A reader that wants one trajectory reads one group of its steps; one that wants one screen a few hundred kB.
-_ROW_GROUP = {"images": 100, "steps": 20_000}
+_ROW_GROUP = {"images": 100, "steps": 10_000}
 _LOCK_S = 600.0
 
 
