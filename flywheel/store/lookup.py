@@ -37,7 +37,7 @@ def found(
     """As `rows`, a table each row group that has some."""
     names, values = _ordered(table, columns), sorted(wanted)
     accepted = pa.array(values, pa.string())
-    for path in files:
+    for path in files if values else ():
         with partitions.opened(table, path) as file:
             for group in _may_hold(file, key, values):
                 keys = _read(file, path, group, [key])[key]
