@@ -17,7 +17,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.schema import to_row
 from flywheel.store import lookup, manifest, partitions
 from flywheel.store.screens import image_rows, sha256
-from flywheel.training.samples import agent_samples
+from flywheel.training.samples import agent_samples, imitated
 from flywheel.training.supervised import dataset
 from flywheel.training.supervised.draw import Drawn
 from flywheel.trajectory import Step, Trajectory
@@ -114,6 +114,23 @@ def test_a_pool_is_the_steps_to_learn_from_by_source(stores):
     assert people.names == ["t13", "t23"]
     assert dataset.pool(ws, read, "sft", {}).names == ["t20", "t21"]  # of the window alone
     assert dataset.general_pool(ws, read).names == ["g20", "g21", "g22"]
+
+
+def test_a_step_counts_where_it_is_imitated(ws):
+    """The columns are judged as the steps are, whatever is null in them."""
+    one = trajectory(1, 0)
+    kinds = [(error, slip) for error in (None, "", "no action") for slip in (None, False, True)]
+    steps = [
+        replace(step, parse_error=error, slip=slip) for step, (error, slip) in zip(steps_of(one, 9), kinds, strict=True)
+    ]
+    manifest.genesis(ws, digest="base")
+    partitions.write(ws, "steps", 1, "rollout", [to_row("steps", step) for step in steps])
+    row = to_row("trajectories", one)
+    stored = {name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")}
+    for store, rows in (("ct", [stored]), ("sft", [])):
+        partitions.write(ws, store, 1, "route", rows)
+    read = manifest.write(ws, 1, window=1, data=[("steps", "rollout")])
+    assert dataset.pool(ws, read, "ct", {}).steps.tolist() == [sum(map(imitated, steps))] == [4]
 
 
 def test_before_anything_was_collected_there_is_nothing(ws):
