@@ -30,15 +30,15 @@ from flywheel.training.supervised.draw import Drawn, Pool
 from flywheel.trajectory import Step, Trajectory
 from flywheel.workspace import Workspace
 
-# Of a step: what `samples.imitated` looks at, and what is read where the step itself was drawn.
-_JUDGED = ("trajectory_id", "parse_error", "slip")
-_SAID = ("token_ids", "raw_text")
-# What no prompt shows. What is not named here is read, so that a new column needs no thought here.
+_JUDGED = ("trajectory_id", "parse_error", "slip")  # what `samples.imitated` looks at
+# What neither a prompt shows nor a sample has. What is not named here is read, so that a new column needs no thought.
 _UNSHOWN = {
+    "raw_text",  # a person's alone
     *("author", "x", "y", "x2", "y2", "prompt_tokens", "logprobs", "weight_version"),
     *("reward", "terminated", "truncated", "started_at", "ended_at"),
 }
-_OF_STEP = set(TABLES["steps"].names) - _UNSHOWN - set(_SAID)
+_OF_STEP = set(TABLES["steps"].names) - _UNSHOWN
+_Said = dict[tuple[str, int], dict[str, Any]]  # by trajectory_id and number of the step: its fields
 _OF_TRAJECTORY = ("trajectory_id", "task_id", "domain", "instruction")
 
 
@@ -120,12 +120,13 @@ def _agent(
         numbers[one.name].append(one)
     trajectories = _trajectories(ws, manifest, numbers.keys())
     begun: dict[Drawn, list[Step]] = {}  # of each the steps of its trajectory up to it
-    for name, steps in _histories(ws, manifest, numbers.keys()).items():
+    histories, tokens = _histories(ws, manifest, numbers.keys())
+    for name, steps in histories.items():
         to_learn = [place for place, step in enumerate(steps) if imitated(step)]
         ends = {one: to_learn[one.number] + 1 for one in numbers[name]}
         told = _with_digests(trajectories[name], steps[: max(ends.values())], settings)
         begun |= {one: told[:end] for one, end in ends.items()}
-    said = _said(ws, manifest, {(steps[-1].trajectory_id, steps[-1].step) for steps in begun.values()})
+    said = _said(ws, manifest, {(steps[-1].trajectory_id, steps[-1].step) for steps in begun.values()}, tokens)
     wanted = {step.image_sha256 for steps in begun.values() for step in steps[-settings.policy.working_steps :]}
     images = screens.copied(ws, manifest.paths(ws, "images"), wanted - {None}, path)
     prompt = _Prompt(encoder, images, settings)
@@ -163,12 +164,16 @@ def _trajectories(ws: Workspace, manifest: Cumulative, names: Collection[str]) -
     return found
 
 
-def _histories(ws: Workspace, manifest: Cumulative, names: Collection[str]) -> dict[str, list[Step]]:
-    """The steps of trajectories, in order, without what was said at them."""
-    found = defaultdict(list)
-    for row in lookup.rows(ws, "steps", manifest.paths(ws, "steps"), "trajectory_id", names, _OF_STEP).to_pylist():
-        found[row["trajectory_id"]].append(from_row("steps", Step, row))
-    return {name: sorted(steps, key=lambda one: one.step) for name, steps in found.items()}
+def _histories(ws: Workspace, manifest: Cumulative, names: Collection[str]) -> tuple[dict[str, list[Step]], _Said]:
+    """The steps of trajectories, in order, and apart from them, where there are any, the tokens of each."""
+    found, tokens = defaultdict(list), {}
+    files = manifest.paths(ws, "steps")
+    for part in lookup.found(ws, "steps", files, "trajectory_id", names, _OF_STEP):
+        for row in part.to_pylist():
+            if said := row.pop("token_ids"):
+                tokens[row["trajectory_id"], row["step"]] = {"token_ids": tuple(said)}
+            found[row["trajectory_id"]].append(from_row("steps", Step, row))
+    return {name: sorted(steps, key=lambda one: one.step) for name, steps in found.items()}, tokens
 
 
 def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Settings) -> list[Step]:
@@ -186,17 +191,15 @@ def _with_digests(trajectory: Trajectory, steps: Sequence[Step], settings: Setti
     return told
 
 
-def _said(ws: Workspace, manifest: Cumulative, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Of steps, by trajectory_id and number: their tokens, or where they have none (a person's) their text."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for column in ("token_ids", "raw_text"):
-        names = {name for name, _ in wanted - found.keys()}
-        columns = ("trajectory_id", "step", column)
-        files = manifest.paths(ws, "steps") if names else ()
-        for row in lookup.rows(ws, "steps", files, "trajectory_id", names, columns).to_pylist():
-            place, said = (row["trajectory_id"], row["step"]), row[column]
-            if place in wanted and place not in found and said:
-                found[place] = {column: tuple(said) if column == "token_ids" else said}
+def _said(ws: Workspace, manifest: Cumulative, wanted: set[tuple[str, int]], tokens: _Said) -> _Said:
+    """What was said at steps: their tokens, or where they have none (a person's) their text."""
+    found = {place: tokens[place] for place in wanted & tokens.keys()}
+    names = {name for name, _ in wanted - found.keys()}
+    files, columns = manifest.paths(ws, "steps") if names else (), ("step", "raw_text")
+    for row in lookup.rows(ws, "steps", files, "trajectory_id", names, columns).to_pylist():
+        place = (row["trajectory_id"], row["step"])
+        if place in wanted and place not in found and row["raw_text"]:
+            found[place] = {"raw_text": row["raw_text"]}
     if lost := wanted - found.keys():
         name, number = min(lost)
         where = f"trajectory {name}, step {number}"
