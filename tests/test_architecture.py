@@ -38,6 +38,7 @@ ORDER = (
     "words",
     # what is kept of it
     "store",
+    "dedup",
     "reward",
     "policy",
     "agent",

@@ -94,6 +94,14 @@ class Routing(Block):
     """Who judges the trajectories of a domain; default: those of every other domain. A trajectory counts as solved
     where all of them say so."""
 
+    duplicates_least: float = Field(0.8, gt=0, le=1)
+    """Share of steps from which on two of the model's trajectories of one task count as near-duplicates. 1: the same
+    steps alone."""
+    duplicates_window: int = Field(2, ge=0)
+    """Iterations before this one that its trajectories are compared with, besides each other."""
+    duplicates_weigh: Literal["one", "each"] = "one"
+    """What a step of a near-duplicate weighs in training. one: near-duplicates share the weight of one. each: 1."""
+
     @field_validator("scorers")
     @classmethod
     def _somebody(cls, scorers: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -16,14 +16,12 @@ def _work(ctx: Context, folder: Path) -> dict:
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
-    written = tuple(
-        partitions.manifest_of(ctx.ws, table, ctx.iteration, build.STAGE)
-        for table in ("routes", "sft", "ct", "quarantine", "lineage")
-    )
+    written = tuple(partitions.manifest_of(ctx.ws, table, ctx.iteration, build.STAGE) for table in _TABLES)
     summary = {f"to {name}": count for name, count in result["routed"].items()}
     return StageResult(written, tuple(result["metrics"]), summary)
 
 
+_TABLES = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", "signatures", "screen_hashes")
 STAGE = single(
     "route",
     reads=(
@@ -42,8 +40,8 @@ STAGE = single(
         Partition("tasks", "synthesize"),
         Partition("scores", "score"),
     ),
-    writes=("routes", "sft", "ct", "quarantine", "lineage", Record("manifest")),
-    settings=("sft",),
+    writes=(*_TABLES, Record("manifest")),
+    settings=("sft", "routing"),
     work=_work,
     finish=_finish,
     judges=True,

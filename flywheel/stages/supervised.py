@@ -43,7 +43,7 @@ def train(
             return by_source.get(row["source"], other)
 
         store = dataset.load_store(ctx.ws, cumulative, name, lambda row: weight(row) > 0)  # no screen is read in vain
-        by_id = {row["trajectory_id"]: weight(row) for row in store.rows}
+        by_id = {row["trajectory_id"]: weight(row) * (row["weight"] or 1.0) for row in store.rows}
         return dataset.store_samples(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
 
     agent = steps_of(store_name, weights or {}, 1.0)

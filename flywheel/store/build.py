@@ -13,7 +13,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flywheel.settings import Settings
-from flywheel.store import catalog, contracts, expectations, manifest, metrics, partitions, routing, sessions
+from flywheel.store import (
+    catalog,
+    contracts,
+    duplicates,
+    expectations,
+    manifest,
+    metrics,
+    partitions,
+    routing,
+    sessions,
+)
 from flywheel.store.partitions import PartitionManifest
 from flywheel.workspace import Workspace
 
@@ -34,8 +44,8 @@ class Built:
 
 
 def build(ws: Workspace, iteration: int, settings: Settings, read: Sequence[tuple[str, str]]) -> Built:
-    """Route the trajectories that came in; write `routes`, `sft`, `ct`, `quarantine`, `lineage` and the iteration's
-    manifest.
+    """Route the trajectories that came in; write `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates`, what
+    later iterations need to find those, and the iteration's manifest.
 
     read: (table, stage) of all that came in: what the stores point into is named in the manifest. Raises
     ContractBroken for a table-level contract, DataError for a damaged partition.
@@ -50,12 +60,22 @@ def build(ws: Workspace, iteration: int, settings: Settings, read: Sequence[tupl
     with catalog.connect(ws) as connection:
         broken |= contracts.check_rows(connection, iteration, sources)
     trajectories = incoming.to_pylist()
+    asked = [
+        row
+        for name, stage in read
+        if name == "tasks"
+        for row in partitions.read(ws, name, iteration, stage).to_pylist()
+    ]
+    broken = duplicates.near_evaluation(trajectories, asked) | broken
     routes = routing.route(trajectories, scores.to_pylist(), broken, verified_only=settings.sft.verified_only)
-    tables = {"routes": routes, **routing.build_stores(trajectories, routes, iteration)}
+    near = duplicates.find(ws, iteration, read, trajectories, routes, asked, settings.routing)
+    stores = routing.build_stores(trajectories, routes, iteration, near.weights)
+    tables = {"routes": routes, **stores, **near.tables}
     manifests = tuple(partitions.write(ws, table, iteration, STAGE, rows) for table, rows in tables.items())
     contracts.check_tables(ws, iteration, sources)
     taken = [session.id for session in sessions.listed(ws, iteration)]
     data = [one for one in read if one[0] != "scores"]  # routes hold what the scores said
+    data += [(table, STAGE) for table in duplicates.KEPT]
     manifest.write(ws, iteration, window=settings.sft.window, sessions=taken, data=data)
     return Built(manifests, *_figures(trajectories, routes))
 

@@ -78,8 +78,12 @@ def _unjudged(verdict: Verdict | None) -> str:
     return "score is not a number"
 
 
-def build_stores(trajectories: Iterable[Row], routes: Iterable[Row], iteration: int) -> dict[str, list[dict]]:
+def build_stores(
+    trajectories: Iterable[Row], routes: Iterable[Row], iteration: int, weights: Mapping[str, float] | None = None
+) -> dict[str, list[dict]]:
     """Rows of the tables `sft`, `ct`, `quarantine` and `lineage` of one iteration.
+
+    weights: of the trajectories that do not weigh 1 in training.
 
     A quarantined trajectory keeps its whole row as JSON in `record`, so that it can be mended and routed
     again.
@@ -99,6 +103,7 @@ def build_stores(trajectories: Iterable[Row], routes: Iterable[Row], iteration: 
                     "score": decision["score"],
                     "steps": trajectory["steps"],
                     "policy_version": trajectory["policy_version"],
+                    "weight": (weights or {}).get(trajectory["trajectory_id"], 1.0),
                 }
             )
         stores["lineage"] += lineage.routed(trajectory, destination, iteration)
