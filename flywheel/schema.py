@@ -242,6 +242,7 @@ TABLES: dict[str, pa.Schema] = {
 # Columns that tables were given after their first version: null where an older file lacks them.
 ADDED: dict[str, tuple[str, ...]] = {
     "tasks": ("environment",),
+    "trajectories": later(Trajectory),
     "steps": later(Step),
     "thoughts": ("confidence", "doubtful"),
     "scores": ("version",),

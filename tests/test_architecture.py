@@ -36,6 +36,7 @@ ORDER = (
     "environments",
     "scenes",
     "words",
+    "exchange",
     # what is kept of it
     "store",
     "dedup",

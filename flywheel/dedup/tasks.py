@@ -29,11 +29,12 @@ def near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, 
     """task_id -> why it must not be trained on, of the rows of `tasks` that are near one of `held_out`.
 
     Near is: the same content under another task_id, whatever the case and spacing of its texts; or the same
-    instruction and seed.
+    instruction and seed. A task without a seed, another data set's, is near by its instruction alone.
     """
-    contents, asked = {}, {}
+    contents, asked, said = {}, {}, {}
     for task in sorted(held_out, key=lambda row: row["task_id"], reverse=True):
         contents[content(task)] = task["task_id"]
+        said[_words(task.get("instruction"))] = task["task_id"]
         if task.get("seed") is not None:
             asked[_asked(task)] = task["task_id"]
     near = {}
@@ -42,6 +43,8 @@ def near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, 
             near[task["task_id"]] = f"the content of {twin}"
         elif twin := asked.get(_asked(task)):
             near[task["task_id"]] = f"instruction and seed of {twin}"
+        elif task.get("seed") is None and (twin := said.get(_words(task.get("instruction")))):
+            near[task["task_id"]] = f"the instruction of {twin}"
     return near
 
 

@@ -27,7 +27,7 @@ SUITES: dict[str, tuple[tuple[str, dict[str, Any], str], ...]] = {
         ("ExpectColumnValuesToBeInSet", {"column": "status", "value_set": list(STATUSES)}, "status is known"),
         (
             "ExpectColumnValuesToBeInSet",
-            {"column": "source", "value_set": ["rollout", "recording", "annotation"]},
+            {"column": "source", "value_set": ["rollout", "recording", "annotation", "import"]},
             "source is known",
         ),
         ("ExpectColumnValuesToBeInSet", {"column": "author", "value_set": ["model", "human"]}, "author is known"),

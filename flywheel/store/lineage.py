@@ -1,6 +1,7 @@
 """Rows of the table `lineage`: what came from what, by name.
 
 Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id),
+`import` (data set and id there),
 `weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the workspace,
 `models/iteration=001/sft`; with `@12` as it was after RL's step 12), `dataset` (a store's partition, `sft@001`).
 """
@@ -27,6 +28,7 @@ def routed(trajectory: Mapping[str, Any], destination: str, iteration: int) -> l
         (trajectory.get("task_id"), "task", "attempts"),
         (trajectory.get("policy_version"), "weights", "acted by"),
         (trajectory.get("run_id"), "run", "produced in"),
+        (trajectory.get("origin"), "import", "imported from"),
     ]
     rows = [_row(name, "trajectory", parent, kind, relation) for parent, kind, relation in links if parent]
     return [*rows, _row(dataset(destination, iteration), "dataset", name, "trajectory", "holds")]

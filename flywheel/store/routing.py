@@ -50,7 +50,7 @@ def _destination(trajectory: Row, verdict: Verdict | None, broken: str | None, v
     elif status not in ("completed", "truncated"):
         error = trajectory.get("error")
         destination, reason = "quarantine", f"status {status}" + (f": {error}" if error else "")
-    elif trajectory["source"] == "recording":
+    elif trajectory["source"] in ("recording", "import"):
         destination, reason = "ct", "human demonstration: continual training"
     elif v is None:
         destination, reason = "quarantine", _unjudged(verdict)
