@@ -33,9 +33,16 @@ def equal(sequences: Sequences, pairs: np.ndarray) -> np.ndarray:
     """Whether each pair of rows agrees in all of its steps."""
     lengths = sequences.lengths[pairs]
     result = lengths[:, 0] == lengths[:, 1]
-    left, right = (sequences.take(rows) for rows in pairs[result].T)
-    agree = np.concatenate([[0], np.cumsum(_same(_parts(left.codes), _parts(right.codes)))])
-    result[result] = agree[left.offsets[1:]] - agree[left.offsets[:-1]] == left.lengths
+    for place in (0, -1):  # most pairs that differ do so here already
+        told = np.flatnonzero(result & (lengths[:, 0] > 0))
+        ends = sequences.offsets[pairs[told]] if place == 0 else sequences.offsets[pairs[told] + 1] - 1
+        result[told] = _same(*(_parts(sequences.codes[end]) for end in ends.T))
+    told = np.flatnonzero(result)
+    for start in range(0, len(told), _AT_ONCE):
+        rows = told[start : start + _AT_ONCE]
+        left, right = (sequences.take(own) for own in pairs[rows].T)
+        agree = np.concatenate([[0], np.cumsum(_same(_parts(left.codes), _parts(right.codes)))])
+        result[rows] = agree[left.offsets[1:]] - agree[left.offsets[:-1]] == left.lengths
     return result
 
 

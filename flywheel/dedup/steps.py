@@ -19,6 +19,7 @@ WHERE = 12  # bits an axis
 NOWHERE = 2**WHERE - 1
 IDLE = np.uint64(1 << 2 * WHERE)
 _IDLE_VERBS = ("wait", "hover", "scroll")
+_POINTING = ("click", "left_double", "right_single", "hover", "drag", "long_press")  # nothing is told but points
 
 # `steps`: a relation with the columns of the table `steps`. Digits of an action with a point are its coordinates.
 _ENCODE = f"""
@@ -29,6 +30,7 @@ SELECT trajectory_id, list(code ORDER BY step) AS steps FROM (
         | (place(x) << {WHERE}) | place(y) AS code
     FROM (
         SELECT trajectory_id, step, action_type, x, y, concat_ws(' ', action_type, CASE
+            WHEN action_type IN {_POINTING} THEN ''
             WHEN action IS NULL THEN 'no action'
             WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
             ELSE trim(regexp_replace(lower(action), '(\\s|\\\\n)+', ' ', 'g')) END,
