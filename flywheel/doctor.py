@@ -124,8 +124,7 @@ def data(root: Path) -> list[Finding]:
         return [Finding("data", "missing", error.what, error.fix)]
     except OSError as error:
         return [Finding("data", "optional", f"not looked at: {error.strerror}", "make the workspace writable")]
-    files = sorted(ws.data.glob("*/iteration=*/stage=*/part-*.parquet"))
-    faults = [fault for file in files if (fault := partitions.fault(file, wholly=False))]
+    files, faults = partitions.examine(ws)
     found = [Finding("data", "missing", f"{one.path} is {one.change}", one.mend) for one in damage[:5]]
     if len(damage) > len(found):
         found.append(Finding("data", "missing", f"and {len(damage) - len(found)} more", "flywheel status"))
@@ -142,7 +141,7 @@ def data(root: Path) -> list[Finding]:
         except FlywheelError as error:
             found.append(Finding("data", "missing", f"{error.where}: {error.what}", error.fix))
     if files and not found:
-        found.append(Finding("data", "ok", f"{len(files)} Parquet files, as recorded"))
+        found.append(Finding("data", "ok", f"{files} Parquet files, as recorded"))
     return found
 
 

@@ -7,6 +7,7 @@ file may be cut off, which DVC's checksums tell of data and models, and of the r
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import shutil
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flywheel.errors import DiskFull
+from flywheel.errors import DataError, DiskFull
 
 _FULL_BYTES = 2**20
 
@@ -52,6 +53,28 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path, seconds: float, what: str) -> Iterator[None]:
+    """Hold a lock that one process has at a time. seconds: how long to wait for it. what: it is held for, in words.
+
+    Raises DataError where the wait is over.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise DataError(
+                        f"another process has been {what} for {seconds:.0f} s", where=path, fix="let it end, or end it"
+                    ) from None
+                time.sleep(0.05)
+        yield
 
 
 def remove_unfinished(folder: Path, name: str = "*") -> None:

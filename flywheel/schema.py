@@ -1,6 +1,6 @@
 """Every table of the flywheel, as pyarrow schemas: the one place.
 
-Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN.parquet`. `iteration` and `stage` come from the
+Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come from the
 path (hive), so they are not columns of the files. Rows are sorted by the columns in `SORT`.
 Each file carries `schema_version` and `table` in its metadata.
 """

@@ -255,12 +255,12 @@ def broken(ws, tmp_path) -> Workspace:
 
 
 def test_a_cut_off_file_fails_only_what_reads_it_and_names_its_mend(broken):
-    path = broken.partition("scores", 1, "score") / "part-00000.parquet"
+    path = partitions.files(broken, "scores", 1, "score")[0]
     path.write_bytes(path.read_bytes()[:40])
     for sql in ("FROM scores", "SELECT count(*) FROM scores", "FROM trajectory_lineage", "FROM iterations"):
         with pytest.raises(DataError, match="scores") as raised:
             catalog.query(broken, sql)
-        assert raised.value.where == "data/scores/iteration=001/stage=score/part-00000.parquet"
+        assert raised.value.where == f"data/scores/iteration=001/stage=score/{path.name}"
         assert "dvc checkout --force data/scores/iteration=001/stage=score`" in raised.value.fix
         assert "\n" not in str(raised.value)
     assert ask(broken, "SELECT count(*) AS n FROM trajectories") == ask(
@@ -271,7 +271,7 @@ def test_a_cut_off_file_fails_only_what_reads_it_and_names_its_mend(broken):
 
 
 def test_a_file_whose_rows_are_damaged_is_found_where_they_are_read(broken):
-    path = broken.partition("steps", 1, "rollout") / "part-00000.parquet"
+    path = partitions.files(broken, "steps", 1, "rollout")[0]
     content = bytearray(path.read_bytes())
     content[4:600] = bytes(596)
     path.write_bytes(content)

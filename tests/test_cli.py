@@ -155,7 +155,7 @@ def test_query_of_an_empty_workspace_in_every_format(workspace, tmp_path):
 
 def test_a_half_written_parquet_file_is_named(workspace):
     partitions.write(workspace, "tasks", 1, "synthesize", [])
-    path = workspace.partition("tasks", 1, "synthesize") / "part-00000.parquet"
+    path = partitions.files(workspace, "tasks", 1, "synthesize")[0]
     path.write_bytes(path.read_bytes()[:100])
     code, output = flywheel("query", "from tasks", "-w", workspace.root)
     assert code == 1
@@ -167,7 +167,7 @@ def test_a_half_written_parquet_file_hides_nothing_else(workspace):
     manifest.genesis(workspace, digest="abc")
     versioning.add_iteration(workspace, 1, frozen_without_sessions(workspace))
     partitions.write(workspace, "tasks", 1, "synthesize", [])
-    path = workspace.partition("tasks", 1, "synthesize") / "part-00000.parquet"
+    path = partitions.files(workspace, "tasks", 1, "synthesize")[0]
     path.write_bytes(path.read_bytes()[:100])
     assert flywheel("query", "select count(*) as n from steps", "-w", workspace.root)[0] == 0
     (found,) = doctor.data(workspace.root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 
@@ -12,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flywheel.errors import DataError, DiskFull
+from flywheel.files import sha256_file
 from flywheel.schema import SORT, TABLES
-from flywheel.store import partitions
+from flywheel.store import partition_writer, partitions, parts
 from flywheel.workspace import Workspace
 
 numbers = itertools.count()
@@ -68,11 +70,21 @@ def test_a_partition_is_replaced_as_a_whole(ws):
     assert [path.name for path in (ws.data / "general" / "iteration=001").iterdir()] == ["stage=synthesize"]
 
 
-def test_many_rows_are_cut_into_files_in_order(ws, monkeypatch):
-    monkeypatch.setattr(partitions, "_ROWS_PER_FILE", 4)
-    manifest = partitions.write(ws, "general", 1, "synthesize", [general(f"s{n:02d}") for n in range(10)])
-    assert [part.rows for part in manifest.parts] == [4, 4, 2]
-    assert partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == [f"s{n:02d}" for n in range(10)]
+@pytest.mark.parametrize("backwards", [False, True])
+def test_many_rows_are_cut_into_files_each_in_order(ws, monkeypatch, backwards):
+    monkeypatch.setattr(partition_writer, "_RUN_BYTES", 400)
+    rows = [general(f"s{n:03d}") for n in range(40)]
+    with partitions.writing(ws, "general", 1, "synthesize") as writer:
+        for first in range(0, 40, 5):
+            batch = rows[first : first + 5]
+            writer.write(partitions.from_rows("general", batch[::-1] if backwards else batch))
+    found = [pq.read_table(path, partitioning=None) for path in partitions.files(ws, "general", 1, "synthesize")]
+    assert len(found) >= 3
+    assert all(part["sample_id"].to_pylist() == sorted(part["sample_id"].to_pylist()) for part in found)
+    back = partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist()
+    assert back == [row["sample_id"] for row in rows]
+    pages = pq.ParquetFile(partitions.files(ws, "general", 1, "synthesize")[0]).metadata.row_group(0)
+    assert [one.column_index for one in pages.sorting_columns] == [0]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +112,7 @@ def test_a_cut_off_file_is_named_with_what_to_do(ws):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="not a whole Parquet file") as raised:
         partitions.read(ws, "general", 1, "synthesize")
-    assert raised.value.where == "data/general/iteration=001/stage=synthesize/part-00000.parquet"
+    assert raised.value.where == f"data/general/iteration=001/stage=synthesize/{path.name}"
     assert "dvc checkout --force data/general/iteration=001/stage=synthesize" in raised.value.fix
 
 
@@ -115,7 +127,7 @@ def test_a_full_disk_leaves_the_old_partition_and_no_half_one(ws, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(partitions.pq, "write_table", full)
+    monkeypatch.setattr(partition_writer.pq, "write_table", full)
     with pytest.raises(DiskFull, match="the disk is full"):
         partitions.write(ws, "general", 1, "synthesize", [general("b")])
     assert partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["a"]
@@ -126,3 +138,63 @@ def test_a_column_that_only_a_later_row_has_is_refused_and_not_dropped(ws):
     with pytest.raises(DataError, match=r"table general has no column \['colour'\] \(row 2\)"):
         partitions.write(ws, "general", 1, "synthesize", [general("a"), general("b"), general("c", colour="red")])
     assert not ws.partition("general", 1, "synthesize").exists()
+
+
+def a_file(ws, count=3000) -> tuple[Workspace, object]:
+    rows = [general(f"s{number:05d}", response=f"answer {number * 7919 % 1009}") for number in range(count)]
+    partitions.write(ws, "general", 1, "synthesize", rows)
+    return partitions.files(ws, "general", 1, "synthesize")[0]
+
+
+def test_no_flipped_bit_is_read_in_silence(ws):
+    """Wherever it is in the file, a whole reading names it; a reading of some columns never gives other values."""
+    path = a_file(ws)
+    sound, right = path.read_bytes(), partitions.read(ws, "general", 1, "synthesize", ["sample_id"])
+    for place in range(0, len(sound), max(1, len(sound) // 150)):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1 << place % 8]) + sound[place + 1 :])
+        with pytest.raises(DataError, match="not a whole Parquet file"):
+            partitions.read(ws, "general", 1, "synthesize")
+        with contextlib.suppress(DataError):
+            assert partitions.read(ws, "general", 1, "synthesize", ["sample_id"]) == right
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"table": "sft", "schema_version": "1"}, {"table": "general", "schema_version": "99"}, {}]
+)
+def test_a_file_of_another_table_or_version_is_refused(ws, metadata):
+    path = a_file(ws, 3)
+    rows = pq.read_table(path, partitioning=None).replace_schema_metadata(metadata)
+    pq.write_table(rows, path)
+    parts.write(path.parent, "general", [parts.part(path, 3, sha256_file(path))])
+    with pytest.raises(DataError, match="expected general, version 1"):
+        partitions.read(ws, "general", 1, "synthesize")
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"version": 9, "table": "general", "parts": []}', '{"version": 1'])
+def test_a_damaged_list_is_named(ws, damage):
+    path = a_file(ws, 3).with_name(parts.NAME)
+    path.write_text(damage)
+    with pytest.raises(DataError, match="not a list of a partition's files") as raised:
+        partitions.read(ws, "general", 1, "synthesize")
+    assert raised.value.where == "data/general/iteration=001/stage=synthesize/parts.json"
+
+
+def test_a_lost_list_or_file_is_no_empty_partition(ws):
+    path = a_file(ws, 3)
+    path.rename(path.with_suffix(".gone"))
+    with pytest.raises(DataError, match="a file of the partition is missing"):
+        partitions.read(ws, "general", 1, "synthesize")
+    path.with_suffix(".gone").rename(path)
+    path.with_name(parts.NAME).unlink()
+    with pytest.raises(DataError, match="no such partition"):
+        partitions.read(ws, "general", 1, "synthesize")
+
+
+def test_partitions_of_earlier_versions_are_read_and_replaced(ws):
+    path = a_file(ws, 3)
+    path.with_name(parts.NAME).unlink()
+    path.rename(path.with_name("part-00000.parquet"))
+    assert partitions.read(ws, "general", 1, "synthesize").num_rows == 3
+    partitions.write(ws, "general", 1, "synthesize", [general("a")])
+    assert partitions.read(ws, "general", 1, "synthesize").num_rows == 1
+    assert len(list(path.parent.iterdir())) == 2

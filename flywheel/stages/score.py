@@ -16,7 +16,7 @@ from flywheel.scoring.panel import Panel
 from flywheel.scoring.scorer import Case
 from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.store import metrics, screens
+from flywheel.store import metrics, partitions, screens
 from flywheel.store.artifacts import Partition, Record
 from flywheel.synthesis import levels
 from flywheel.trajectory import Step, Trajectory
@@ -71,8 +71,7 @@ def _cases(ctx: Context, panel: Panel) -> Iterator[tuple[Trajectory, Case | None
 
 
 def _files(ctx: Context, table: str) -> list[Path]:
-    folders = [ctx.ws.partition(table, ctx.iteration, stage) for stage in _STAGES]
-    return [path for folder in folders for path in sorted(folder.glob("part-*.parquet"))]
+    return [path for stage in _STAGES for path in partitions.files(ctx.ws, table, ctx.iteration, stage)]
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:

@@ -47,8 +47,12 @@ def query(ws: Workspace, sql: str) -> pa.Table:
     """The result of one statement. Raises BadInput, in one line, for wrong SQL; DataError for a damaged
     file.
     """
-    with connect(ws) as connection:
-        return run(connection, sql)
+
+    def once() -> pa.Table:
+        with connect(ws) as connection:
+            return run(connection, sql)
+
+    return partitions.while_replaced(once)
 
 
 def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> pa.Table:
@@ -87,10 +91,10 @@ def _damage(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataE
     _, told, facts = str(error).partition(_MARK)
     if told:
         return DataError(**json.loads(facts))
-    files = []
+    files: list[str] = []
     with contextlib.suppress(duckdb.Error):
         for (text,) in connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall():
-            files += re.findall(r"'([^']+/part-\d+\.parquet)'", text)
+            files += re.findall(r"'([^']+/part-[\w-]+\.parquet)'", text)
     return next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
 
 
@@ -118,8 +122,12 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
 
 
 def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str) -> None:
-    files = sorted(str(path) for path in (ws.data / table).glob("iteration=*/stage=*/part-*.parquet"))
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
+    try:
+        files = [str(path) for path in partitions.all_files(ws, table)]
+    except DataError as fault:
+        _stand_in(connection, table, typed, fault)
+        return
     if not files:
         connection.register("typed", typed)
         connection.execute(f"CREATE TABLE {table} AS FROM typed")

@@ -1,28 +1,31 @@
-"""Write and read the Parquet partitions of a table. Half a partition is never visible.
+"""Read and write the Parquet partitions of a table. Half a partition is never visible.
 
 A partition is a folder (`Workspace.partition`) owned by one stage of one iteration. What a stage hands on is
-a `PartitionManifest`: paths, rows, sha256, never the rows.
+a `PartitionManifest`: paths, rows, sha256, never the rows. Which files are a partition's says `parts.py`, how they are
+written `partition_writer.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.errors import DataError
-from flywheel.files import atomic_folder, disk_full_is_named, known_sha256, remember_sha256, sha256_file
-from flywheel.schema import ADDED, SORT, TABLES
+from flywheel.schema import ADDED, SCHEMA_VERSION, TABLES
+from flywheel.store import parts
+from flywheel.store.partition_writer import from_rows, writing
 from flywheel.workspace import Workspace
 
-_ROWS_PER_FILE = 1_000_000
-_BYTES_PER_FILE = 512 * 2**20
-# About 100 screens a row group: a reader that wants one screen reads no more than a few hundred kB.
-_ROW_GROUP = {"images": 100}
+__all__ = ["from_rows", "writing"]
+
+T = TypeVar("T")
+_REPLACED_S = 30.0  # how long a reader begins again while a partition is replaced under it
 
 
 @dataclass(frozen=True)
@@ -46,25 +49,6 @@ class PartitionManifest:
         return sum(part.rows for part in self.parts)
 
 
-def from_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows (mappings; missing columns are null) as a table of the schema. Raises DataError naming the column."""
-    schema = TABLES[table]
-    rows = list(rows)
-    columns = set(schema.names)
-    for number, row in enumerate(rows):
-        if not columns.issuperset(row):
-            unknown = sorted(set(row) - columns)
-            raise DataError(f"table {table} has no column {unknown} (row {number})", where="flywheel/schema.py")
-    try:
-        result = pa.Table.from_pylist(rows, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"a row does not fit table {table}: {error}", where="flywheel/schema.py") from error
-    for field in schema:
-        if not field.nullable and result[field.name].null_count:
-            raise DataError(f"table {table}: column {field.name} is empty in a row", where="flywheel/schema.py")
-    return result
-
-
 def write(
     ws: Workspace, table: str, iteration: int, stage: str, data: pa.Table | Iterable[Mapping]
 ) -> PartitionManifest:
@@ -72,44 +56,87 @@ def write(
 
     Raises DataError where the data do not fit the schema, DiskFull where there is no space.
     """
-    if not isinstance(data, pa.Table):
-        data = from_rows(table, data)
-    if not data.schema.equals(TABLES[table]):
-        raise DataError(f"data do not have the schema of table {table}", where="flywheel/schema.py")
-    data = data.replace_schema_metadata(TABLES[table].metadata).sort_by([(key, "ascending") for key in SORT[table]])
+    with writing(ws, table, iteration, stage) as writer:
+        writer.write(data)
+    return manifest_of(ws, table, iteration, stage)
+
+
+def files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
+    """The partition's files. Raises DataError where it is missing or its list is damaged."""
     folder = ws.partition(table, iteration, stage)
-    rows_per_file = _ROWS_PER_FILE
-    if data.num_rows and data.nbytes > _BYTES_PER_FILE:
-        rows_per_file = max(1, int(data.num_rows * _BYTES_PER_FILE / data.nbytes))
-    parts = []
-    with disk_full_is_named(folder), atomic_folder(folder) as temporary:
-        for number, start in enumerate(range(0, max(data.num_rows, 1), rows_per_file)):
-            path = temporary / f"part-{number:05d}.parquet"
-            chunk = data.slice(start, rows_per_file)
-            pq.write_table(chunk, path, compression="zstd", row_group_size=_ROW_GROUP.get(table, 100_000))
-            parts.append(Part(ws.relative(folder / path.name), chunk.num_rows, sha256_file(path)))
-    for part in parts:
-        remember_sha256(ws.resolve(part.path), part.sha256)
-    return PartitionManifest(table, tuple(parts))
+    found = parts.read(folder)
+    if found is None:
+        raise DataError("no such partition", where=ws.relative(folder), fix=f"run the stage {stage} first")
+    return [folder / part.name for part in found]
+
+
+def all_files(ws: Workspace, table: str) -> list[Path]:
+    """The files of all partitions of a table, oldest iteration first. Raises DataError for a damaged list."""
+    folders = sorted((ws.data / table).glob("iteration=*/stage=*"))
+    return [folder / part.name for folder in folders for part in parts.read(folder) or ()]
 
 
 def read(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
-    """The partition's rows. Raises DataError where it is missing, cut off, or of another schema."""
-    folder = ws.partition(table, iteration, stage)
-    files = sorted(folder.glob("part-*.parquet"))
-    if not files:
-        raise DataError("no such partition", where=ws.relative(folder), fix=f"run the stage {stage} first")
-    return pa.concat_tables([read_file(ws, table, path, columns) for path in files])
+    """The partition's rows. Raises DataError where it is missing, damaged, or of another schema."""
+
+    def once() -> pa.Table:
+        paths = files(ws, table, iteration, stage)
+        return pa.concat_tables([read_file(ws, table, path, columns) for path in paths])
+
+    return while_replaced(once)
+
+
+def while_replaced(read: Callable[[], T]) -> T:
+    """What `read` gives. Where a file is gone that a list named, the partition was replaced meanwhile, perhaps: read
+    again, by the new list."""
+    deadline = time.monotonic() + _REPLACED_S
+    missing = None
+    while True:
+        try:
+            return read()
+        except parts.PartMissing as error:
+            # The same file missed twice was not lost to a writer, but for good.
+            if error.where == missing or time.monotonic() > deadline:
+                raise
+            missing = error.where
 
 
 def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:
-    """One Parquet file of a table, checked against its schema."""
-    where = ws.relative(path)
+    """One Parquet file of a table, checked against its partition's list, its checksums and the schema.
+
+    A whole reading hashes all of the file; one of some columns looks at its size, its footer, and the checksums of the
+    pages that it reads.
+    """
+    with opened(table, path, wholly=columns is None) as file:
+        try:
+            data = file.read(columns=columns)  # not a dataset read: hive columns must not be added
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}") from error
+    return conformed(ws, table, path, data, columns)
+
+
+def opened(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
+    """A file of a table to read row groups of; its pages' checksums are looked at as they are read. Raises DataError
+    where it is damaged, or is not one of the table's. wholly: all of its bytes are looked at now."""
+    own = {part.name: part for part in parts.read(path.parent) or ()}.get(path.name)
+    if own is None:
+        raise parts.damaged(path, "a file of the partition is missing", parts.PartMissing)
+    (parts.check_wholly if wholly else parts.check)(path, own)
     try:
-        # Not a dataset read: hive columns must not be added, the path alone holds them.
-        data = pq.ParquetFile(path).read(columns=columns)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _not_whole(path, error) from error
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        about = file.schema_arrow.metadata or {}
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
+        raise parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}") from error
+    version, of = about.get(b"schema_version", b"").decode(), about.get(b"table", b"").decode()
+    if version != str(SCHEMA_VERSION) or of != table:
+        file.close()
+        what = f"of table {of or '?'}, version {version or '?'}; expected {table}, version {SCHEMA_VERSION}"
+        raise parts.damaged(path, f"it is a file {what}")
+    return file
+
+
+def conformed(ws: Workspace, table: str, path: Path, data: pa.Table, columns: list[str] | None) -> pa.Table:
+    """Rows as they were read, with the columns that an older file lacks. Raises DataError where others differ."""
     expected = TABLES[table] if columns is None else pa.schema([TABLES[table].field(name) for name in columns])
     for place, field in enumerate(expected):
         if field.name in ADDED.get(table, ()) and field.name not in data.column_names:
@@ -117,7 +144,7 @@ def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None =
     if not data.schema.equals(expected):
         raise DataError(
             f"columns differ from table {table} of this version",
-            where=where,
+            where=ws.relative(path),
             fix="`flywheel doctor` looks at all of them",
         )
     return data
@@ -126,27 +153,35 @@ def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None =
 def fault(path: Path, *, wholly: bool = True) -> DataError | None:
     """What is wrong with a table's Parquet file; None where it can be read. wholly: its rows too, else its footer."""
     try:
-        with pq.ParquetFile(path) as file:
+        with opened(path.parts[-4], path, wholly=wholly) as file:
             for group in range(file.num_row_groups if wholly else 0):
                 file.read_row_group(group)
-    except (pa.ArrowException, OSError) as error:
-        return _not_whole(path, error)
+    except DataError as error:
+        return error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        return parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}")
     return None
 
 
-def _not_whole(path: Path, error: Exception) -> DataError:
-    where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/part-*.parquet
-    return DataError(
-        f"not a whole Parquet file: {str(error).splitlines()[0]}",
-        where=where,
-        fix=f"type `dvc checkout --force {where.rpartition('/')[0]}` in the workspace (`flywheel run` does it too)",
-    )
+def examine(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:
+    """How many files the partitions of all tables have, and what is wrong with them; wholly: with their bytes too."""
+    count, faults = 0, []
+    for table in TABLES:
+        for folder in sorted((ws.data / table).glob("iteration=*/stage=*")):
+            try:
+                names = [part.name for part in parts.read(folder) or ()]
+            except DataError as error:
+                faults.append(error)
+                continue
+            count += len(names)
+            faults += filter(None, (fault(folder / name, wholly=wholly) for name in names))
+    return count, faults
 
 
 def manifest_of(ws: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
-    """The manifest of a partition as it lies on disk; what this process wrote or hashed is not hashed again."""
-    parts = []
-    for path in sorted(ws.partition(table, iteration, stage).glob("part-*.parquet")):
-        rows = pq.ParquetFile(path).metadata.num_rows
-        parts.append(Part(ws.relative(path), rows, known_sha256(path)))
-    return PartitionManifest(table, tuple(parts))
+    """What the partition's list says; the files are not read. Empty where there is no such partition."""
+    folder = ws.partition(table, iteration, stage)
+    found = parts.read(folder) or ()
+    return PartitionManifest(
+        table, tuple(Part(ws.relative(folder / part.name), part.rows, part.sha256) for part in found)
+    )
