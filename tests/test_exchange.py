@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import zipfile
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from flywheel.recording.ingest import ingest_session
 from flywheel.settings import Settings
 from flywheel.stages import route
 from flywheel.store import build, partitions
+from flywheel.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +46,8 @@ def screen(colour: str = "white", form: str = "png", size: tuple[int, int] = (40
 
 
 @pytest.mark.parametrize("store", ["ct", "sft"])
-def test_webdataset_reads_every_step_and_screen(built, tmp_path, store, monkeypatch):
+def test_webdataset_reads_every_step_and_screen(built, tmp_path, store):
     wds = pytest.importorskip("webdataset")
-    monkeypatch.setattr(webdataset, "BYTES", 2_000)
     steps = list(samples.read(built, store, 1))
     assert webdataset.write(steps, tmp_path / "out", 2_000) == len(steps) > 0
     tars = sorted(str(path) for path in (tmp_path / "out").glob("*.tar"))
@@ -91,6 +92,15 @@ def test_export_tells_what_is_lost_and_overwrites_nothing(built, tmp_path):
     again = CliRunner().invoke(main, wanted)
     assert again.exit_code == 2
     assert CliRunner().invoke(main, [*wanted, "--iteration", "7"]).exit_code == 2
+
+
+def test_a_damaged_store_is_not_exported(built, tmp_path):
+    ws = Workspace(Path(shutil.copytree(built.root, tmp_path / "ws")))
+    (path, *_) = partitions.files(ws, "steps", 1, "rollout")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match="steps"):
+        webdataset.write(samples.read(ws, "ct", 1), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 # -- import ---------------------------------------------------------------------------------------------------
@@ -198,7 +208,7 @@ def test_a_zip_in_parts_is_told_how_to_join(tmp_path):
         list(agentnet.read(lines, images))
 
 
-def mind2web_file(path: Path, *operations: dict, shuffled: bool = True) -> Path:
+def mind2web_file(path: Path, *operations: dict) -> Path:
     """Rows in the form of Multimodal-Mind2Web, the last action first."""
     rows = [
         {
@@ -253,7 +263,7 @@ def test_mind2web_becomes_clicks_in_the_middle_of_their_targets(tmp_path):
     assert (rows.trajectory.origin, rows.trajectory.licence) == ("mind2web:6c7a7082", "openrail")
 
 
-def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_not(tmp_path, monkeypatch):
+def test_what_is_imported_goes_by_the_contracts_to_ct_and_what_is_held_out_does_not(tmp_path):
     ws, settings = synthetic.workspace(tmp_path / "ws")
     synthetic.incoming(ws, settings, 1, tasks=3, samples=2)
     (good,) = agentnet.read(*agentnet_files(tmp_path, *CODES))

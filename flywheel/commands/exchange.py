@@ -15,7 +15,7 @@ _TOLD = 5  # refused records that are told one by one
 _FILE = click.Path(path_type=Path)
 
 
-@click.group("import")
+@click.group("import", epilog="Example: flywheel import mind2web data/train-*.parquet")
 def import_() -> None:
     """Take in demonstrations of another data set. They wait in the recordings folder for the next iteration."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, DataError
 from flywheel.schema import TABLES
 from flywheel.store import manifest, partitions, screens
 from flywheel.workspace import Workspace
@@ -53,18 +53,17 @@ def read(ws: Workspace, store: str, iteration: int) -> Iterator[ExportedStep]:
         for first in range(0, len(rows), _AT_ONCE):
             own = {row["trajectory_id"]: row for row in rows[first : first + _AT_ONCE]}
             episodes = {
-                row["trajectory_id"]: {name: row.get(name) for name in OF_TRAJECTORY}
-                for row in _of(files("trajectories", shard.iteration), own)
+                row["trajectory_id"]: {name: row[name] for name in OF_TRAJECTORY}
+                for row in _of(ws, "trajectories", files("trajectories", shard.iteration), own)
             }
-            steps = _of(files("steps", shard.iteration), own)
+            steps = list(_of(ws, "steps", files("steps", shard.iteration), own))
             wanted = {row["image_sha256"] for row in steps} - {None}
             seen = screens.load(ws, files("images", shard.iteration), wanted)
             for row in sorted(steps, key=lambda row: (row["trajectory_id"], row["step"])):
                 name = row["trajectory_id"]
-                step = {column: row.get(column) for column in TABLES["steps"].names}
                 weight = own[name]["weight"]
                 yield ExportedStep(
-                    step,
+                    row,
                     episodes[name],
                     own[name]["score"],
                     1.0 if weight is None else weight,
@@ -72,10 +71,22 @@ def read(ws: Workspace, store: str, iteration: int) -> Iterator[ExportedStep]:
                 )
 
 
-def _of(files: list[Path], ids: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of some trajectories; row groups without them are not read."""
-    wanted = [("trajectory_id", "in", list(ids))]
-    return [row for path in files for row in pq.read_table(path, filters=wanted, partitioning=None).to_pylist()]
+def _of(ws: Workspace, table: str, files: list[Path], ids: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Rows of some trajectories. Rows are sorted: row groups that cannot hold them are not read."""
+    wanted = pa.array(sorted(ids), pa.string())
+    column = TABLES[table].get_field_index("trajectory_id")
+    for path in files:
+        with partitions.opened(table, path) as file:
+            for group in range(file.num_row_groups):
+                known = file.metadata.row_group(group).column(column).statistics
+                if known and known.has_min_max and (known.min > max(ids) or known.max < min(ids)):
+                    continue
+                try:
+                    rows = file.read_row_group(group)
+                except (pa.ArrowException, OSError) as error:
+                    raise DataError(f"not a whole Parquet file: {error}", where=ws.relative(path)) from error
+                rows = partitions.conformed(ws, table, path, rows, None)
+                yield from rows.filter(pc.is_in(rows["trajectory_id"], value_set=wanted)).to_pylist()
 
 
 SCHEMA = pa.schema(

@@ -128,8 +128,8 @@ class _Looked:
         signatures: Sequence[pa.Table],
     ) -> None:
         self._ws, self._before, self._since = ws, before, since
-        folders = [ws.partition(table, iteration, stage) for table, stage in read if table == "images"]
-        self._own = [path for folder in folders for path in sorted(folder.glob("part-*.parquet"))]
+        stages = [stage for table, stage in read if table == "images"]
+        self._own = [path for stage in stages for path in partitions.files(ws, "images", iteration, stage)]
         self._ends = {
             row["trajectory_id"]: (row["first_screen"], row["last_screen"])
             for table in signatures
