@@ -74,7 +74,7 @@ def _take(ws: Workspace, records: Iterable, limit: int | None, not_held: Mapping
     _tell_lost("What the store does not hold of them:", not_held)
     if not new + there:
         raise DataError("nothing could be imported", where="; ".join(one.where for one in refused[:1]))
-    click.echo(f"The next iterations take in {chosen.sessions_per_iteration} recordings each.")
+    click.echo(f"The next iterations take in {chosen.imports_per_iteration} of them each.")
 
 
 @click.command(epilog="Example: flywheel export webdataset --store sft --output sft-tars")

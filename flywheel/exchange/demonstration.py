@@ -23,10 +23,10 @@ from flywheel.errors import DataError
 from flywheel.files import atomic_folder, write_json
 from flywheel.schema import TABLES
 from flywheel.store import screens
+from flywheel.store.sessions import IMPORTED
 
 GRAMMAR = Grammar("point", coordinates.fractions(), "computer")
 _VERSION = 1
-_FILE = "demonstration.json"
 _AGAIN = "remove the folder and import it again"
 
 
@@ -89,17 +89,17 @@ def save(one: Demonstration, recordings: Path) -> bool:
     told["steps"] = [asdict(step) for step in one.steps]
     with atomic_folder(folder) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, TABLES["images"]), temporary / "screens.parquet", compression="zstd")
-        write_json(temporary / _FILE, told)
+        write_json(temporary / IMPORTED, told)
     return True
 
 
 def is_one(folder: Path) -> bool:
-    return (folder / _FILE).is_file()
+    return (folder / IMPORTED).is_file()
 
 
 def load(folder: Path) -> tuple[Demonstration, list[dict[str, Any]]]:
     """It, without its screens, and these as rows of `images`. Raises DataError for what is damaged."""
-    path = folder / _FILE
+    path = folder / IMPORTED
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         if told.pop("version") != _VERSION:

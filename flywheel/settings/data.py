@@ -16,6 +16,8 @@ class Recording(Block):
     """Folder of the recordings. New ones may be added at any time."""
     sessions_per_iteration: int = Field(48, ge=0)
     """New recordings that one iteration takes in, at most."""
+    imports_per_iteration: int = Field(200, ge=0)
+    """Demonstrations of other data sets (`flywheel import`) that one iteration takes in, at most."""
     recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
     """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""
     whisper_model: str = ""
