@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flywheel.commands import look, model, page, run, settings, workspace
+from flywheel.commands import exchange, look, model, page, run, settings, workspace
 from flywheel.errors import BadInput, FlywheelError
 
 _COMMANDS = (
@@ -30,6 +30,8 @@ _COMMANDS = (
     look.report,
     look.view,
     look.ui,
+    exchange.import_,
+    exchange.export,
     model.pretrain,
     model.serve,
     model.bench,

@@ -7,8 +7,9 @@ From Parquet to Parquet in bounded memory, whatever came in; the decisions are i
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -16,11 +17,11 @@ import pyarrow as pa
 from flywheel.errors import ContractBroken, DataError
 from flywheel.schema import TABLES
 from flywheel.settings import Settings
-from flywheel.store import catalog, contracts, expectations, metrics, partitions, routing
+from flywheel.store import catalog, contracts, duplicates, expectations, metrics, partitions, routing
 from flywheel.workspace import Workspace, label
 
 STAGE = "route"
-WRITTEN = ("routes", "sft", "ct", "quarantine", "lineage")
+WRITTEN = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *duplicates.KEPT)
 _MEMORY = "1GB"  # of DuckDB, which goes on on disk beyond it
 _ROWS_AT_ONCE = 20_000
 
@@ -39,13 +40,13 @@ class Built:
 def build(
     ws: Workspace, iteration: int, settings: Settings, read: Sequence[tuple[str, str]], staged: Workspace
 ) -> Built:
-    """Route the trajectories that came in; `routes`, `sft`, `ct`, `quarantine` and `lineage` are written to `staged`,
-    from where `publish` takes them.
+    """Route the trajectories that came in; `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates`
+    and what later iterations need to find those are written to `staged`, from where `publish` takes them.
 
     read: (table, stage) of all that came in. Raises DataError for a damaged partition or where nothing came in,
     ContractBroken where too many rows break a contract, or the stores one that spans tables.
     """
-    sources = [stage for table, stage in read if table == "trajectories"]
+    sources = _stages(read, "trajectories")
     for table, stage in read:
         partitions.verify(ws, table, iteration, stage)
     with catalog.connect(ws) as connection:
@@ -60,13 +61,35 @@ def build(
         page.start()  # beside the rest: seconds of other libraries' imports
         try:
             _not_too_many(connection, iteration, settings.routing.broken_limit)
+            asked = [row for stage in _stages(read, "tasks") for row in _tasks(ws, iteration, stage)]
+            duplicates.set_near_evaluation_aside(connection, asked)
             routing.decide(connection, verified_only=settings.sft.verified_only)
+            near = duplicates.find(ws, iteration, read, connection, asked, settings.routing)
+            _weigh(connection, near.weights)
             _write(connection, staged, iteration)
+            for table, rows in near.tables.items():
+                partitions.write(staged, table, iteration, STAGE, rows)
             figures = _figures(connection)
         finally:
             page.join()
     contracts.check_tables(ws, iteration, sources, staged)
     return figures
+
+
+def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:
+    return [stage for name, stage in read if name == table]
+
+
+def _tasks(ws: Workspace, iteration: int, stage: str) -> list[dict[str, Any]]:
+    return partitions.read(ws, "tasks", iteration, stage).to_pylist()
+
+
+def _weigh(connection: duckdb.DuckDBPyConnection, weights: Mapping[str, float]) -> None:
+    """Make the table `weights` of the trajectories that do not weigh 1 in training."""
+    rows = {"trajectory_id": pa.array(weights, pa.string()), "weight": pa.array(weights.values(), pa.float64())}
+    connection.register("rows", pa.table(rows))
+    connection.execute("CREATE TEMP TABLE weights AS FROM rows")
+    connection.unregister("rows")
 
 
 def publish(ws: Workspace, iteration: int, staged: Workspace) -> tuple[partitions.PartitionManifest, ...]:

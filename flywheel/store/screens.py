@@ -21,11 +21,11 @@ def sha256(png: bytes) -> str:
 
 
 def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
-    """Rows of `images` for PNG files by sha256."""
+    """Rows of `images` for PNG files, or other pictures, by sha256."""
     for name, png in screens.items():
         with Image.open(io.BytesIO(png)) as picture:
-            width, height = picture.size
-        yield {"sha256": name, "width": width, "height": height, "format": "png", "bytes": png}
+            width, height, form = *picture.size, picture.format.lower()
+        yield {"sha256": name, "width": width, "height": height, "format": form, "bytes": png}
 
 
 def load(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> dict[str, bytes]:

@@ -85,7 +85,8 @@ def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings
         if not frozen.exists():
             write_text(frozen, settings_module.dump(settings))
         settings = frozen_settings.load(ws, iteration)
-        sessions.plan(ws, iteration, settings.recording.folder, settings.recording.sessions_per_iteration)
+        own = settings.recording
+        sessions.plan(ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration)
         if label(iteration) not in index:
             index[label(iteration)] = _entry(ws, iteration, settings)
             _write_index(ws, index)

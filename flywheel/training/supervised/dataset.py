@@ -48,9 +48,10 @@ def pool(ws: Workspace, manifest: Cumulative, store: str, weights: Mapping[str, 
     weights: of a step, by its trajectory's source; `other` where that is not named. Those of no weight are left out.
     """
     kept = []
-    for rows in lookup.scan(ws, store, manifest.paths(ws, store), ("trajectory_id", "source")):
+    for rows in lookup.scan(ws, store, manifest.paths(ws, store), ("trajectory_id", "source", "weight")):
         said = rows["source"].to_pylist()
-        own = np.array([weights.get(source, other) for source in said])
+        near = pc.fill_null(rows["weight"], 1.0).to_numpy()  # near-duplicates share the weight of one
+        own = np.array([weights.get(source, other) for source in said]) * near
         kept.append(rows.select(["trajectory_id"]).append_column("weight", pa.array(own)).filter(pa.array(own > 0)))
     if not kept:
         return Pool([], np.zeros(0, int), np.zeros(0))
