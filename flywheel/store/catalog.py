@@ -95,8 +95,12 @@ def _damage(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataE
     files: list[str] = []
     with contextlib.suppress(duckdb.Error):
         for (text,) in connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall():
-            files += re.findall(r"'([^']+/part-[\w-]+\.parquet)'", text)
-    return next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+            files += re.findall(r"'([^']+\.parquet)'", text)
+    return next((fault for file in files if (fault := _fault(Path(file)))), None)
+
+
+def _fault(path: Path) -> DataError | None:
+    return partitions.fault(path) if path.name.startswith("part-") else closed.fault(path)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
@@ -147,8 +151,8 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, don
     try:
         connection.execute(f"CREATE VIEW {table} AS {every}")
     except duckdb.Error as error:
-        paths = [*files, *done.large[table]]
-        found = next((fault for path in paths if (fault := partitions.fault(path))), None)
+        paths = [*files, *done.large[table], *(path for path, _ in done.files[table])]
+        found = next((fault for path in paths if (fault := _fault(path))), None)
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
         _stand_in(connection, table, typed, found)
 
