@@ -9,6 +9,7 @@ of made-up trajectories (`store_synthetic.py`) lie in `--folder` and are used ag
 from __future__ import annotations
 
 import importlib
+import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(chosen) - set(parts)):
         raise BadInput(f"no part {', '.join(unknown)}", where="flywheel bench store", fix=f"of: {', '.join(parts)}")
     options.folder.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(here))
     found = []
     for part in chosen:
         found += map(emit, importlib.import_module(f"store_{part}").cases(options))

@@ -26,6 +26,7 @@ _COMMANDS = (
     run.discard,
     look.status,
     look.query,
+    look.catalog,
     look.report,
     look.view,
     look.ui,

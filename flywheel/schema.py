@@ -1,7 +1,7 @@
 """Every table of the flywheel, as pyarrow schemas: the one place.
 
-Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come from the
-path (hive), so they are not columns of the files. Rows are sorted by the columns in `SORT`.
+Tables lie as `data/<table>/iteration=NNN/stage=<stage>/part-NNNNN-<hash>.parquet`. `iteration` and `stage` come from
+the path (hive), so they are not columns of the files. Rows are sorted by the columns in `SORT`.
 Each file carries `schema_version` and `table` in its metadata.
 """
 
@@ -213,7 +213,9 @@ TABLES: dict[str, pa.Schema] = {
         steps=pa.int32(),
         policy_version=_TEXT,
     ),
-    "quarantine": _schema("quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT),
+    # What is set aside, with the reason. `of_table`: that of the row (null, in files of earlier versions:
+    # trajectories); `record`: a trajectory's whole row as JSON, to be mended and routed again.
+    "quarantine": _schema("quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT, of_table=_TEXT),
     # General data for the CT and SFT mixes: a screen, a question, the answer text.
     "general": _schema("general", sample_id=_TEXT, kind=_TEXT, image_sha256=_TEXT, instruction=_TEXT, response=_TEXT),
 }
@@ -224,6 +226,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     "steps": later(Step),
     "thoughts": ("confidence", "doubtful"),
     "scores": ("version",),
+    "quarantine": ("of_table",),
 }
 
 SORT: dict[str, tuple[str, ...]] = {

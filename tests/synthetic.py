@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from datetime import timedelta
 
 from synthetic_rows import START, WORLDS, image_row, rl_curriculum, rl_metrics, step, task, trajectory
@@ -14,6 +15,8 @@ from synthetic_rows import START, WORLDS, image_row, rl_curriculum, rl_metrics, 
 from flywheel.evaluation import rivals
 from flywheel.files import write_json, write_text
 from flywheel.settings import Settings
+from flywheel.stages import route
+from flywheel.stages.base import Context, StageResult, run_stage
 from flywheel.store import lineage, manifest, metrics, versioning
 from flywheel.store.partitions import write
 from flywheel.workspace import Workspace, label
@@ -127,6 +130,13 @@ def _ingest(ws: Workspace, k: int) -> None:
     )
     figures = [metrics.share("steps_with_a_thought", 6, 6)]
     _metrics(ws, k, "ingest", figures, 22)
+
+
+def routed(ws: Workspace, settings: Settings, k: int, **blocks) -> StageResult:
+    """The stage `route` of iteration k, without DVC. blocks: of the settings, other ones."""
+    settings = settings.model_copy(update=blocks)
+    shutil.rmtree(ws.staging(k, "route"), ignore_errors=True)
+    return run_stage(route.STAGE, Context(ws, settings, k, "route"))
 
 
 def outgoing(ws: Workspace, k: int) -> None:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from flywheel.errors import BadInput, DataError
 from flywheel.intervals import wilson
 from flywheel.schema import ADDED, TABLES
-from flywheel.stages import route
-from flywheel.store import build, catalog, metrics, partitions
+from flywheel.store import catalog, metrics, partitions
 from flywheel.workspace import Workspace
 
 
@@ -27,7 +26,7 @@ def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("catalog"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=4, samples=2)
-        build.build(ws, k, settings, route.STAGE.partitions())
+        synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
     return ws
 

@@ -11,8 +11,7 @@ import synthetic
 from flywheel.errors import DataError
 from flywheel.files import write_text
 from flywheel.schema import TABLES
-from flywheel.stages import route
-from flywheel.store import build, catalog, closed, dvc_lock, partitions
+from flywheel.store import catalog, closed, dvc_lock, partitions
 from flywheel.workspace import Workspace
 
 VIEWS = ("iterations", "funnel", "p_v1", "success", "templates", "p_v1_rise", "trajectory_lineage", "learning_curves")
@@ -25,7 +24,7 @@ def made(tmp_path_factory) -> Path:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("closed") / "ws")
     for k in range(1, ITERATIONS + 1):
         synthetic.incoming(ws, settings, k, tasks=3, samples=2)
-        build.build(ws, k, settings, route.STAGE.partitions())
+        synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
         if k < ITERATIONS:
             complete(ws, k)

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from pages import script, task_of
 from processes import descendants, gone
+from routed import route
 
 from flywheel.agent.actions import Wait
 from flywheel.environments.router import Router
@@ -23,7 +24,6 @@ from flywheel.sandbox.pool import open_sandbox
 from flywheel.sandbox.watchdog import Watchdog
 from flywheel.schema import to_row
 from flywheel.settings import Rollout, Sandbox, Settings
-from flywheel.store.routing import route
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TILES = task_of("tiles", "clear")

@@ -14,8 +14,7 @@ from rich.console import Console
 
 from flywheel.errors import BadInput
 from flywheel.report import charts, facts, page, replay, summary, trajectory
-from flywheel.stages import route
-from flywheel.store import build, catalog, partitions
+from flywheel.store import catalog, partitions
 from flywheel.workspace import Workspace
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -73,7 +72,7 @@ def ws(tmp_path_factory) -> Workspace:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("report"))
     for k in (1, 2):
         synthetic.incoming(ws, settings, k, tasks=5, samples=3)
-        build.build(ws, k, settings, route.STAGE.partitions())
+        synthetic.routed(ws, settings, k)
         synthetic.outgoing(ws, k)
     return ws
 

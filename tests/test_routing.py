@@ -7,13 +7,16 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from routed import route, stores
 
+from flywheel.reward.verdict import Verdict, of_rows
 from flywheel.schema import TABLES
 from flywheel.store import lineage
+from flywheel.store.contracts import STATUSES
 from flywheel.store.partitions import from_rows
-from flywheel.store.routing import DESTINATIONS, STATUSES, build_stores, route
+from flywheel.store.routing import DESTINATIONS
 
 
 def trajectory(name: str = "t1", source: str = "rollout", status: str = "completed", error: str | None = None) -> dict:
@@ -109,22 +112,47 @@ some_scores = st.lists(
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(some_trajectories, some_scores, st.sets(st.text("abc", min_size=1, max_size=6)))
 def test_each_trajectory_has_exactly_one_destination(trajectories, scores, broken):
-    routes = route(trajectories, scores, dict.fromkeys(broken, "a contract"))
-    assert [row["trajectory_id"] for row in routes] == [row["trajectory_id"] for row in trajectories]
+    written = stores(trajectories, scores, dict.fromkeys(broken, "a contract"))
+    routes = written["routes"]
+    assert [row["trajectory_id"] for row in routes] == sorted(row["trajectory_id"] for row in trajectories)
     assert all(row["destination"] in DESTINATIONS and row["reason"] for row in routes)
-    stores = build_stores(trajectories, routes, iteration=1)
-    kept = Counter(row["trajectory_id"] for name in DESTINATIONS for row in stores[name])
+    kept = Counter(row["trajectory_id"] for name in DESTINATIONS for row in written[name])
     assert kept == Counter(row["trajectory_id"] for row in trajectories), "a trajectory was lost or doubled"
-    for row in stores["sft"]:
+    for row in written["sft"]:
         own = [s for s in scores if s["trajectory_id"] == row["trajectory_id"]]
         assert own
         assert all(s["score"] >= s["threshold"] for s in own)
-    for table, rows in stores.items():
+    for table, rows in written.items():
         from_rows(table, rows)
 
 
+def by_the_rule(row: dict, verdict: Verdict | None) -> str:
+    """The rule of section 2.3, in Python, on what `reward.verdict` says."""
+    if row["status"] not in ("completed", "truncated"):
+        return "quarantine"
+    if row["source"] == "recording":
+        return "ct"
+    return "quarantine" if verdict is None or verdict.v is None else "sft" if verdict.v else "ct"
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_trajectories, some_scores)
+def test_the_tables_verdict_is_the_verdict_of_the_rest_of_the_program(trajectories, scores):
+    scores = [{**one, "scorer": f"scorer {number:02d}"} for number, one in enumerate(scores)]
+    verdicts = of_rows(scores)
+    for row, decided in zip(
+        sorted(trajectories, key=lambda row: row["trajectory_id"]), route(trajectories, scores), strict=True
+    ):
+        verdict = verdicts.get(row["trajectory_id"])
+        assert decided["destination"] == by_the_rule(row, verdict)
+        v = None if verdict is None else verdict.v
+        assert (decided["v"], decided["score"]) == (v, None if v is None else verdict.score)
+
+
+@settings(max_examples=40, deadline=None)
 @given(some_trajectories, some_scores)
 def test_a_lower_threshold_takes_nothing_out_of_sft(trajectories, scores):
     chosen = [
@@ -137,8 +165,7 @@ def test_a_lower_threshold_takes_nothing_out_of_sft(trajectories, scores):
 
 def test_quarantine_keeps_the_whole_row():
     row = trajectory(status="crashed", error="page died")
-    stores = build_stores([row], route([row], []), iteration=3)
-    (kept,) = stores["quarantine"]
+    (kept,) = stores([row], [])["quarantine"]
     assert json.loads(kept["record"]) == row
     assert (kept["reason"], kept["detail"]) == ("status crashed: page died", "page died")
 
@@ -155,8 +182,8 @@ def test_lineage_of_a_checkpoint_names_the_weights_that_acted_on_its_way():
 
 def test_lineage_names_task_weights_run_and_store():
     row = trajectory()
-    stores = build_stores([row], route([row], [score()]), iteration=3)
-    links = {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in stores["lineage"]}
+    rows = stores([row], [score()], iteration=3)["lineage"]
+    links = {(r["child"], r["relation"], r["parent"], r["parent_kind"]) for r in rows}
     assert links == {
         ("t1", "attempts", "k1", "task"),
         ("t1", "acted by", "d0", "weights"),

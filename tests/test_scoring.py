@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import synthetic
 import synthetic_rows
+from routed import route
 
 from flywheel.errors import BadInput
 from flywheel.progress import listening
@@ -21,7 +22,6 @@ from flywheel.stages.base import Context, inputs, run_stage
 from flywheel.store import partitions
 from flywheel.store.artifacts import Partition
 from flywheel.store.partitions import write
-from flywheel.store.routing import route
 
 TWO = {"routing": {"scorers": {"default": ["verifier"], "sites": ["verifier", "attentive"]}}}
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from routed import route
 
 from flywheel.errors import DataError
 from flywheel.evaluation.evaluate import judge
@@ -22,7 +23,6 @@ from flywheel.schema import to_row
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Sandbox, Settings
 from flywheel.store.partitions import from_rows
-from flywheel.store.routing import route
 from flywheel.synthesis.tasks import make_task, make_tasks
 from flywheel.trajectory import Trajectory
 from flywheel.worlds import catalogue

@@ -67,6 +67,21 @@ def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> N
     click.echo(text, nl=not text.endswith("\n"))
 
 
+@click.command(epilog="Example: flywheel catalog catalog.duckdb && duckdb -readonly catalog.duckdb 'from iterations'")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@WORKSPACE
+def catalog(file: Path | None, workspace: Path | None) -> None:
+    """Tell what views and macros there are, or write them to a DuckDB FILE. It holds no rows, but reads the workspace's
+    Parquet files: open it with DuckDB, from any language, without flywheel. Write it anew after an iteration."""
+    from flywheel.store import catalog, catalog_reference
+
+    if file is None:
+        click.echo(catalog_reference.text(), nl=False)
+        return
+    catalog.write(Workspace.find(workspace), file)
+    click.echo(file)
+
+
 @click.command(epilog="Example: flywheel report --picture report.png")
 @WORKSPACE
 @click.option("--picture", type=click.Path(path_type=Path), help="Also a PNG of the top of the page.")

@@ -93,6 +93,9 @@ class Routing(Block):
     scorers: dict[str, list[str]] = Field({"default": ["verifier"]})
     """Who judges the trajectories of a domain; default: those of every other domain. A trajectory counts as solved
     where all of them say so."""
+    broken_limit: float = Field(0.5, ge=0, le=1)
+    """The share of an iteration's trajectories that may break a data contract: so many are set aside, each with its
+    reason; where it is more, the iteration stops before anything is stored."""
 
     @field_validator("scorers")
     @classmethod

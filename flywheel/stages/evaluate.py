@@ -99,17 +99,9 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     folder, competed = results.get(_GATE, (Path(), {"looks": [], "results": {}}))
     looks = competition.looks(folder, competed["looks"])
     played = {shard: fixed[shard] for shard in fixed if shard in (_BEFORE, _CANDIDATE)} | looks
-    tables = {
-        table: shards.read_shards(played, table, key)
-        for table, key in (
-            ("trajectories", "trajectory_id"),
-            ("steps", None),
-            ("images", "sha256"),
-            ("scores", ("trajectory_id", "scorer")),
-        )
-    }
-    tables["tasks"] = shards.read_shards(looks, "tasks", "task_id")
-    manifests = tuple(ctx.write(table, rows) for table, rows in tables.items())
+    keys = {"trajectories": "trajectory_id", "steps": None, "images": "sha256", "scores": ("trajectory_id", "scorer")}
+    manifests = [shards.gather(ctx, played, table, key) for table, key in keys.items()]
+    manifests.append(shards.gather(ctx, looks, "tasks", "task_id"))
     around = {name: sum(result["around"][name] for _, result in played.values()) for name in RolloutStats().as_dict()}
     finished = sum(len(result["results"]) for _, result in played.values())
     figures = [metrics.row(name, value, n=finished) for name, value in around.items()]
@@ -132,7 +124,7 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     outcomes = {inputs.newest_model(ctx)["digest"]: before, digest(_merged(ctx)): after}
     solved = _known(ctx) | {name: rivals.solved(found) for name, found in outcomes.items()}
     rivals.write(ctx.ws, ctx.iteration, rivals.key(ctx.settings, list(_held_out(ctx))), solved)
-    return StageResult(manifests, tuple(figures), summary)
+    return StageResult(tuple(manifests), tuple(figures), summary)
 
 
 def _predecessor(ctx: Context, fixed: Mapping[str, tuple[Path, Any]]) -> list[gate.EvalResult]:

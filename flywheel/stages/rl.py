@@ -62,7 +62,7 @@ def _finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
     )
     curve, table = result["curve"], result["curriculum"]
     results = {ctx.stage: (folder, result)}
-    manifests = [ctx.write(name, shards.read_shards(results, name, key)) for name, key in _TABLES]
+    manifests = [shards.gather(ctx, results, name, key) for name, key in _TABLES]
     manifests += [ctx.write("curriculum", table), ctx.write("lineage", rows)]
     figures = tuple(figure_rows(curve, ctx.domain, {row["world"] for row in table}))
     success = [point["success"] for point in curve if "success" in point]

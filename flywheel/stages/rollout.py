@@ -13,7 +13,7 @@ from flywheel.policy import open_policy
 from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, Stage, StageResult
-from flywheel.store import metrics
+from flywheel.store import metrics, partitions
 from flywheel.store.artifacts import Partition, Record
 
 
@@ -65,30 +65,29 @@ async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dic
 
 
 def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
-    trajectories, steps = shards.read_shards(results, "trajectories"), shards.read_shards(results, "steps")
-    images = shards.read_shards(results, "images", key="sha256")
-    manifests = tuple(
-        ctx.write(table, rows) for table, rows in (("trajectories", trajectories), ("steps", steps), ("images", images))
-    )
+    trajectories, steps = (shards.gather(ctx, results, table) for table in ("trajectories", "steps"))
+    images = shards.gather(ctx, results, "images", key="sha256")
     seconds = sum(result["seconds"] for _, result in results.values())
-    broken = steps.num_rows - steps["parse_error"].null_count
-    crashed = trajectories["status"].to_pylist().count("crashed")
+    errors = partitions.read(ctx.ws, "steps", ctx.iteration, ctx.stage, ["parse_error"])["parse_error"]
+    broken = steps.rows - errors.null_count
+    statuses = partitions.read(ctx.ws, "trajectories", ctx.iteration, ctx.stage, ["status"])["status"]
+    crashed = statuses.to_pylist().count("crashed")
     around = {name: sum(result[name] for _, result in results.values()) for name in RolloutStats().as_dict()}
     figures = (
-        metrics.row("trajectories", trajectories.num_rows),
-        metrics.row("steps_per_second", steps.num_rows / max(seconds, 1e-9), n=steps.num_rows),
-        metrics.share("parse_error_rate", broken, steps.num_rows),
-        *(metrics.row(name, value, n=trajectories.num_rows) for name, value in around.items()),
+        metrics.row("trajectories", trajectories.rows),
+        metrics.row("steps_per_second", steps.rows / max(seconds, 1e-9), n=steps.rows),
+        metrics.share("parse_error_rate", broken, steps.rows),
+        *(metrics.row(name, value, n=trajectories.rows) for name, value in around.items()),
     )
     summary = {
-        "trajectories": trajectories.num_rows,
-        "steps": steps.num_rows,
-        "screens": images.num_rows,
+        "trajectories": trajectories.rows,
+        "steps": steps.rows,
+        "screens": images.rows,
         "crashed": crashed,
         "retried": around["retries"],
-        "steps/s": f"{steps.num_rows / max(seconds, 1e-9):.0f}",
+        "steps/s": f"{steps.rows / max(seconds, 1e-9):.0f}",
     }
-    return StageResult(manifests, figures, summary)
+    return StageResult((trajectories, steps, images), figures, summary)
 
 
 STAGE = Stage(

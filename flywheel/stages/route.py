@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.store import build, partitions
+from flywheel.store import build, manifest, sessions
 from flywheel.store.artifacts import Partition, Record
+from flywheel.workspace import Workspace
 
 
 def _work(ctx: Context, folder: Path) -> dict:
     ctx.report("checking contracts")
-    built = build.build(ctx.ws, ctx.iteration, ctx.settings, STAGE.partitions())
-    return {"metrics": list(built.metrics), "routed": built.routed, "reasons": built.reasons}
+    return asdict(build.build(ctx.ws, ctx.iteration, ctx.settings, STAGE.partitions(), Workspace(folder)))
 
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
-    written = tuple(
-        partitions.manifest_of(ctx.ws, table, ctx.iteration, build.STAGE)
-        for table in ("routes", "sft", "ct", "quarantine", "lineage")
-    )
+    written = build.publish(ctx.ws, ctx.iteration, Workspace(folder))
+    taken = [session.id for session in sessions.listed(ctx.ws, ctx.iteration)]
+    data = [one for one in STAGE.partitions() if one[0] != "scores"]  # routes hold what the scores said
+    manifest.write(ctx.ws, ctx.iteration, window=ctx.settings.sft.window, sessions=taken, data=data)
     summary = {f"to {name}": count for name, count in result["routed"].items()}
+    if result["orphans"]:
+        summary["rows of no trajectory"] = result["orphans"]
     return StageResult(written, tuple(result["metrics"]), summary)
 
 
@@ -42,8 +45,8 @@ STAGE = single(
         Partition("tasks", "synthesize"),
         Partition("scores", "score"),
     ),
-    writes=("routes", "sft", "ct", "quarantine", "lineage", Record("manifest")),
-    settings=("sft",),
+    writes=(*build.WRITTEN, Record("manifest")),
+    settings=("sft", "routing"),
     work=_work,
     finish=_finish,
     judges=True,

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 
 from flywheel.files import disk_full_is_named
 from flywheel.rollout.episode import Episode
-from flywheel.schema import empty, to_row
-from flywheel.store.partitions import from_rows
+from flywheel.schema import TABLES, empty, to_row
+from flywheel.stages.base import Context
+from flywheel.store import partitions
+from flywheel.store.partitions import PartitionManifest, from_rows
 from flywheel.store.screens import image_rows
 
 
@@ -28,14 +30,29 @@ def read_shards(
     """The staged rows of all shards; with `key` (a column, or several), the first row of each alone: what shards share,
     such as screens."""
     found = [pq.ParquetFile(folder / f"{table}.parquet").read() for folder, _ in results.values()]
-    rows = pa.concat_tables([empty(table), *found])
+    return _fresh(pa.concat_tables([empty(table), *found]), key, set())
+
+
+def gather(
+    ctx: Context, results: Mapping[str, tuple[Path, Any]], table: str, key: str | tuple[str, ...] | None = None
+) -> PartitionManifest:
+    """Write the staged rows of all shards to the stage's partition, one shard in memory after the other; `key`: as of
+    `read_shards`."""
+    seen: set[tuple] = set()
+    with partitions.writing(ctx.ws, table, ctx.iteration, ctx.stage) as writer:
+        for folder, _ in results.values():
+            for batch in pq.ParquetFile(folder / f"{table}.parquet").iter_batches():
+                writer.write(_fresh(pa.Table.from_batches([batch]).cast(TABLES[table]), key, seen))
+    return partitions.manifest_of(ctx.ws, table, ctx.iteration, ctx.stage)
+
+
+def _fresh(rows: pa.Table, key: str | tuple[str, ...] | None, seen: set[tuple]) -> pa.Table:
+    """Rows whose key was not seen before; they are from now on."""
     if key is None:
         return rows
     columns = (key,) if isinstance(key, str) else key
-    seen: set[tuple] = set()
     names = zip(*(rows[column].to_pylist() for column in columns), strict=True)
-    fresh = [name not in seen and not seen.add(name) for name in names]
-    return rows.filter(pa.array(fresh, pa.bool_()))
+    return rows.filter(pa.array([name not in seen and not seen.add(name) for name in names], pa.bool_()))
 
 
 def write_episodes(folder: Path, episodes: Iterable[Episode]) -> None:

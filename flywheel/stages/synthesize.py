@@ -9,7 +9,7 @@ from flywheel.environments import catalogue
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.sandbox.manifests import load_all
-from flywheel.stages import shards
+from flywheel.stages import inputs, shards
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.store import metrics, screens
 from flywheel.store.artifacts import Record
@@ -66,9 +66,8 @@ async def _instruct(ctx: Context, tasks: list[Task]) -> list[Task]:
 
 def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     results = {"synthesize": (folder, result)}
-    tables = {name: shards.read_shards(results, name) for name in ("tasks", "general", "images")}
-    manifests = tuple(ctx.write(name, rows) for name, rows in tables.items())
-    tasks = tables["tasks"].to_pylist()
+    manifests = {name: shards.gather(ctx, results, name) for name in ("tasks", "general", "images")}
+    tasks = inputs.rows(ctx, "tasks", ctx.stage)
     train = [task for task in tasks if task["split"] == "train"]
     figures = [metrics.row("tasks", len(train))]
     for domain in ctx.settings.synthesis.domains:
@@ -77,9 +76,9 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
         "tasks": len(train),
         "held out": len(tasks) - len(train),
         "worlds": len({task["world"] for task in tasks}),
-        "general screens": tables["general"].num_rows,
+        "general screens": manifests["general"].rows,
     }
-    return StageResult(manifests, tuple(figures), summary)
+    return StageResult(tuple(manifests.values()), tuple(figures), summary)
 
 
 STAGE = single(

@@ -7,9 +7,12 @@ process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -21,27 +24,81 @@ import pyarrow.parquet as pq
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
 from flywheel.store import closed, formats, manifest, partitions
+from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
-def connect(ws: Workspace) -> duckdb.DuckDBPyConnection:
-    """A connection with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
-    no rows where nothing is written yet), the table `promotions`, and the views and macros of `catalog.sql`.
+def connect(ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
+    """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
+    `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the table `promotions`, and the views
+    and macros of `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
-    A file that is not whole fails the queries that read its table, no others.
+    A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
+    place of the workspace's own.
     """
-    connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'UTC'")
-    done = closed.look(ws)
-    for table in TABLES:
-        _table(connection, ws, table, done)
-    _promotions(connection, ws)
-    connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
+    try:
+        return partitions.while_replaced(lambda: _connect(ws, staged, database, lost=False))
+    except PartMissing:  # lost, and not replaced
+        return _connect(ws, staged, database, lost=True)
+
+
+def _connect(ws: Workspace, staged: Workspace | None, database: str, *, lost: bool) -> duckdb.DuckDBPyConnection:
+    """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
+    if database != ":memory:":
+        Path(database).unlink(missing_ok=True)  # of the try before
+    connection = duckdb.connect(database)
+    try:
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
+        connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
+        touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
+        done = closed.look(ws, without=touched)
+        for table in TABLES:
+            _table(connection, ws, table, staged, done, lost=lost)
+        _promotions(connection, ws)
+        connection.execute(views())
+    except duckdb.Error as error:
+        found = _damage(connection, error)
+        connection.close()
+        raise found or error from None
+    except PartMissing:
+        connection.close()
+        raise
     return connection
+
+
+def write(ws: Workspace, path: Path) -> None:
+    """A DuckDB file that holds the same views and macros, and no rows: whoever has DuckDB opens it, read only.
+
+    It names the files that exist now, by absolute paths: once a partition is replaced, queries of its table fail.
+    """
+    if path.exists() and not _is_database(path):
+        raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with _named(path):
+            if not path.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            connect(ws, database=str(temporary)).close()
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(12)[8:] == b"DUCK"
+
+
+@cache
+def views() -> str:
+    """The SQL of all views and macros, with their comments: each file builds on those before it by name."""
+    files = (path for path in resources.files("flywheel.store").iterdir() if path.name.endswith(".sql"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
 
 
 def query(ws: Workspace, sql: str) -> pa.Table:
@@ -126,10 +183,21 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
-def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, done: closed.Closed) -> None:
+def _table(
+    connection: duckdb.DuckDBPyConnection,
+    ws: Workspace,
+    table: str,
+    staged: Workspace | None,
+    done: closed.Closed,
+    *,
+    lost: bool,
+) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
-        files = partitions.all_files(ws, table, done.iterations)
+        new = partitions.all_files(staged, table) if staged else []
+        replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
+        own = partitions.all_files(ws, table, done.iterations)
+        files = [*(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
     except DataError as fault:
         _stand_in(connection, table, typed, fault)
         return
@@ -153,6 +221,8 @@ def _table(connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, don
     except duckdb.Error as error:
         paths = [*files, *done.large[table], *(path for path, _ in done.files[table])]
         found = next((fault for path in paths if (fault := _fault(path))), None)
+        if isinstance(found, PartMissing) and not lost:
+            raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
         _stand_in(connection, table, typed, found)
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +25,7 @@ from flywheel.errors import DataError
 from flywheel.files import atomic_folder, remove_unfinished, write_json
 from flywheel.schema import TABLES
 from flywheel.store import dvc_lock, partitions, versioning
+from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace, label
 
 _LARGE_BYTES = 8 * 2**20  # a partition from this size on is read where it lies
@@ -53,13 +54,14 @@ class _Block:
     large: dict[str, dict[int, list[str]]]
 
 
-def look(ws: Workspace) -> Closed:
-    """The closed iterations, each in the widest folder that has it as it is now."""
+def look(ws: Workspace, without: Set[int] = frozenset()) -> Closed:
+    """The closed iterations, each in the widest folder that has it as it is now. without: iterations that do not count
+    as closed."""
     taken: dict[int, _Block] = {}
     now: dict[int, str] = {}
     for block in _blocks(ws):
         for k, mark in block.marks.items():
-            if k not in taken and now.setdefault(k, _mark(ws, k)) == mark:
+            if k not in taken and k not in without and now.setdefault(k, _mark(ws, k)) == mark:
                 taken[k] = block
     files: dict[str, list[tuple[Path, list[int]]]] = {table: [] for table in TABLES}
     large: dict[str, list[Path]] = {table: [] for table in TABLES}
@@ -97,7 +99,8 @@ def fault(path: Path) -> DataError | None:
                 file.read_row_group(group)
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
         where = "/".join(path.parts[-4:])  # .flywheel/closed/001-010/<table>.parquet
-        return DataError("not a whole Parquet file", where=where, fix="delete .flywheel/closed: it is made again")
+        kind = DataError if path.exists() else PartMissing  # put together with others since: who misses it looks again
+        return kind("not a whole Parquet file", where=where, fix="delete .flywheel/closed: it is made again")
     return None
 
 

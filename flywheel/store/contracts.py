@@ -1,11 +1,8 @@
-"""Data contracts in SQL: of a step's grain, and of what spans tables. A new contract is one entry in a list
-below.
+"""Data contracts in SQL: what must hold of a row before it is routed, and of the stores before they are seen.
 
-`ROWS` judge single trajectories: their SQL gives (trajectory_id, detail) of each one that breaks the
-contract, and the router sets it aside with the reason. `TABLES` judge what is built: their SQL gives one row
-an offence, and any row stops the stage. Both see the catalog's tables and views, with `$iteration` the
-iteration that is judged, and `$incoming` the stages whose trajectories are routed. Limits of single columns of
-`trajectories` and `scores` stand in `expectations.py`.
+A row that breaks a contract is set aside with the contract's name, its promise and what was found; the iteration goes
+on, unless too many do. What spans tables and is this program's own work (`TABLES`) stops it. A new contract is one
+entry in a list below; `expectations.py` shows all of them, with what they found, as a page.
 """
 
 from __future__ import annotations
@@ -19,12 +16,25 @@ from flywheel.errors import ContractBroken
 from flywheel.store import catalog
 from flywheel.workspace import Workspace, label
 
+STATUSES = ("completed", "truncated", "crashed", "invalid")
+
 
 @dataclass(frozen=True)
-class Contract:
-    """table: the one whose rows are judged. promise: what holds, in words; it becomes the reason in
-    `quarantine`.
-    """
+class RowContract:
+    """table: the one whose rows are judged. promise: what holds, in words. fault: SQL, true of a row that breaks it.
+    detail: SQL, what was found there."""
+
+    name: str
+    table: str
+    promise: str
+    fault: str
+    detail: str = "''"
+
+
+@dataclass(frozen=True)
+class TableContract:
+    """sql: gives one row an offence. It sees the catalog's tables and views, `$iteration` that is judged, and
+    `$incoming`, the stages whose trajectories are routed."""
 
     name: str
     table: str
@@ -32,153 +42,167 @@ class Contract:
     sql: str
 
 
-# What comes in, and is routed. Episodes of `evaluate` are judged by `TABLES` alone: they join no store.
-_NEW = "iteration = $iteration AND list_contains($incoming, stage)"
-_CTE = f"""WITH t AS (FROM trajectories WHERE {_NEW}), s AS (FROM steps WHERE {_NEW}) """
+@dataclass(frozen=True)
+class Judged:
+    """What a contract found: of so many rows so many broke it."""
 
-ROWS = (
-    Contract(
-        "steps_counted",
-        "trajectories",
-        "as many rows in steps as the trajectory says",
-        _CTE
-        + """SELECT trajectory_id, format('{} said, {} there', coalesce(t.steps, 0), coalesce(n, 0)) AS
-        detail FROM t LEFT JOIN (SELECT trajectory_id, count(*) AS n FROM s GROUP BY ALL) USING (trajectory_id)
-        WHERE coalesce(t.steps, 0) <> coalesce(n, 0)""",
-    ),
-    Contract(
-        "steps_numbered",
-        "steps",
-        "steps are numbered without a gap or a repetition",
-        _CTE
-        + """SELECT trajectory_id, format('{} steps from {} to {}', count(*), min(step), max(step)) AS
-        detail FROM s GROUP BY trajectory_id
-        HAVING max(step) - min(step) + 1 <> count(*) OR count(DISTINCT step) <> count(*)""",
-    ),
-    Contract(
+    contract: RowContract
+    rows: int
+    broken: int
+
+
+def _step(name: str, promise: str, fault: str, detail: str) -> RowContract:
+    return RowContract(name, "steps", promise, fault, detail)
+
+
+# Of a step alone. `there`: its screen lies in `images`, and its bytes are those that the name is the hash of.
+STEP = (
+    _step(
         "logprobs_match",
-        "steps",
-        "a log-probability, 0 or less, for each sampled token",
-        _CTE
-        + """SELECT trajectory_id, format('step {}: {} tokens, {} log-probabilities, largest {:.3g}', step,
-            coalesce(len(token_ids), 0), coalesce(len(logprobs), 0), list_max(logprobs)) AS detail
-        FROM s WHERE author = 'model' AND (coalesce(len(token_ids), 0) <> coalesce(len(logprobs), 0)
-            OR list_max(logprobs) > 0.001 OR list_bool_or(list_transform(logprobs, lambda v: isnan(v))))""",
+        "a log-probability, finite and 0 or less, for each sampled token",
+        """author = 'model' AND (coalesce(len(token_ids), 0) <> coalesce(len(logprobs), 0)
+            OR list_count(token_ids) < len(token_ids) OR list_count(logprobs) < len(logprobs)
+            OR list_min(token_ids) < 0 OR list_max(logprobs) > 0.001 OR isinf(list_min(logprobs)))""",
+        """format('step {}: {} tokens, {} log-probabilities, from {} to {}', step, coalesce(len(token_ids), 0),
+            coalesce(len(logprobs), 0), coalesce(list_min(logprobs)::VARCHAR, 'none'),
+            coalesce(list_max(logprobs)::VARCHAR, 'none'))""",
     ),
-    Contract(
+    _step(
         "image_there",
-        "steps",
-        "what each step's action was chosen on is there: a text, or a screen that lies in images",
-        _CTE
-        + """SELECT trajectory_id, format('step {}: {}', step, image_sha256) AS detail
-        FROM s WHERE (image_sha256 IS NOT NULL AND image_sha256 NOT IN (SELECT sha256 FROM images))
-            OR (image_sha256 IS NULL AND observation IS NULL)""",
+        "what each step's action was chosen on is there: a text, or a screen that lies in images, whole",
+        "NOT there AND (image_sha256 IS NOT NULL OR observation IS NULL)",
+        "format('step {}: {}', step, coalesce(image_sha256, 'neither'))",
     ),
-    Contract(
+    _step(
         "points_on_screen",
-        "steps",
         "points of actions lie on the screen",
-        _CTE
-        + """SELECT trajectory_id, format('step {}: {}', step, action) AS detail
-        FROM s WHERE NOT (coalesce(x, 0) BETWEEN 0 AND 1 AND coalesce(y, 0) BETWEEN 0 AND 1
-            AND coalesce(x2, 0) BETWEEN 0 AND 1 AND coalesce(y2, 0) BETWEEN 0 AND 1)""",
+        """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",
+        "format('step {}: {}', step, action)",
     ),
-    Contract(
-        "steps_in_order",
-        "steps",
-        "a step ends after it begins, and no step begins before the one before it",
-        _CTE
-        + """SELECT trajectory_id, format('step {}', step) AS detail FROM (
-            SELECT *, lag(started_at) OVER (PARTITION BY trajectory_id ORDER BY step) AS previous FROM s)
-        WHERE ended_at < started_at OR started_at < previous""",
-    ),
-    Contract(
-        "task_known",
-        "trajectories",
-        "the task is in tasks",
-        _CTE
-        + """SELECT trajectory_id, task_id AS detail FROM t
-        WHERE task_id NOT IN (SELECT task_id FROM tasks)""",
+    _step(
+        "step_author_known",
+        "a step is the model's or a person's",
+        "author IS NULL OR author NOT IN ('model', 'human')",
+        "format('step {}: {}', step, coalesce(author, 'none'))",
     ),
 )
 
+# Of a step and the one before it.
+ORDER = (
+    _step(
+        "steps_numbered",
+        "steps are numbered without a gap or a repetition",
+        "step <> previous_step + 1",
+        "format('step {} after step {}', step, previous_step)",
+    ),
+    _step(
+        "steps_in_order",
+        "a step ends after it begins, and no step begins before the one before it",
+        "ended_at < started_at OR started_at < previous_start",
+        "format('step {}', step)",
+    ),
+)
+
+
+def _trajectory(name: str, promise: str, fault: str, detail: str = "''") -> RowContract:
+    return RowContract(name, "trajectories", promise, fault, detail)
+
+
+def _known(column: str, values: Sequence[str]) -> str:
+    return f"{column} IS NULL OR {column} NOT IN ({', '.join(map(repr, values))})"
+
+
+# Of a trajectory, with what its steps hold (`rows` of them), its task, and the trajectories beside and before it.
+TRAJECTORY = (
+    _trajectory("id_there", "a trajectory has an id", "trajectory_id = ''"),
+    _trajectory("id_unique", "a trajectory_id is there once", "same > 1", "format('{} rows', same)"),
+    _trajectory("id_new", "no earlier iteration has a trajectory of that id", "before IS NOT NULL",
+                "format('iteration {}', before)"),
+    _trajectory("status_known", "status is known", _known("status", STATUSES), "coalesce(status, 'none')"),
+    _trajectory("source_known", "source is known", _known("source", ("rollout", "recording", "annotation")),
+                "coalesce(source, 'none')"),
+    _trajectory("author_known", "author is known", _known("author", ("model", "human")),
+                "coalesce(author, 'none')"),
+    _trajectory("domain_set", "domain is set", "domain IS NULL OR domain = ''"),
+    _trajectory("steps_not_negative", "steps are 0 or more", "steps < 0", "format('{}', steps)"),
+    _trajectory("reward_in_range", "reward in [-1, 1]", "NOT reward BETWEEN -1 AND 1", "format('{}', reward)"),
+    _trajectory("trajectory_in_order", "a trajectory ends after it begins", "ended_at < started_at"),
+    _trajectory("steps_counted", "as many rows in steps as the trajectory says",
+                "coalesce(steps, 0) <> coalesce(rows, 0)",
+                "format('{} said, {} there', coalesce(steps, 0), coalesce(rows, 0))"),
+    *(_trajectory(one.name, one.promise, f"{one.name} IS NOT NULL", one.name) for one in (*ORDER, *STEP)),
+    _trajectory("task_known", "the task is in tasks", "held_out IS NULL", "coalesce(task_id, 'none')"),
+    _trajectory("task_not_held_out", "the task is not held out for evaluation", "held_out", "task_id"),
+)  # fmt: skip
+
+
+def _score(name: str, promise: str, fault: str, detail: str) -> RowContract:
+    return RowContract(name, "scores", promise, fault, detail)
+
+
+SCORE = (
+    _score("scorer_named", "a score has a scorer", "scorer IS NULL", "''"),
+    _score("score_in_range", "score in [0, 1]", "NOT score BETWEEN 0 AND 1", "format('{}', score)"),
+    _score("threshold_in_range", "threshold in [0, 1]", "NOT threshold BETWEEN 0 AND 1", "format('{}', threshold)"),
+    _score(
+        "v_follows",
+        "v is what score and threshold make of it",
+        "score BETWEEN 0 AND 1 AND threshold BETWEEN 0 AND 1 AND v IS NOT NULL AND v <> (score >= threshold)",
+        "format('score {}, threshold {}, v {}', score, threshold, v)",
+    ),
+)
+
+# What belongs to no trajectory that came in: table, what a row of it is called.
+BELONGS = (("steps", "step"), ("scores", "score"), ("thoughts", "thought"))
+
 TABLES = (
-    Contract(
-        "unique_trajectories",
-        "trajectories",
-        "a trajectory_id names one trajectory, over all iterations",
-        """SELECT trajectory_id, list(DISTINCT iteration) AS iterations FROM trajectories WHERE iteration <=
-        $iteration GROUP BY trajectory_id HAVING count(*) > 1 AND max(iteration) = $iteration""",
-    ),
-    Contract(
-        "unique_images",
-        "images",
-        "a partition holds a screen once",
-        """SELECT stage, sha256 FROM images WHERE iteration = $iteration
-        GROUP BY stage, sha256 HAVING count(*) > 1""",
-    ),
-    Contract(
-        "no_orphan_step",
-        "steps",
-        "each step belongs to a trajectory of the same stage",
-        """SELECT s.stage, s.trajectory_id, s.step FROM steps s ANTI JOIN trajectories t
-            ON t.trajectory_id = s.trajectory_id AND t.stage = s.stage AND t.iteration = s.iteration
-        WHERE s.iteration = $iteration""",
-    ),
-    Contract(
-        "no_orphan_thought",
-        "thoughts",
-        "each thought belongs to a trajectory",
-        """SELECT trajectory_id, utterance FROM thoughts WHERE iteration = $iteration
-        AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE iteration = $iteration)""",
-    ),
-    Contract(
-        "no_orphan_score",
-        "scores",
-        "each score belongs to a trajectory",
-        """SELECT trajectory_id, scorer FROM scores WHERE iteration = $iteration
-        AND trajectory_id NOT IN (SELECT trajectory_id FROM trajectories WHERE iteration = $iteration)""",
-    ),
-    Contract(
+    TableContract(
         "one_route",
         "routes",
         "each trajectory that came in has one destination, and no other has one",
-        f"""SELECT coalesce(t.trajectory_id, r.trajectory_id) AS trajectory_id, coalesce(r.n, 0) AS routes
-        FROM (SELECT trajectory_id FROM trajectories WHERE {_NEW}) t FULL JOIN
+        """SELECT coalesce(t.trajectory_id, r.trajectory_id) AS trajectory_id, coalesce(r.n, 0) AS routes
+        FROM (SELECT DISTINCT trajectory_id FROM trajectories
+                WHERE iteration = $iteration AND list_contains($incoming, stage)) t FULL JOIN
             (SELECT trajectory_id, count(*) AS n FROM routes WHERE iteration = $iteration GROUP BY ALL) r
             USING (trajectory_id)
         WHERE t.trajectory_id IS NULL OR r.n IS DISTINCT FROM 1""",
     ),
-    Contract(
+    TableContract(
         "stores_follow_routes",
         "routes",
         "a trajectory lies in the store that it was routed to, and nowhere else",
         """SELECT trajectory_id, store, destination FROM (
             SELECT trajectory_id, 'sft' AS store FROM sft WHERE iteration = $iteration
             UNION ALL SELECT trajectory_id, 'ct' FROM ct WHERE iteration = $iteration
-            UNION ALL SELECT trajectory_id, 'quarantine' FROM quarantine WHERE iteration = $iteration)
+            UNION SELECT trajectory_id, 'quarantine' FROM quarantine
+                WHERE iteration = $iteration AND coalesce(of_table, 'trajectories') = 'trajectories')
         FULL JOIN (FROM routes WHERE iteration = $iteration) USING (trajectory_id)
         WHERE store IS DISTINCT FROM destination""",
     ),
-    Contract(
+    TableContract(
         "ct_sft_disjoint",
         "sft",
         "no trajectory is in both the CT and the SFT store, over all iterations",
-        """SELECT trajectory_id FROM sft WHERE iteration <= $iteration
-        INTERSECT SELECT trajectory_id FROM ct WHERE iteration <= $iteration""",
+        """WITH own AS (
+            SELECT trajectory_id FROM sft WHERE iteration = $iteration
+            UNION ALL SELECT trajectory_id FROM ct WHERE iteration = $iteration)
+        SELECT trajectory_id FROM (
+            SELECT trajectory_id FROM sft WHERE iteration <= $iteration
+            UNION ALL SELECT trajectory_id FROM ct WHERE iteration <= $iteration) SEMI JOIN own USING (trajectory_id)
+        GROUP BY trajectory_id HAVING count(*) > 1""",
     ),
-    Contract(
+    TableContract(
         "no_evaluation_task",
         "sft",
         "no task held out for evaluation is trained on",
         """SELECT store, trajectory_id, task_id FROM (
-            SELECT 'sft' AS store, trajectory_id, task_id FROM sft WHERE iteration <= $iteration
-            UNION ALL SELECT 'ct', trajectory_id, task_id FROM ct WHERE iteration <= $iteration
+            SELECT 'sft' AS store, trajectory_id, task_id FROM sft WHERE iteration = $iteration
+            UNION ALL SELECT 'ct', trajectory_id, task_id FROM ct WHERE iteration = $iteration
             UNION ALL SELECT checkpoint, trajectory_id, task_id FROM trained_on JOIN trajectories
-                USING (trajectory_id) WHERE iteration <= $iteration)
+                USING (trajectory_id) WHERE iteration BETWEEN $iteration - 1 AND $iteration)
         WHERE task_id IN (SELECT task_id FROM tasks WHERE split = 'eval')""",
     ),
-    Contract(
+    TableContract(
         "conservation",
         "routes",
         "what came in = SFT + CT + quarantine",
@@ -188,26 +212,103 @@ TABLES = (
 )
 
 
-def check_rows(connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str]) -> dict[str, str]:
-    """trajectory_id -> reason, of the trajectories of the stages `incoming` that break a row-level contract.
+def judge(connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str]) -> list[Judged]:
+    """Hold the rows of an iteration against all row contracts, in one pass over its steps.
 
-    connection: from `catalog.connect`. The first contract broken, in the order of `ROWS`, gives the reason.
+    connection: from `catalog.connect`. Leaves four temporary tables: `judged`, one row a trajectory of the stages
+    `incoming`; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract that each breaks;
+    `orphans` (of_table, trajectory_id, reason, detail), what belongs to none of them.
     """
-    broken: dict[str, str] = {}
-    for contract in ROWS:
-        for row in catalog.rows(connection, contract.sql, _asked(contract, iteration, incoming)):
-            reason = f"{contract.name}: {contract.promise} ({row['detail']})"
-            broken.setdefault(row["trajectory_id"], reason)
-    return broken
+    stages = ", ".join(f"'{stage}'" for stage in incoming)
+    new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
+    connection.execute(_JUDGED.format(
+        new=new,
+        iteration=iteration,
+        step=_cases(STEP),
+        order=_cases(ORDER),
+        first=", ".join(f"arg_min({one.name}, step) AS {one.name}" for one in (*ORDER, *STEP)),
+    ))  # fmt: skip
+    # A table of its own: of a Parquet file DuckDB believes the least and the greatest value, which leave out NaN.
+    connection.execute(f"CREATE TEMP TABLE judgements AS FROM scores WHERE {scored}")
+    connection.execute(
+        "CREATE TEMP TABLE faults (place INTEGER, trajectory_id VARCHAR, promise VARCHAR, detail VARCHAR)"
+    )
+    found = []
+    for rows, contracts in (("judged", TRAJECTORY), ("judgements", SCORE)):
+        total = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
+        for contract in contracts:
+            promise = f"{contract.name}: {contract.promise}"
+            (broken,) = connection.execute(
+                f"INSERT INTO faults SELECT {len(found)}, trajectory_id, ?, {contract.detail} FROM {rows} "
+                f"WHERE {contract.fault}",
+                [promise],
+            ).fetchone()
+            found.append(Judged(contract, total, broken))
+    connection.execute(
+        """CREATE TEMP TABLE broken AS SELECT trajectory_id, arg_min(
+            promise || CASE WHEN detail <> '' THEN ' (' || detail || ')' ELSE '' END, place) AS reason
+        FROM faults GROUP BY trajectory_id"""
+    )
+    return [*found, *_orphans(connection, new, scored)]
 
 
-def check_tables(ws: Workspace, iteration: int, incoming: Sequence[str]) -> None:
-    """Raises ContractBroken, naming contract, table and partition, for the first table-level contract
-    broken.
+def _cases(contracts: Sequence[RowContract]) -> str:
+    return ", ".join(f"CASE WHEN {one.fault} THEN coalesce({one.detail}, '') END AS {one.name}" for one in contracts)
+
+
+_JUDGED = """
+CREATE TEMP TABLE judged AS
+WITH whole AS (SELECT DISTINCT i.sha256 FROM images i WHERE {new} AND sha256(i.bytes) = i.sha256),
+one AS (
+    SELECT trajectory_id, step, started_at, ended_at, {step}
+    FROM (SELECT s.*, whole.sha256 IS NOT NULL AS there FROM (FROM steps WHERE {new}) s
+        LEFT JOIN whole ON whole.sha256 = s.image_sha256)
+), pairs AS (
+    SELECT *, {order} FROM (
+        SELECT *, lag(step) OVER own AS previous_step, lag(started_at) OVER own AS previous_start
+        FROM one WINDOW own AS (PARTITION BY trajectory_id ORDER BY step))
+), counted AS (SELECT trajectory_id, count(*) AS rows, {first} FROM pairs GROUP BY trajectory_id),
+known AS (SELECT task_id, bool_or(split = 'eval') AS held_out FROM tasks GROUP BY task_id),
+earlier AS (SELECT trajectory_id, max(iteration) AS before FROM trajectories WHERE iteration < {iteration} GROUP BY ALL)
+SELECT t.trajectory_id, t.task_id, t.status, t.source, t.author, t.domain, t.steps, t.reward, t.started_at, t.ended_at,
+    count(*) OVER (PARTITION BY t.trajectory_id) AS same, earlier.before, known.held_out,
+    counted.* EXCLUDE (trajectory_id)
+FROM (FROM trajectories WHERE {new}) t LEFT JOIN counted USING (trajectory_id) LEFT JOIN known USING (task_id)
+    LEFT JOIN earlier USING (trajectory_id)
+"""
+
+
+def _orphans(connection: duckdb.DuckDBPyConnection, new: str, scored: str) -> list[Judged]:
+    connection.execute(
+        "CREATE TEMP TABLE orphans (of_table VARCHAR, trajectory_id VARCHAR, reason VARCHAR, detail VARCHAR)"
+    )
+    found = []
+    for table, name in BELONGS:
+        contract = RowContract(f"no_orphan_{name}", table, f"each {name} belongs to a trajectory that came in", "")
+        where = scored if table == "scores" else new
+        reason = f"contract: {contract.name}: {contract.promise}"
+        connection.execute(
+            f"INSERT INTO orphans SELECT ?, trajectory_id, ?, format('{{}} rows', count(*)) FROM {table} "
+            f"ANTI JOIN judged USING (trajectory_id) WHERE {where} GROUP BY trajectory_id",
+            [table, reason],
+        )
+        rows, broken = connection.execute(
+            f"SELECT (SELECT count(*) FROM {table} WHERE {where}), (SELECT count(*) FROM orphans WHERE of_table = ?)",
+            [table],
+        ).fetchone()
+        found.append(Judged(contract, rows, broken))
+    return found
+
+
+def check_tables(ws: Workspace, iteration: int, incoming: Sequence[str], staged: Workspace | None = None) -> None:
+    """Hold the stores against the contracts that span tables. staged: where the iteration's new partitions lie, before
+    they are seen. Raises ContractBroken, naming contract, table and partition, for the first that is broken.
     """
-    with catalog.connect(ws) as connection:
+    with catalog.connect(ws, staged) as connection:
         for contract in TABLES:
-            offences = catalog.rows(connection, contract.sql, _asked(contract, iteration, incoming))
+            values = {"iteration": iteration, "incoming": list(incoming)}  # DuckDB refuses one that has no place
+            asked = {name: value for name, value in values.items() if f"${name}" in contract.sql}
+            offences = catalog.rows(connection, contract.sql, asked)
             if offences:
                 first = ", ".join(f"{name} {value}" for name, value in offences[0].items())
                 raise ContractBroken(
@@ -215,9 +316,3 @@ def check_tables(ws: Workspace, iteration: int, incoming: Sequence[str]) -> None
                     where=f"data/{contract.table}/iteration={label(iteration)}",
                     fix="look at these rows with `flywheel query`, then run the stage that wrote them again",
                 )
-
-
-def _asked(contract: Contract, iteration: int, incoming: Sequence[str]) -> dict[str, object]:
-    """The values of the contract's parameters; DuckDB refuses one that the SQL has no place for."""
-    values = {"iteration": iteration, "incoming": list(incoming)}
-    return {name: value for name, value in values.items() if f"${name}" in contract.sql}

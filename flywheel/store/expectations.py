@@ -1,8 +1,7 @@
-"""Great Expectations at the grain of a trajectory: limits of columns, checked on each new partition, with
-Data Docs.
+"""What the contracts found, as Great Expectations' Data Docs: a page of each iteration that can be read offline.
 
-It runs on pandas frames of one partition (its SQL path fails on DuckDB). It is imported when first used
-(seconds), and sends nothing anywhere. A new expectation is one entry in `SUITES`.
+The rows were judged in SQL (`contracts.py`); here each contract is one expectation on its count of broken rows. The
+library is imported when first used (seconds), and sends nothing anywhere.
 """
 
 from __future__ import annotations
@@ -10,96 +9,51 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from flywheel.store.routing import STATUSES
+from flywheel.store.contracts import Judged
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
 
-# table -> (expectation, its arguments, what it promises). A row that breaks one sets its trajectory aside.
-SUITES: dict[str, tuple[tuple[str, dict[str, Any], str], ...]] = {
-    "trajectories": (
-        ("ExpectColumnValuesToBeUnique", {"column": "trajectory_id"}, "trajectory_id is unique"),
-        ("ExpectColumnValuesToBeInSet", {"column": "status", "value_set": list(STATUSES)}, "status is known"),
-        (
-            "ExpectColumnValuesToBeInSet",
-            {"column": "source", "value_set": ["rollout", "recording", "annotation"]},
-            "source is known",
-        ),
-        ("ExpectColumnValuesToBeInSet", {"column": "author", "value_set": ["model", "human"]}, "author is known"),
-        ("ExpectColumnValuesToNotBeNull", {"column": "domain"}, "domain is set"),
-        ("ExpectColumnValuesToNotBeNull", {"column": "status"}, "status is set"),
-        ("ExpectColumnValuesToBeBetween", {"column": "steps", "min_value": 0}, "steps are 0 or more"),
-        ("ExpectColumnValuesToBeBetween", {"column": "reward", "min_value": -1, "max_value": 1}, "reward in [-1, 1]"),
-        (
-            "ExpectColumnPairValuesAToBeGreaterThanB",
-            {
-                "column_A": "ended_at",
-                "column_B": "started_at",
-                "or_equal": True,
-                "ignore_row_if": "either_value_is_missing",
-            },
-            "a trajectory ends after it begins",
-        ),
-    ),
-    "scores": (
-        ("ExpectColumnValuesToNotBeNull", {"column": "scorer"}, "scorer is named"),
-        ("ExpectColumnValuesToBeBetween", {"column": "score", "min_value": 0, "max_value": 1}, "score in [0, 1]"),
-        (
-            "ExpectColumnValuesToBeBetween",
-            {"column": "threshold", "min_value": 0, "max_value": 1},
-            "threshold in [0, 1]",
-        ),
-    ),
-}
+
+def write_page(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> None:
+    """Write Data Docs to `report/docs` (open `index.html`), with a suite for each table. What fails here stops nothing:
+    the contracts have been held against the rows already."""
+    try:
+        _write(ws, iteration, judged)
+    except Exception as error:  # a library's page
+        log.warning("Data Docs are not written: %s: %s", type(error).__name__, error)
 
 
-def validate(ws: Workspace, iteration: int, frames: dict[str, pd.DataFrame]) -> dict[str, str]:
-    """trajectory_id -> reason, of the rows of `frames` (table -> rows of a new partition) that break an
-    expectation.
-
-    Writes Data Docs to `report/docs` (open `index.html`).
-    """
+def _write(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> None:
     gx = _quiet_import()
-    docs = ws.report / "docs"
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    context.variables.data_docs_sites = {"local": _site(docs)}
+    context.variables.data_docs_sites = {"local": _site(ws.report / "docs")}
     source = context.data_sources.add_pandas("flywheel")
-    broken: dict[str, str] = {}
-    for table, frame in frames.items():
+    for table in dict.fromkeys(one.contract.table for one in judged):
+        own = [one for one in judged if one.contract.table == table]
         name = f"{table} {label(iteration)}"
         suite = gx.ExpectationSuite(name=name)
-        promises = {}
-        for number, (kind, arguments, promise) in enumerate(SUITES[table]):
-            promises[number] = promise
-            suite.add_expectation(getattr(gx.expectations, kind)(**arguments, meta={"number": number}))
+        for one in own:
+            about = {"notes": {"format": "string", "content": [f"{one.contract.promise} ({one.rows} rows)"]}}
+            suite.add_expectation(
+                gx.expectations.ExpectColumnSumToBeBetween(column=one.contract.name, max_value=0, meta=about)
+            )
+        counts = pd.DataFrame({one.contract.name: [one.broken] for one in own})
         batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("whole")
         definition = gx.ValidationDefinition(name=name, data=batch, suite=context.suites.add(suite))
         checkpoint = gx.Checkpoint(
             name=name,
             validation_definitions=[context.validation_definitions.add(definition)],
             actions=[gx.checkpoint.UpdateDataDocsAction(name="docs")],
-            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": ["trajectory_id"]},
         )
-        outcome = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": _naive(frame)})
-        for result in (r for run in outcome.run_results.values() for r in run.results):
-            promise = promises[result.expectation_config.meta["number"]]
-            for row in result.result.get("unexpected_index_list") or ():
-                broken.setdefault(row["trajectory_id"], f"{table}: {promise}")
-            if result.exception_info.get("exception_message"):
-                log.warning("expectation %s on %s: %s", promise, table, result.exception_info["exception_message"])
-    return broken
-
-
-def _naive(frame: pd.DataFrame) -> pd.DataFrame:
-    """Times in UTC without their zone, which pandas 3 and Great Expectations do not agree on."""
-    zoned = frame.select_dtypes("datetimetz").columns
-    return frame.assign(**{name: frame[name].dt.tz_localize(None) for name in zoned})
+        context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": counts})
 
 
 def _site(docs: Path) -> dict[str, Any]:

@@ -20,16 +20,26 @@ def dataset(store: str, iteration: int) -> str:
     return f"{store}@{label(iteration)}"
 
 
-def routed(trajectory: Mapping[str, Any], destination: str, iteration: int) -> list[Row]:
-    """Links of one trajectory: its task, the weights that acted, its run, the store that it joined."""
-    name = trajectory["trajectory_id"]
+# Links of a trajectory: column, kind, relation.
+_OF_A_TRAJECTORY = (
+    ("task_id", "task", "attempts"),
+    ("policy_version", "weights", "acted by"),
+    ("run_id", "run", "produced in"),
+)
+
+
+def routed(iteration: int) -> str:
+    """SQL of the links of the trajectories of `incoming`, once they are `decided`: to their task, the weights that
+    acted, their run, the store that they joined."""
     links = [
-        (trajectory.get("task_id"), "task", "attempts"),
-        (trajectory.get("policy_version"), "weights", "acted by"),
-        (trajectory.get("run_id"), "run", "produced in"),
+        f"""SELECT trajectory_id AS child, 'trajectory' AS child_kind, {column} AS parent, '{kind}' AS parent_kind,
+            '{relation}' AS relation FROM incoming WHERE {column} <> ''"""
+        for column, kind, relation in _OF_A_TRAJECTORY
     ]
-    rows = [_row(name, "trajectory", parent, kind, relation) for parent, kind, relation in links if parent]
-    return [*rows, _row(dataset(destination, iteration), "dataset", name, "trajectory", "holds")]
+    links.append(
+        f"""SELECT destination || '@{label(iteration)}', 'dataset', trajectory_id, 'trajectory', 'holds' FROM decided"""
+    )
+    return f"FROM ({' UNION ALL '.join(links)}) ORDER BY child, parent"
 
 
 def trained(

@@ -28,7 +28,7 @@ from flywheel.workspace import Workspace, label
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
 # A reader that wants one trajectory reads one group of its steps; one that wants one screen a few hundred kB.
-_ROW_GROUP = {"images": 100, "steps": 20_000}
+_ROW_GROUP = {"images": 100, "steps": 10_000}
 _LOCK_S = 600.0
 
 
@@ -84,6 +84,15 @@ class PartitionWriter:
             )
         self._files.append((path, run.num_rows, sink.sha.hexdigest()))
 
+    def take_file(self, path: Path, of: parts.Part) -> None:
+        """Take a file as it is, from a partition on the same disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        hidden = self.folder / f".{len(self._files):05d}.part"
+        hidden.unlink(missing_ok=True)
+        hidden.hardlink_to(path)
+        self._files.append((hidden, of.rows, of.sha256))
+        self.rows += of.rows
+
     def publish(self) -> list[parts.Part]:
         """Make what was taken the partition, in one step; no rows at all give one typed file without rows."""
         if self._held or not self._files:
@@ -93,9 +102,9 @@ class PartitionWriter:
             there = path.rename(path.with_name(f"part-{number:05d}-{sha256[:8]}.parquet"))
             remember_sha256(there, sha256)
             listed.append(parts.part(there, rows, sha256))
+        os.utime(self.folder.parent)  # by it `closed.py` notices that the iteration is another, from here on
         parts.write(self.folder, self.table, listed)
         _remove(self.folder, keep={parts.NAME, *(one.name for one in listed)})
-        os.utime(self.folder.parent)  # by it `closed.py` notices that the iteration is another
         return listed
 
     def discard(self) -> None:

@@ -125,11 +125,13 @@ def opened(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
     where it is damaged, or is not one of the table's. wholly: all of its bytes are looked at now."""
     own = {part.name: part for part in parts.read(path.parent) or ()}.get(path.name)
     if own is None:
-        raise parts.damaged(path, "a file of the partition is missing", parts.PartMissing)
+        raise parts.missing(path)
     (parts.check_wholly if wholly else parts.check)(path, own)
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         about = file.schema_arrow.metadata or {}
+    except FileNotFoundError:
+        raise parts.missing(path) from None
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
         raise parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}") from error
     version, of = about.get(b"schema_version", b"").decode(), about.get(b"table", b"").decode()
@@ -166,6 +168,27 @@ def fault(path: Path, *, wholly: bool = True) -> DataError | None:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         return parts.damaged(path, f"not a whole Parquet file: {parts.first_line(error)}")
     return None
+
+
+def verify(ws: Workspace, table: str, iteration: int, stage: str) -> None:
+    """Hold all bytes of the partition against its list, and its columns against the schema. Raises DataError."""
+
+    def once() -> None:
+        for path in files(ws, table, iteration, stage):
+            with opened(table, path, wholly=True) as file:
+                conformed(ws, table, path, file.schema_arrow.empty_table(), None)
+
+    while_replaced(once)
+
+
+def adopt(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
+    """Make a partition of another workspace this one's too; where it lies stays as it is."""
+    source = staged.partition(table, iteration, stage)
+    with writing(ws, table, iteration, stage) as writer:
+        for path in files(staged, table, iteration, stage):
+            own = next(part for part in parts.read(source) if part.name == path.name)
+            writer.take_file(path, own)
+    return manifest_of(ws, table, iteration, stage)
 
 
 def examine(ws: Workspace, *, wholly: bool = False) -> tuple[int, list[DataError]]:

@@ -1,4 +1,4 @@
-"""The list of a partition's files: `parts.json` beside them. What is not on it is not there.
+"""The list of a partition's files: `_parts.json` beside them. What is not on it is not there.
 
 It is written last and replaced in one step, so a reader finds the old rows or the new ones, never some of each: files
 are named by their content, those of the old list go once the new one stands, and who then misses one begins again.
@@ -12,6 +12,7 @@ import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 from flywheel.errors import DataError
 from flywheel.files import known_sha256, write_json
 
-NAME = "parts.json"
+E = TypeVar("E", bound=DataError)
+NAME = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
 _VERSION = 1
 _TAIL = 8  # bytes: the footer's length, and the mark of a Parquet file
 _LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")
@@ -92,7 +94,7 @@ def check(path: Path, of: Part) -> None:
     try:
         whole = path.stat().st_size == of.bytes and _footer(path) == of.footer
     except FileNotFoundError:
-        raise damaged(path, "a file of the partition is missing", PartMissing) from None
+        raise missing(path) from None
     except (OSError, ValueError) as error:
         raise damaged(path, f"not a whole Parquet file: {first_line(error)}") from error
     if not whole:
@@ -102,11 +104,19 @@ def check(path: Path, of: Part) -> None:
 def check_wholly(path: Path, of: Part) -> None:
     """As `check`, by all bytes; what this process has hashed is not hashed again while the file stays as it is."""
     check(path, of)
-    if known_sha256(path) != of.sha256:
+    try:
+        whole = known_sha256(path) == of.sha256
+    except FileNotFoundError:
+        raise missing(path) from None
+    if not whole:
         raise damaged(path, "not a whole Parquet file: its bytes changed since it was written")
 
 
-def damaged(path: Path, what: str, kind: type[DataError] = DataError) -> DataError:
+def missing(path: Path) -> PartMissing:
+    return damaged(path, "a file of the partition is missing", PartMissing)
+
+
+def damaged(path: Path, what: str, kind: type[E] = DataError) -> E:
     where = "/".join(path.parts[-5:])  # from the workspace: data/<table>/iteration=NNN/stage=<stage>/<file>
     return kind(
         what,

@@ -1,117 +1,99 @@
-"""Route every trajectory to exactly one store (section 2.3): V = 1 to SFT, the rest to CT; nothing is thrown
-away.
+"""Route every trajectory to exactly one store (section 2.3): V = 1 to SFT, the rest to CT; nothing is thrown away.
 
-Pure functions over rows; `build.py` reads and writes the partitions. What V is says `reward.verdict`.
+SQL over tables of any size. What V is says `reward.verdict`; here stands the same rule for a whole table of scores, and
+a test holds the two against each other.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from flywheel.reward.verdict import Verdict, of_rows
+import duckdb
+
 from flywheel.store import lineage
 
-Row = Mapping[str, Any]
 DESTINATIONS = ("sft", "ct", "quarantine")
-STATUSES = ("completed", "truncated", "crashed", "invalid")
+
+# Of several scorers the one that is satisfied least speaks: V = 0 before none before V = 1, then the lowest score.
+_VERDICTS = """
+SELECT trajectory_id, arg_min(said, (said.place, said.held, said.scorer, said.detail)) AS said FROM (
+    SELECT trajectory_id, {
+        'score': score, 'v': v, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
+        'place': CASE v WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END, 'held': CASE WHEN v IS NULL THEN 0 ELSE score END
+    } AS said
+    FROM (SELECT * EXCLUDE (v), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS v FROM judgements))
+GROUP BY trajectory_id
+"""
+
+# `unjudged`: why there is no V; what differs from trajectory to trajectory in brackets.
+_DECIDED = f"""
+CREATE OR REPLACE TEMP TABLE decided AS
+WITH verdicts AS ({_VERDICTS}), known AS (
+    SELECT t.*, b.reason AS broken, s.said.v AS v, CASE WHEN v IS NOT NULL THEN s.said.score END AS score,
+        CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
+            ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
+                || ' (' || s.said.detail || ')' END AS unjudged
+    FROM (SELECT DISTINCT ON (trajectory_id) trajectory_id, status, source, error FROM incoming ORDER BY ALL) t
+        LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
+)
+SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
+    SELECT trajectory_id, score, v, CASE
+        WHEN broken IS NOT NULL THEN {{'destination': 'quarantine', 'reason': 'contract: ' || broken}}
+        WHEN status IS NULL OR status NOT IN ('completed', 'truncated') THEN {{'destination': 'quarantine',
+            'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}}
+        WHEN source = 'recording' THEN
+            {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
+        WHEN v IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
+        WHEN v THEN {{'destination': 'sft', 'reason': format('verified: score {{:.2f}}', score)}}
+        WHEN NOT $verified_only THEN
+            {{'destination': 'sft', 'reason': format('not verified, and not asked to be: score {{:.2f}}', score)}}
+        ELSE {{'destination': 'ct', 'reason': format('not verified: score {{:.2f}}', score)}}
+    END AS decision FROM known)
+"""
 
 
-def route(
-    trajectories: Iterable[Row],
-    scores: Iterable[Row],
-    broken: Mapping[str, str] | None = None,
-    *,
-    verified_only: bool = True,
-) -> list[dict[str, Any]]:
-    """Rows of the table `routes`, one for each row of `trajectories`, in their order.
+def decide(connection: duckdb.DuckDBPyConnection, *, verified_only: bool = True) -> None:
+    """Make the temporary table `decided`, with the columns of `routes`, one row for each trajectory of `incoming`.
 
-    scores: rows of the table `scores`, one or several a trajectory, each with its threshold.
-    broken: trajectory_id -> reason, from the row-level contracts. verified_only: False where SFT takes what failed too,
-    as `sft.verified_only`.
-    Demonstrations of people go to CT: they are data for continual training (section 2.4), not the newest
-    model's.
+    connection: with the tables or views `incoming` (rows of `trajectories`), `judgements` (rows of `scores`, one or
+    several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
+    verified_only: False where SFT takes what failed too, as `sft.verified_only`. Demonstrations of people go to CT:
+    they are data for continual training (section 2.4), not the newest model's.
     """
-    verdicts, broken = of_rows(scores), broken or {}
-    return [
-        _destination(t, verdicts.get(t["trajectory_id"]), broken.get(t["trajectory_id"]), verified_only)
-        for t in trajectories
-    ]
+    connection.execute(_DECIDED.replace("$verified_only", str(verified_only).lower()))
 
 
-def _destination(trajectory: Row, verdict: Verdict | None, broken: str | None, verified_only: bool) -> dict[str, Any]:
-    status = trajectory["status"]
-    # A score without a verdict is none: what is not a number, what stands against no threshold.
-    score, v = (None, None) if verdict is None or verdict.v is None else (verdict.score, verdict.v)
-    if broken:
-        destination, reason = "quarantine", f"contract: {broken}"
-    elif status not in ("completed", "truncated"):
-        error = trajectory.get("error")
-        destination, reason = "quarantine", f"status {status}" + (f": {error}" if error else "")
-    elif trajectory["source"] == "recording":
-        destination, reason = "ct", "human demonstration: continual training"
-    elif v is None:
-        destination, reason = "quarantine", _unjudged(verdict)
-    elif v:
-        destination, reason = "sft", f"verified: score {score:.2f}"
-    elif not verified_only:
-        destination, reason = "sft", f"not verified, and not asked to be: score {score:.2f}"
-    else:
-        destination, reason = "ct", f"not verified: score {score:.2f}"
+def stores(iteration: int) -> dict[str, str]:
+    """table -> SQL of its rows, in the table's order, once it is decided; `quarantine` is made by `set_aside`."""
+    joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version
+        FROM incoming JOIN decided d USING (trajectory_id) WHERE destination = '{}' ORDER BY trajectory_id"""
     return {
-        "trajectory_id": trajectory["trajectory_id"],
-        "destination": destination,
-        "reason": reason,
-        "score": score,
-        "v": v,
+        "routes": "SELECT trajectory_id, destination, reason, score, v FROM decided ORDER BY trajectory_id",
+        "sft": joined.format("sft"),
+        "ct": joined.format("ct"),
+        "lineage": lineage.routed(iteration),
     }
 
 
-def _unjudged(verdict: Verdict | None) -> str:
-    """Why there is no V; what differs from trajectory to trajectory in brackets."""
-    if verdict is None:
-        return "no score"
-    if verdict.detail:
-        return f"no score by {verdict.scorer} ({verdict.detail})" if verdict.scorer else f"no score ({verdict.detail})"
-    return "score is not a number"
+SET_ASIDE = """SELECT i.*, d.reason FROM incoming i JOIN decided d USING (trajectory_id)
+WHERE destination = 'quarantine' ORDER BY trajectory_id"""
 
 
-def build_stores(trajectories: Iterable[Row], routes: Iterable[Row], iteration: int) -> dict[str, list[dict]]:
-    """Rows of the tables `sft`, `ct`, `quarantine` and `lineage` of one iteration.
-
-    A quarantined trajectory keeps its whole row as JSON in `record`, so that it can be mended and routed
-    again.
-    """
-    stores: dict[str, list[dict]] = {"sft": [], "ct": [], "quarantine": [], "lineage": []}
-    for trajectory, decision in zip(trajectories, routes, strict=True):
-        destination = decision["destination"]
-        if destination == "quarantine":
-            stores["quarantine"].append(_set_aside(trajectory, decision["reason"]))
-        else:
-            stores[destination].append(
-                {
-                    "trajectory_id": trajectory["trajectory_id"],
-                    "task_id": trajectory["task_id"],
-                    "domain": trajectory["domain"],
-                    "source": trajectory["source"],
-                    "score": decision["score"],
-                    "steps": trajectory["steps"],
-                    "policy_version": trajectory["policy_version"],
-                }
-            )
-        stores["lineage"] += lineage.routed(trajectory, destination, iteration)
-    return stores
-
-
-def _set_aside(trajectory: Row, reason: str) -> dict[str, Any]:
-    return {
-        "trajectory_id": trajectory["trajectory_id"],
-        "reason": reason,
-        "detail": trajectory.get("error") or "",
-        "record": json.dumps(trajectory, default=_json, sort_keys=True, ensure_ascii=False),
-    }
+def set_aside(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of `quarantine` for rows of `SET_ASIDE`. A trajectory keeps its whole row as JSON in `record`, so that it
+    can be mended and routed again."""
+    for row in rows:
+        record = {name: value for name, value in row.items() if name not in ("reason", "iteration", "stage")}
+        yield {
+            "trajectory_id": row["trajectory_id"],
+            "reason": row["reason"],
+            "detail": row["error"] or "",
+            "record": json.dumps(record, default=_json, sort_keys=True, ensure_ascii=False),
+            "of_table": "trajectories",
+        }
 
 
 def _json(value: Any) -> str:

@@ -1,0 +1,304 @@
+"""Damaged inputs to `route`: bytes, lists, files, columns and rows. Each must be named, set aside, or change nothing.
+
+Bytes: truncated, flipped bits (pages, footer), zeros, another file's bytes, a list that is cut off or edited, a file
+or a list that is lost, a file of another table, version or schema. Rows: a sound partition is written again with one
+value that cannot be (null, NaN, out of range, doubled, orphaned, contradicting), as a faulty program would.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import shutil
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import store_synthetic
+
+from flywheel.bench import BenchCase
+from flywheel.errors import FlywheelError
+from flywheel.settings import Settings
+from flywheel.store import build, catalog, expectations, partitions, parts
+from flywheel.workspace import Workspace
+
+INPUTS = 10_000
+TRAJECTORIES = 12
+ROW_SHARE = 0.2  # of the inputs: a whole routing each
+READ = [
+    ("trajectories", "rollout"), ("steps", "rollout"), ("images", "rollout"), ("tasks", "synthesize"),
+    ("scores", "score"),
+]  # fmt: skip
+NAN, ENDLESS = float("nan"), float("inf")
+
+
+def cases(options: Namespace) -> Iterator[BenchCase]:
+    inputs = min(INPUTS, options.trajectories // 2)
+    rng = random.Random(options.seed)
+    expectations.write_page = lambda *_: None  # seconds each
+    logging.disable(logging.WARNING)
+    sound = _sound(options.folder / "damaged" / "sound")
+    expected = _routed(sound)
+    found: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for number in range(inputs):
+        ws = Workspace(options.folder.resolve() / "damaged" / "input")
+        shutil.rmtree(ws.root, ignore_errors=True)
+        shutil.copytree(sound.root, ws.root)
+        rows = rng.random() < ROW_SHARE
+        table, stage = rng.choice(READ)
+        damage = rng.choice(ROWS[table]) if rows else rng.choice(BYTES)
+        told = damage(ws, table, stage, rng)
+        outcome = _outcome(ws, expected, told if rows else "")
+        found[outcome] += 1
+        if outcome in ("silent", "traceback"):
+            examples.setdefault(f"{damage.__name__} {table}", f"input {number}: {told}")
+    bad = found["silent"] + found["traceback"]
+    yield BenchCase(
+        "store", "damaged", "inputs", bad, None, "", None, 0, bad == 0,
+        {"inputs": inputs, "seed": options.seed, **dict(found), "examples": examples},
+    )  # fmt: skip
+
+
+def _sound(folder: Path) -> Workspace:
+    if not folder.is_dir():
+        made = store_synthetic.workspace(folder.with_name("made"), TRAJECTORIES, screens=8)
+        ws = Workspace(folder.resolve())
+        for table, stage in READ:  # as this version writes them
+            partitions.write(ws, table, 1, stage, partitions.read(made, table, 1, stage))
+    return Workspace(folder.resolve())
+
+
+def _routed(ws: Workspace) -> dict:
+    staged = Workspace(ws.root / "staged")
+    settings = Settings().model_copy(update={"routing": Settings().routing.model_copy(update={"broken_limit": 1.0})})
+    build.build(ws, 1, settings, READ, staged)
+    found = {table: partitions.read(staged, table, 1, build.STAGE).to_pylist() for table in build.WRITTEN}
+    shutil.rmtree(staged.root)
+    return found
+
+
+def _outcome(ws: Workspace, expected: dict, damaged: str) -> str:
+    """damaged: the id of the trajectory whose rows cannot be; empty where whole files were damaged."""
+    try:
+        got = _routed(ws)
+    except FlywheelError:
+        return "named"
+    except Exception:
+        return "traceback"
+    rows = catalog.query(ws, "SELECT count(*) AS n FROM trajectories").to_pylist()[0]["n"]
+    kept = sum(len(got[store]) for store in ("sft", "ct"))
+    aside = sum(row["of_table"] == "trajectories" for row in got["quarantine"])
+    if kept + aside != rows:
+        return "silent"
+    if damaged:
+        return "set aside" if any(row["trajectory_id"] == damaged for row in got["quarantine"]) else "silent"
+    return "harmless" if got == expected else "silent"
+
+
+# Bytes of a partition.
+
+
+def _file(ws: Workspace, table: str, stage: str) -> Path:
+    return partitions.files(ws, table, 1, stage)[0]
+
+
+def truncated(ws, table, stage, rng) -> str:
+    path = _file(ws, table, stage)
+    content = path.read_bytes()
+    cut = rng.randrange(len(content))
+    path.write_bytes(content[:cut])
+    return f"cut to {cut} bytes"
+
+
+def flipped(ws, table, stage, rng) -> str:
+    path = _file(ws, table, stage)
+    content = bytearray(path.read_bytes())
+    place = rng.randrange(len(content))
+    content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    return f"bit of byte {place} of {len(content)}"
+
+
+def flipped_footer(ws, table, stage, rng) -> str:
+    path = _file(ws, table, stage)
+    content = bytearray(path.read_bytes())
+    length = int.from_bytes(content[-8:-4], "little")
+    place = len(content) - 1 - rng.randrange(length + 8)
+    content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    return f"bit of byte {place} of {len(content)}, in the footer"
+
+
+def zeroed(ws, table, stage, rng) -> str:
+    path = _file(ws, table, stage)
+    content = bytearray(path.read_bytes())
+    place = rng.randrange(len(content))
+    size = min(len(content) - place, rng.choice([1, 16, 512, 4096]))
+    before = bytes(content[place : place + size])
+    content[place : place + size] = bytes(size)
+    if before == bytes(size):
+        content[place] = 255
+    path.write_bytes(content)
+    return f"{size} bytes from {place}"
+
+
+def noise(ws, table, stage, rng) -> str:
+    path = _file(ws, table, stage)
+    path.write_bytes(rng.randbytes(rng.choice([0, 4, 100, path.stat().st_size])))
+    return "other bytes"
+
+
+def swapped(ws, table, stage, rng) -> str:
+    other = rng.choice([one for one in READ if one != (table, stage)])
+    shutil.copyfile(_file(ws, *other), _file(ws, table, stage))
+    return f"the file of {other}"
+
+
+def lost_file(ws, table, stage, rng) -> str:
+    _file(ws, table, stage).unlink()
+    return "lost file"
+
+
+def lost_list(ws, table, stage, rng) -> str:
+    (_file(ws, table, stage).parent / parts.NAME).unlink()
+    return "lost list"
+
+
+def cut_list(ws, table, stage, rng) -> str:
+    path = _file(ws, table, stage).parent / parts.NAME
+    content = path.read_text()
+    path.write_text(content[: rng.randrange(len(content) - 2)])
+    return "cut list"
+
+
+def edited_list(ws, table, stage, rng) -> str:
+    path = _file(ws, table, stage).parent / parts.NAME
+    about = json.loads(path.read_text())
+    field = rng.choice(["name", "rows", "bytes", "sha256", "footer"])
+    value = about["parts"][0][field]
+    about["parts"][0][field] = value + 1 if isinstance(value, int) else value[:-1] + ("0" if value[-1] != "0" else "1")
+    path.write_text(json.dumps(about))
+    return f"list: {field}"
+
+
+def stray(ws, table, stage, rng) -> str:
+    folder = _file(ws, table, stage).parent
+    name = rng.choice(["note.txt", "part-00009-0badc0de.parquet", ".00000.part", "part-00001.parquet"])
+    shutil.copyfile(_file(ws, table, stage), folder / name)
+    return f"a stray {name}"
+
+
+def foreign(ws, table, stage, rng) -> str:
+    """A list and a file that agree with one another, and are not of this schema."""
+    path = _file(ws, table, stage)
+    data = pq.read_table(path, partitioning=None)
+    kind = rng.choice(["no metadata", "version", "table", "column gone", "column more", "column of a type"])
+    about = dict(data.schema.metadata)
+    if kind == "no metadata":
+        about = {}
+    elif kind == "version":
+        about[b"schema_version"] = b"99"
+    elif kind == "table":
+        about[b"table"] = b"lineage"
+    elif kind == "column gone":
+        data = data.drop_columns([data.schema.names[0]])
+    elif kind == "column more":
+        data = data.append_column("more", pa.nulls(data.num_rows, pa.int32()))
+    else:
+        data = data.set_column(0, data.schema.names[0], pa.array(range(data.num_rows), pa.int64()))
+    pq.write_table(data.replace_schema_metadata(about), path)
+    parts.write(path.parent, table, [parts.part(path, data.num_rows, parts.known_sha256(path))])
+    return kind
+
+
+BYTES: tuple[Callable, ...] = (
+    truncated, flipped, flipped, flipped_footer, zeroed, noise, swapped, lost_file, lost_list, cut_list, edited_list,
+    stray, foreign,
+)  # fmt: skip
+
+
+# Rows of a sound partition.
+
+
+def _changed(**changes) -> Callable:
+    def damage(ws, table, stage, rng) -> str:
+        rows = partitions.read(ws, table, 1, stage).to_pylist()
+        chosen = rng.choice(rows)
+        told = _whose(ws, table, chosen)
+        name = rng.choice(sorted(changes))
+        chosen[name] = rng.choice(changes[name]) if isinstance(changes[name], list) else changes[name](chosen)
+        partitions.write(ws, table, 1, stage, rows)
+        return chosen["trajectory_id"] if name == "trajectory_id" else told
+
+    damage.__name__ = "changed"
+    return damage
+
+
+def _whose(ws: Workspace, table: str, row: dict) -> str:
+    """The trajectory that a row belongs to."""
+    if table == "tasks":
+        of = "SELECT trajectory_id FROM trajectories WHERE task_id = ? LIMIT 1"
+        name = row["task_id"]
+    elif table == "images":
+        of = "SELECT trajectory_id FROM steps WHERE image_sha256 = ? LIMIT 1"
+        name = row["sha256"]
+    else:
+        return row["trajectory_id"]
+    with catalog.connect(ws) as connection:
+        found = connection.execute(of, [name]).fetchone()
+    return found[0] if found else ""  # nobody's: to lose it changes nothing
+
+
+def doubled(ws, table, stage, rng) -> str:
+    rows = partitions.read(ws, table, 1, stage).to_pylist()
+    chosen = rng.choice(rows)
+    partitions.write(ws, table, 1, stage, [*rows, chosen])
+    return _whose(ws, table, chosen)
+
+
+def orphaned(ws, table, stage, rng) -> str:
+    rows = partitions.read(ws, table, 1, stage).to_pylist()
+    partitions.write(ws, table, 1, stage, [*rows, rng.choice(rows) | {"trajectory_id": "nobody"}])
+    return "nobody"
+
+
+def removed(ws, table, stage, rng) -> str:
+    rows = partitions.read(ws, table, 1, stage).to_pylist()
+    gone = rows.pop(rng.randrange(len(rows)))
+    told = _whose(ws, table, gone)
+    partitions.write(ws, table, 1, stage, rows)
+    return told
+
+
+_RANGE = [NAN, ENDLESS, -ENDLESS, -0.01, 1.01, 1e300]
+ROWS: dict[str, tuple[Callable, ...]] = {
+    "trajectories": (
+        _changed(
+            status=["tired", None, ""], source=["rumour", None], author=["nobody", None], domain=[""],
+            steps=[-1, 3, 99], reward=[NAN, ENDLESS, -1.5, 2.0], task_id=["unknown", ""], trajectory_id=[""],
+            ended_at=lambda row: row["started_at"].replace(year=2000),
+        ),
+        doubled,
+    ),
+    "steps": (
+        _changed(
+            step=[99, -5], author=[None, "nobody"], image_sha256=[None, "0" * 64, ""], x=_RANGE, y=_RANGE, x2=_RANGE,
+            y2=_RANGE, logprobs=[None, [], [-0.1], [NAN] * 40, [0.5] * 40, [-ENDLESS] * 40, [None] * 40],
+            token_ids=[None, [], [1], [-5] * 40, [None] * 40],
+            ended_at=lambda row: row["started_at"].replace(year=2000),
+        ),
+        doubled, orphaned, removed,
+    ),
+    "images": (_changed(bytes=[None, b"", b"no picture"], sha256=["0" * 64, ""]), removed),
+    "tasks": (_changed(split=["eval"], task_id=["other", ""]), removed),
+    "scores": (
+        _changed(score=[NAN, -0.1, 1.1, None], threshold=[NAN, -0.1, 1.1, None], scorer=[None],
+                 v=lambda row: not row["v"]),
+        orphaned, removed,
+    ),
+}  # fmt: skip
