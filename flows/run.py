@@ -16,7 +16,7 @@ from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Settings
 from flywheel.stages.base import Context, clear_staging, run_stage
-from flywheel.store import dvc_lock, frozen, git, manifest, pipeline, recovery, versioning
+from flywheel.store import closed, dvc_lock, frozen, git, manifest, pipeline, recovery, versioning
 from flywheel.workspace import Workspace, label
 
 
@@ -99,6 +99,7 @@ def _close(ws: Workspace, settings: Settings, iteration: int, runs: list[dict]) 
     run_stage(pipeline.get("runs"), ctx)
     versioning.commit(ws, "runs", iteration)
     clear_staging(ctx)
+    closed.bring_up_to_date(ws)
     page.build(ws)
     if settings.versioning.git:
         git.tag(ws, iteration)
@@ -139,14 +140,15 @@ def _complete(ws: Workspace, iteration: int) -> bool:
     """Raises DataError where it was complete once and is not so any more: it is never done again in silence."""
     if iteration > last_iteration(ws):
         return False
-    names = pipeline.order(frozen.load(ws, iteration).synthesis.domains, closing=True)
-    changed = versioning.unfinished(ws, names, iteration)
+    frozen.load(ws, iteration)  # lost or wrong parameters are told first
+    changed = versioning.unfinished(ws, versioning.stages(ws, iteration), iteration)
     if changed and dvc_lock.complete(ws, iteration):
         stage = versioning.address(ws, changed[0], iteration)
-        path, change = next(iter(versioning.status(ws)[stage].items()))
+        path, change = next(iter(versioning.status(ws, [iteration])[stage].items()))
+        at = f"{ws.relative(pipeline.path(ws, iteration))}:{changed[0]}"
         raise DataError(
             f"{path} was changed ({change}) since {stage} was recorded, and a complete iteration is not done again",
             where=ws.root,
-            fix=f"take it back (`git checkout HEAD -- {path}`), or record it as it is (`dvc commit --force {stage}`)",
+            fix=f"take it back (`git checkout HEAD -- {path}`), or record it as it is (`dvc commit --force {at}`)",
         )
     return not changed

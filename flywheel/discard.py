@@ -16,11 +16,10 @@ from flywheel.workspace import Workspace, label
 
 @dataclass(frozen=True)
 class DiscardPlan:
-    """What goes. paths: in the order they go; stages: entries of dvc.lock."""
+    """What goes. paths: in the order they go."""
 
     iteration: int
     paths: tuple[Path, ...]
-    stages: tuple[str, ...]
 
 
 def plan(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
@@ -63,14 +62,12 @@ def plan(ws: Workspace, iteration: int | None = None) -> DiscardPlan:
         ws.run_target,
         ws.iteration(k),
     ]
-    return DiscardPlan(k, tuple(path for path in paths if path.exists()), tuple(dvc_lock.recorded(ws).get(k, ())))
+    return DiscardPlan(k, tuple(path for path in paths if path.exists()))
 
 
 def lines(ws: Workspace, chosen: DiscardPlan) -> list[str]:
     """What goes, for people to read."""
-    entries = [f"dvc.lock: {versioning.address(ws, stage, chosen.iteration)}" for stage in chosen.stages]
-    index = [f"iterations.yaml: {label(k)}" for k in versioning.iterations(ws) if k == chosen.iteration]
-    return [*map(ws.relative, chosen.paths), *entries, *index]
+    return [ws.relative(path) for path in chosen.paths]
 
 
 def carry_out(ws: Workspace, chosen: DiscardPlan) -> None:
@@ -84,6 +81,6 @@ def carry_out(ws: Workspace, chosen: DiscardPlan) -> None:
 
 
 def _begun(ws: Workspace) -> list[int]:
-    """Iterations of the index, of dvc.lock, and of folders that a removal left over."""
+    """Iterations, and folders that a removal left over."""
     folders = [int(path.name) for path in (ws.root / "iterations").glob("[0-9]*") if path.name.isdigit()]
-    return sorted({k for k in (*versioning.iterations(ws), *dvc_lock.recorded(ws), *folders) if k > 0})
+    return sorted({k for k in (*versioning.iterations(ws), *folders) if k > 0})

@@ -15,13 +15,15 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Standing:
-    """begun: the iterations. rows: the view `iterations`, empty where a file that it reads is damaged.
+    """begun: the iterations. looked_at: those of them whose files were compared with what is recorded. rows: the view
+    `iterations`, empty where a file that it reads is damaged.
 
     changed: stage -> path -> what happened, of stages that are not as they are recorded. unknown: why the three below
     could not be looked at, or "".
     """
 
     begun: tuple[int, ...]
+    looked_at: tuple[int, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()
     fault: str = ""
     unknown: str = ""
@@ -30,8 +32,11 @@ class Standing:
     recorded: dict[int, list[str]] | None = None
 
 
-def look(ws: Workspace) -> Standing:
-    """Nothing is changed. Raises DataError where the index of iterations is lost or damaged."""
+def look(ws: Workspace, *, everything: bool = False) -> Standing:
+    """Compares the files of the iterations at work with what is recorded, or those of all.
+
+    Raises DataError where DVC's file of an iteration is lost.
+    """
     recovery.check_index(ws)
     begun = tuple(versioning.iterations(ws))
     rows, fault = (), ""
@@ -40,12 +45,13 @@ def look(ws: Workspace) -> Standing:
     except FlywheelError as error:
         fault = str(error)
     if not begun:
-        return Standing(begun, rows, fault, changed={})
+        return Standing(begun, (), rows, fault, changed={})
+    which = begun if everything else tuple(versioning.at_work(ws))
     try:
-        damage, changed = tuple(recovery.damaged(ws)), versioning.status(ws)
+        damage, changed = tuple(recovery.damaged(ws, which)), versioning.status(ws, which)
     except OSError as error:  # DVC looks under a lock, which is a file
-        return Standing(begun, rows, fault, f"what changed is not looked at: {error.strerror}: {error.filename}")
-    return Standing(begun, rows, fault, "", damage, changed, dvc_lock.recorded(ws))
+        return Standing(begun, (), rows, fault, f"what changed is not looked at: {error.strerror}: {error.filename}")
+    return Standing(begun, which, rows, fault, "", damage, changed, {k: dvc_lock.recorded(ws, k) for k in which})
 
 
 def lines(standing: Standing) -> Iterator[tuple[str, str]]:
@@ -71,6 +77,8 @@ def lines(standing: Standing) -> Iterator[tuple[str, str]]:
         )
     if not standing.changed and not standing.damage:
         yield "", "every stage is recorded in DVC and unchanged"
+    if len(standing.looked_at) < len(standing.begun):
+        yield "", f"looked at is {' and '.join(map(label, standing.looked_at))}: `flywheel status --all` looks at all"
 
 
 def _damage(damage: tuple[recovery.Damage, ...]) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from flywheel.errors import BadInput
 
 
-def label(iteration: int | str) -> str:
-    """`7` -> `007`: how an iteration is written in paths, tags and stage names. A placeholder for it stays."""
-    return iteration if isinstance(iteration, str) else f"{iteration:03d}"
+def label(iteration: int) -> str:
+    """`7` -> `007`: how an iteration is written in paths, tags and stage names."""
+    return f"{iteration:03d}"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Workspace:
         return self.root / "params.yaml"
 
     # -- one iteration: its parameters, manifest and promotion, small files for people and for DVC -----------------
-    def iteration(self, iteration: int | str) -> Path:
+    def iteration(self, iteration: int) -> Path:
         return self.root / "iterations" / label(iteration)
 
     def frozen_params(self, iteration: int) -> Path:
@@ -64,11 +64,11 @@ class Workspace:
     def data(self) -> Path:
         return self.root / "data"
 
-    def partition(self, table: str, iteration: int | str, stage: str) -> Path:
+    def partition(self, table: str, iteration: int, stage: str) -> Path:
         """Folder that holds the Parquet files of one table, written by one stage of one iteration."""
         return self.data / table / f"iteration={label(iteration)}" / f"stage={stage}"
 
-    def model(self, iteration: int | str, name: str) -> Path:
+    def model(self, iteration: int, name: str) -> Path:
         """`name`: ct, sft, rl-<domain> or merged."""
         return self.root / "models" / f"iteration={label(iteration)}" / name
 

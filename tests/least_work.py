@@ -10,8 +10,8 @@ import yaml
 
 from flywheel.files import write_text
 from flywheel.settings import Settings
-from flywheel.store import manifest, versioning
-from flywheel.workspace import Workspace, label
+from flywheel.store import manifest, pipeline, versioning
+from flywheel.workspace import Workspace
 
 
 def frozen(settings: Settings, **changes) -> Settings:
@@ -20,9 +20,8 @@ def frozen(settings: Settings, **changes) -> Settings:
 
 def outputs(ws: Workspace, stage: str, iteration: int) -> list[Path]:
     """What dvc.yaml says that the stage writes."""
-    outs = yaml.safe_load((ws.root / "dvc.yaml").read_text())["stages"][stage]["do"]["outs"]
-    names = (next(iter(out)) if isinstance(out, dict) else out for out in outs)
-    return [ws.root / name.replace("${key}", label(iteration)) for name in names]
+    outs = yaml.safe_load(pipeline.path(ws, iteration).read_text())["stages"][stage]["outs"]
+    return [ws.root / (next(iter(out)) if isinstance(out, dict) else out) for out in outs]
 
 
 def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None:
@@ -35,7 +34,7 @@ def run_stage(ws: Workspace, stage: str, iteration: int, text: str = "") -> None
 
 
 def run_iteration(ws: Workspace, iteration: int) -> None:
-    for stage in versioning.stages(ws):
+    for stage in versioning.stages(ws, iteration):
         run_stage(ws, stage, iteration)
         versioning.commit(ws, stage, iteration)
 

@@ -100,9 +100,9 @@ def census(tmp_path, monkeypatch):
 def test_a_stage_is_one_file(census, tmp_path):
     names = pipeline.order(["games"])
     assert names.index("rollout") < names.index("census") < len(names)
-    declared = yaml.safe_load(pipeline.dvc_yaml(["games"]))["stages"]["census"]["do"]
-    assert declared["deps"] == ["data/trajectories/iteration=${key}/stage=rollout"]
-    assert declared["params"] == [{"iterations/${key}/params.yaml": ["rollout"]}]
+    declared = yaml.safe_load(pipeline.dvc_yaml(1, ["games"]))["stages"]["census"]
+    assert declared["deps"] == ["data/trajectories/iteration=001/stage=rollout"]
+    assert declared["params"] == [{"iterations/001/params.yaml": ["rollout"]}]
     ws, settings = synthetic.workspace(tmp_path / "ws")
     synthetic.incoming(ws, settings, 1, tasks=2)
     ctx = Context(ws, settings, 1, "census")
@@ -181,7 +181,8 @@ def named(ws: Workspace, record: Record, iteration: int) -> list[Path]:
         case "promotion":
             return [ws.resolve(told["model"])]
         case "manifest":
-            return [ws.resolve(shard["path"]) for table in ("ct", "sft", "data") for shard in told[table]]
+            before = [ws.manifest(k) for k in range(told["iteration"])]
+            return [*before, *(ws.resolve(shard["path"]) for shard in told["shards"])]
     return []
 
 

@@ -14,9 +14,10 @@ import pytest
 from flows.run import run
 from flywheel import standing
 from flywheel.errors import BadInput, DataError, FlywheelError
+from flywheel.files import write_json
 from flywheel.progress import listening
 from flywheel.settings import Settings
-from flywheel.store import dvc_lock, recovery, versioning
+from flywheel.store import dvc_lock, pipeline, recovery, versioning
 from flywheel.workspace import Workspace
 
 DVC = str(Path(sys.executable).with_name("dvc"))
@@ -38,8 +39,8 @@ def ws(turned, tmp_path) -> Workspace:
 
 
 def whole(ws: Workspace) -> dict[str, bytes]:
-    folders = (ws.data, ws.root / "models", ws.root / "iterations", ws.root / "dvc.lock")
-    files = [path for folder in folders for path in (folder, *folder.rglob("*")) if path.is_file()]
+    folders = (ws.data, ws.root / "models", ws.root / "iterations")
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     return {ws.relative(path): path.read_bytes() for path in files}
 
 
@@ -83,6 +84,22 @@ def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     assert not versioning.is_done(ws, "rollout", 2)
     recovery.mend(ws)
     assert versioning.is_done(ws, "rollout", 2)
+    assert whole(ws) == before
+
+
+def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(ws):
+    for k in (2, 3):
+        versioning.add_iteration(ws, k, SETTINGS)
+        least_work.run_iteration(ws, k)
+    shard = {"iteration": 1, "table": "ct", "stage": "route", "rows": 0, "sha256": ""}
+    path = ws.partition("ct", 1, "route") / "part-00000.parquet"
+    earlier = {"iteration": 3, "previous": "", "sft": [], "data": [], "sessions": []}
+    write_json(ws.manifest(3), earlier | {"ct": [shard | {"path": ws.relative(path)}]})
+    for stage in ("route", "ct", "sft", "evaluate"):
+        versioning.commit(ws, stage, 3)
+    before = whole(ws)
+    path.unlink()
+    assert [damage.path for damage in recovery.mend(ws)] == ["data/ct/iteration=001/stage=route"]
     assert whole(ws) == before
 
 
@@ -135,7 +152,7 @@ def test_a_complete_iteration_whose_parameters_were_changed_is_told_and_not_done
 
 def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
     """An open iteration: someone means another threshold, so what the old one gave is not damage."""
-    dvc_lock.drop(ws, 1)
+    dvc_lock.path(ws, 1).unlink()
     for stage in ("ingest", "synthesize", "rollout", "score"):
         versioning.commit(ws, stage, 1)
     text = ws.frozen_params(1).read_text()
@@ -161,14 +178,14 @@ def test_lost_parameters_of_a_complete_iteration_are_told_with_git(ws):
         run(ws, SETTINGS)
 
 
-def test_the_index_that_is_lost_beside_full_data_is_told(ws):
-    (ws.root / "iterations.yaml").unlink()
+def test_stages_that_are_lost_beside_full_data_are_told(ws):
+    pipeline.path(ws, 1).unlink()
     for act in (lambda: run(ws, SETTINGS), lambda: standing.look(ws)):
-        with pytest.raises(DataError, match=r"git checkout HEAD -- iterations\.yaml"):
+        with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/dvc\.yaml"):
             act()
-    assert not (ws.root / "iterations.yaml").exists()
-    (ws.root / "dvc.lock").unlink()
-    with pytest.raises(DataError, match=r"neither iterations\.yaml nor dvc\.lock"):
+    assert not pipeline.path(ws, 1).exists()
+    dvc_lock.path(ws, 1).unlink()
+    with pytest.raises(DataError, match=r"no iterations/NNN/dvc\.yaml names them"):
         run(ws, SETTINGS)
 
 
@@ -177,7 +194,7 @@ def test_status_names_the_file_and_what_mends_it(ws):
     versioning.add_iteration(ws, 2, SETTINGS)
     said = [line for _, line in standing.lines(standing.look(ws))]
     assert any("dvc checkout --force data/steps/iteration=001/stage=rollout`" in line for line in said)
-    assert any(f"iteration 002 is not complete (0 of {len(versioning.stages(ws))} stages)" in line for line in said)
+    assert any(f"iteration 002 is not complete (0 of {len(versioning.stages(ws, 2))} stages)" in line for line in said)
     assert not any("route@001" in line for line in said), "its input is damaged, it is not changed itself"
 
 

@@ -9,7 +9,7 @@ from flywheel import settings
 from flywheel.cli import main
 from flywheel.evaluation import gate, review, verdicts
 from flywheel.files import write_text
-from flywheel.store import metrics, partitions
+from flywheel.store import dvc_lock, metrics, partitions
 
 
 def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
@@ -26,10 +26,10 @@ def test_a_decision_that_replaces_another_says_so_and_keeps_it(ws):
 def test_nobody_decides_what_is_decided_or_what_no_one_asks(ws):
     waiting(ws, 1)
     command = ["review", "-k", "1", "--keep", "--reviewer", "Bob", "-w", str(ws.root)]
-    write_text(ws.root / "dvc.lock", "schema: '2.0'\nstages:\n  promote@001:\n    cmd: x\n")
+    write_text(dvc_lock.path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, "is decided already" in result.output) == (2, True)
-    (ws.root / "dvc.lock").unlink()
+    dvc_lock.path(ws, 1).unlink()
     write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
     result = CliRunner().invoke(main, command)
     assert (result.exit_code, "promotion.rule is not_worse" in result.output) == (2, True)

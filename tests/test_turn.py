@@ -14,7 +14,7 @@ import yaml
 from manifest_pages import COUNTER, lay
 
 from flywheel import init as workspaces
-from flywheel.store import catalog, manifest
+from flywheel.store import catalog, dvc_lock, manifest
 from flywheel.workspace import Workspace
 
 _DEADLINE_S = 600
@@ -141,7 +141,7 @@ def test_a_domain_is_a_name_in_the_parameters(turned):
     merged = "select parent from lineage where child like '%/merged' and parent like 'models/%' order by parent"
     assert "models/iteration=001/rl-clicking" in [row["parent"] for row in rows(ws, merged)]
     assert rows(ws, "select success['clicking'] is not null as told from iterations") == [{"told": True}]
-    assert "rl-clicking@001" in (ws.root / "dvc.lock").read_text()
+    assert "rl-clicking" in dvc_lock.recorded(ws, 1)
     assert "Held-out success, clicking" in ws.report_page.read_text()
 
 

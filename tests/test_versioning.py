@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import least_work
 import pytest
@@ -16,8 +18,8 @@ from ruamel.yaml import YAML
 from flywheel.errors import BadInput, DataError
 from flywheel.files import write_text
 from flywheel.progress import listening
-from flywheel.settings import Settings
-from flywheel.store import manifest, pipeline, versioning
+from flywheel.settings import Settings, dump
+from flywheel.store import dvc_lock, manifest, newest, pipeline, versioning
 from flywheel.workspace import Workspace
 
 DVC = Path(sys.executable).with_name("dvc")
@@ -55,7 +57,7 @@ def test_a_fresh_workspace_is_clean(ws):
 
 def test_each_stage_is_clean_once_it_is_recorded(ws, settings):
     versioning.add_iteration(ws, 1, settings)
-    names = versioning.stages(ws)
+    names = versioning.stages(ws, 1)
     assert versioning.unfinished(ws, names, 1) == list(names)
     for stage in names:
         run_stage(ws, stage, 1)
@@ -82,13 +84,21 @@ def test_git_sees_only_small_files(done):
         check=True,
     )
     names = {line[3:] for line in result.stdout.splitlines()}
-    assert {"dvc.lock", "dvc.yaml", "iterations.yaml", "iterations/001/manifest.json", ".dvc/config"} <= names
+    assert {
+        "dvc.lock",
+        "dvc.yaml",
+        "iterations.yaml",
+        "iterations/001/dvc.yaml",
+        "iterations/001/dvc.lock",
+        ".dvc/config",
+    } <= names
     assert not [name for name in names if name.startswith(("data/", "models/", ".dvc/cache"))]
     assert all(line.startswith("??") for line in result.stdout.splitlines()), "git's index was touched"
 
 
 def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
-    before = yaml.safe_load((done.root / "dvc.lock").read_text())["stages"]
+    files = (pipeline.path(done, 1), dvc_lock.path(done, 1))
+    before = [path.read_bytes() for path in files]
     versioning.add_iteration(done, 2, settings)
     changed = versioning.status(done)
     assert changed
@@ -97,15 +107,14 @@ def test_the_next_iteration_leaves_the_last_one_unchanged(done, settings):
         run_stage(done, stage, 2)
         versioning.commit(done, stage, 2)
     assert not {name for name in versioning.status(done) if name.endswith("@001")}
-    after = yaml.safe_load((done.root / "dvc.lock").read_text())["stages"]
-    assert {name: stage for name, stage in after.items() if name.endswith("@001")} == before
+    assert [path.read_bytes() for path in files] == before
 
 
 def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
     one = frozen(settings, synthesis={"domains": {"games": ["tiles"]}}, merge={"weights": {"games": 1.0}})
     versioning.add_iteration(ws, 1, one)
-    assert not {"rl-sites", "rl-control"} & set(versioning.stages(ws))
-    for stage in versioning.stages(ws):
+    assert not {"rl-sites", "rl-control"} & set(versioning.stages(ws, 1))
+    for stage in versioning.stages(ws, 1):
         run_stage(ws, stage, 1)
     subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=120)
     assert versioning.status(ws) == {}
@@ -125,10 +134,12 @@ def test_numbers_stay_text_in_the_index(ws, settings):
 
 def test_the_lock_is_what_dvc_itself_writes(done):
     yaml = YAML(typ="safe")
-    ours = yaml.load((done.root / "dvc.lock").read_text())
-    (done.root / "dvc.lock").unlink()
+    files = (done.root / "dvc.lock", dvc_lock.path(done, 1))
+    ours = [yaml.load(file.read_text()) for file in files]
+    for file in files:
+        file.unlink()
     subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=done.root, check=True, timeout=120)
-    assert yaml.load((done.root / "dvc.lock").read_text()) == ours
+    assert [yaml.load(file.read_text()) for file in files] == ours
 
 
 def test_an_edit_of_the_parameters_changes_no_past_iteration(done, settings):
@@ -182,12 +193,13 @@ def test_a_stage_with_a_missing_output_is_not_recorded(ws, settings):
 
 
 def test_wrong_names_are_refused(ws, settings):
-    with pytest.raises(BadInput, match="unknown stage rolout"):
-        versioning.commit(ws, "rolout", 1)
-    with pytest.raises(BadInput, match="no stage rollout@004"):
-        versioning.is_done(ws, "rollout", 4)
-    with pytest.raises(DataError, match="iteration 001 is not in the index"):
+    with pytest.raises(DataError, match="iteration 001 has not been begun"):
         versioning.add_iteration(ws, 2, settings)
+    versioning.add_iteration(ws, 1, settings)
+    with pytest.raises(BadInput, match="no stage rolout@001"):
+        versioning.commit(ws, "rolout", 1)
+    with pytest.raises(BadInput, match="iteration 004 has not been begun"):
+        versioning.is_done(ws, "rollout", 4)
 
 
 def test_prepare_keeps_what_exists(done):
@@ -196,34 +208,87 @@ def test_prepare_keeps_what_exists(done):
     assert {path: path.read_bytes() for path in done.root.rglob("*.yaml")} == before
 
 
-def test_a_workspace_of_an_earlier_version_goes_on(tmp_path, settings, monkeypatch):
-    """Its pipeline declared other parameters and inputs: what it recorded stands, what was changed is still seen."""
-    text = (Path(__file__).parent / "data" / "pipeline-before.yaml").read_text()
-    with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "dvc_yaml", lambda domains: text)
-        ws = least_work.turned(tmp_path / "ws")
-    ws.held_out(0).unlink()  # it had none
-    write_text(ws.model(1, "ct") / "part-00000.parquet", "changed since")
-    before = versioning.status(ws)
-    assert set(before) == {"ct@001", "sft@001"}
-    told = []
-    with listening(lambda *line: told.append(line)):
-        versioning.prepare(ws)
-    assert "recorded by the declaration of this version" in str(told)
-    assert set(versioning.status(ws)) == set(before)
-    assert versioning.is_done(ws, "evaluate", 1)
-    domains = {**Settings().synthesis.domains, "sites": ["shop"], "web": ["settings"]}
-    four = frozen(settings, synthesis={"domains": domains}, merge={"weights": dict.fromkeys(domains, 0.25)})
-    versioning.add_iteration(ws, 2, four)
-    assert {name for name in versioning.status(ws) if name.endswith("@001")} == set(before)
-    assert "rl-web@002" in versioning.status(ws)
+@pytest.fixture
+def earlier(tmp_path) -> Workspace:
+    """A workspace whose one dvc.yaml and dvc.lock hold all iterations; CT's model was changed since it was recorded."""
+    subprocess.run(["git", "init", "-q", tmp_path / "ws"], check=True)
+    ws = Workspace(tmp_path / "ws")
+    write_text(ws.root / ".gitignore", ".flywheel/\n/data/\n/models/iteration=*/\n")
+    write_text(ws.params, "seed: 7\n")
     versioning.prepare(ws)
-    subprocess.run([DVC, "status"], cwd=ws.root, check=True, capture_output=True, timeout=120)
+    manifest.genesis(ws, digest="abc")
+    ws.held_out(0).unlink()  # it had none
+    text = (Path(__file__).parent / "data" / "pipeline-before.yaml").read_text()
+    models = {domain: f"models/iteration=001/rl-{domain}" for domain in Settings().synthesis.domains}
+    turns = {"turns": {"001": {"prev": "000", **models}}, **{domain: {"001": True} for domain in models}}
+    write_text(ws.root / "iterations.yaml", "".join(f"{name}: {json.dumps(one)}\n" for name, one in turns.items()))
+    write_text(ws.root / "dvc.yaml", text)
+    write_text(ws.frozen_params(1), dump(Settings()))
+    write_text(ws.iteration(1) / "sessions.json", '{"sessions": []}')
+    for stage, declared in yaml.safe_load(text)["stages"].items():
+        outs = (next(iter(out)) if isinstance(out, dict) else out for out in declared["do"]["outs"])
+        for out in outs:
+            path = ws.root / out.replace("${key}", "001")
+            write_text(path if path.suffix else path / "part-00000.parquet", f"{stage} {out}")
+    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=120)
+    write_text(ws.model(1, "ct") / "part-00000.parquet", "changed since")
+    return ws
+
+
+def test_a_workspace_of_an_earlier_version_goes_on(earlier, settings, monkeypatch):
+    """What it recorded stands and what was changed is still seen, in the files of this version."""
+    recorded = dvc_lock.read(earlier.root / "dvc.lock")
+    told = []
+    with monkeypatch.context() as killed:
+        killed.setattr(newest, "prepare", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            versioning.prepare(earlier)
+    assert "foreach: ${turns}" in (earlier.root / "dvc.yaml").read_text()
+    with listening(lambda *line: told.append(line)):
+        versioning.prepare(earlier)
+        assert set(versioning.status(earlier)) == {"ct@001", "sft@001"}
+    assert ["iterations/NNN/dvc.yaml" in line for _, line in told] == [True]
+    assert {f"{name}@001": entry for name, entry in dvc_lock.read(dvc_lock.path(earlier, 1)).items()} == recorded
+    assert dvc_lock.complete(earlier, 1)
+    versioning.checkout(earlier, force=True)
+    versioning.add_iteration(earlier, 2, settings)
+    dvc = subprocess.run([DVC, "status"], cwd=earlier.root, check=True, capture_output=True, text=True, timeout=120)
+    assert "iterations/001/dvc.yaml" not in dvc.stdout
+    assert "iterations/002/dvc.yaml:rollout" in dvc.stdout
+
+
+def test_an_earlier_index_that_is_lost_is_told(earlier):
+    (earlier.root / "iterations.yaml").unlink()
+    with pytest.raises(DataError, match=r"git checkout HEAD -- iterations\.yaml"):
+        versioning.iterations(earlier)
+    assert not pipeline.path(earlier, 1).exists()
+
+
+def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settings, monkeypatch):
+    """What it recorded under others stands, what was changed since is still seen; a complete one keeps its own."""
+    text = pipeline.dvc_yaml(2, list(settings.synthesis.domains))
+    before = "".join(text.rsplit("      - iterations/001/levels.json\n", 1))  # the stage score did not read it
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "dvc_yaml", lambda iteration, domains: before)
+        versioning.add_iteration(done, 2, settings)
+    for stage in ("ingest", "synthesize", "rollout", "score"):
+        run_stage(done, stage, 2)
+        versioning.commit(done, stage, 2)
+    write_text(done.partition("images", 2, "rollout") / "part-00000.parquet", "changed since")
+    changed = versioning.status(done, [2])
+    kept, told = pipeline.path(done, 1).read_bytes(), []
+    with listening(lambda *line: told.append(line)):
+        versioning.add_iteration(done, 2, settings)
+    assert pipeline.path(done, 2).read_text() == text
+    assert "recorded by the declaration of this version" in str(told)
+    assert versioning.status(done, [2]) == changed
+    assert versioning.is_done(done, "score", 2)
+    assert (pipeline.path(done, 1).read_bytes(), versioning.status(done, [1])) == (kept, {})
 
 
 def test_the_repository_is_itself_a_workspace():
     root = Path(__file__).parents[1]
-    assert (root / "dvc.yaml").read_text() == pipeline.dvc_yaml(list(Settings().synthesis.domains))
+    assert (root / "dvc.yaml").read_text() == newest.DVC_YAML
 
 
 def test_no_other_file_of_the_source_is_taken_for_a_pipeline(project):

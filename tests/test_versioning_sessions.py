@@ -98,7 +98,7 @@ def test_a_session_mended_before_ingest_is_recorded_is_taken_as_it_is_now(ws, mo
     assert [s.id for s in sessions.plan(ws, 1, "recordings", 3)] == ["a", "b", "c"]
     sessions.check(ws, sessions.listed(ws, 1))
     write_text(ws.root / "recordings" / "b" / "events.jsonl", "mended after ingest")
-    dvc_lock.path(ws).write_text("schema: '2.0'\nstages:\n  ingest@001:\n    cmd: x\n")
+    dvc_lock.path(ws, 1).write_text("schema: '2.0'\nstages:\n  ingest:\n    cmd: x\n")
     before = sessions.listed(ws, 1)
     assert sessions.plan(ws, 1, "recordings", 3) == before, "what is recorded stands, and stops nothing"
 

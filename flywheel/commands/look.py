@@ -15,17 +15,19 @@ from flywheel.workspace import Workspace
 
 @click.command(epilog="Example: flywheel status --json")
 @WORKSPACE
+@click.option("--all", "everything", is_flag=True, help="Look at the files of all iterations, not of the newest alone.")
 @JSON
-def status(workspace: Path | None, as_json: bool) -> None:
+def status(workspace: Path | None, everything: bool, as_json: bool) -> None:
     """Where the flywheel stands. Iterations, what is unfinished, what changed since it was recorded."""
     from flywheel import standing
     from flywheel.report import summary
 
     ws = Workspace.find(workspace)
-    found = standing.look(ws)
+    found = standing.look(ws, everything=everything)
     if as_json:
         told = {
             "workspace": str(ws.root),
+            "looked_at": found.looked_at,
             "changed": found.changed,
             "iterations": found.rows,
             "fault": found.fault,
@@ -40,7 +42,7 @@ def status(workspace: Path | None, as_json: bool) -> None:
     if found.fault:
         console.print(f"[red]the figures cannot be shown:[/red] {escape(found.fault)}", highlight=False, soft_wrap=True)
     else:
-        console.print(summary.summary_table(ws))
+        console.print(summary.summary_table(ws, everything=everything))
     for style, line in standing.lines(found):
         console.print(escape(line), style=style, highlight=False, soft_wrap=True)
 
@@ -83,12 +85,13 @@ def catalog(file: Path | None, workspace: Path | None) -> None:
 @click.command(epilog="Example: flywheel report --picture report.png")
 @WORKSPACE
 @click.option("--picture", type=click.Path(path_type=Path), help="Also a PNG of the top of the page.")
-def report(workspace: Path | None, picture: Path | None) -> None:
+@click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
+def report(workspace: Path | None, picture: Path | None, everything: bool) -> None:
     """Write the report: one HTML page that needs nothing beside it."""
     from flywheel.report import page
 
     ws = Workspace.find(workspace)
-    click.echo(page.build(ws))
+    click.echo(page.build(ws, everything=everything))
     if picture:
         from flywheel.report.picture import report_picture
 

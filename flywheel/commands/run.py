@@ -91,9 +91,10 @@ def review(iteration: int, promote: bool | None, reviewer: str, comment: str, wo
     """Approve or refuse a promotion, where promotion.rule is `review`."""
     from flywheel import run_lock
     from flywheel.evaluation import review as reviews
-    from flywheel.store import dvc_lock, frozen
+    from flywheel.store import dvc_lock, earlier_layout, frozen
 
     ws = Workspace.find(workspace)
+    earlier_layout.leave(ws)
     if promote is None:
         raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
     if not reviewer.strip():

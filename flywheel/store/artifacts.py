@@ -26,8 +26,7 @@ class Partition:
     table: str
     stage: str
 
-    def path(self, ws: Workspace, iteration: int | str) -> Path:
-        """iteration: its number, or a placeholder for its label."""
+    def path(self, ws: Workspace, iteration: int) -> Path:
         return ws.partition(self.table, iteration, self.stage)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
@@ -41,7 +40,7 @@ class Checkpoint:
 
     name: str
 
-    def path(self, ws: Workspace, iteration: int | str) -> Path:
+    def path(self, ws: Workspace, iteration: int) -> Path:
         return ws.model(iteration, self.name)
 
     def fingerprint(self, ws: Workspace, iteration: int) -> Any:
@@ -59,7 +58,7 @@ class Record:
     name: str
     previous: bool = False
 
-    def path(self, ws: Workspace, iteration: int | str) -> Path:
+    def path(self, ws: Workspace, iteration: int) -> Path:
         """iteration: of the record itself."""
         return ws.iteration(iteration) / f"{self.name}.json"
 

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
-from flywheel.store import formats, manifest, partitions
+from flywheel.store import closed, formats, manifest, partitions
 from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
@@ -55,8 +55,10 @@ def _connect(ws: Workspace, staged: Workspace | None, database: str, *, lost: bo
         connection.execute("SET GLOBAL TimeZone = 'UTC'")
         # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
         connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
+        touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
+        done = closed.look(ws, without=touched)
         for table in TABLES:
-            _table(connection, ws, table, staged, lost=lost)
+            _table(connection, ws, table, staged, done, lost=lost)
         _promotions(connection, ws)
         connection.execute(views())
     except duckdb.Error as error:
@@ -150,8 +152,12 @@ def _damage(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataE
     files: list[str] = []
     with contextlib.suppress(duckdb.Error):
         for (text,) in connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall():
-            files += re.findall(r"'([^']+/part-[\w-]+\.parquet)'", text)
-    return next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+            files += re.findall(r"'([^']+\.parquet)'", text)
+    return next((fault for file in files if (fault := _fault(Path(file)))), None)
+
+
+def _fault(path: Path) -> DataError | None:
+    return partitions.fault(path) if path.name.startswith("part-") else closed.fault(path)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
@@ -178,39 +184,64 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
 
 
 def _table(
-    connection: duckdb.DuckDBPyConnection, ws: Workspace, table: str, staged: Workspace | None, *, lost: bool
+    connection: duckdb.DuckDBPyConnection,
+    ws: Workspace,
+    table: str,
+    staged: Workspace | None,
+    done: closed.Closed,
+    *,
+    lost: bool,
 ) -> None:
     typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
     try:
         new = partitions.all_files(staged, table) if staged else []
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
-        own = [path for path in partitions.all_files(ws, table) if path.relative_to(ws.root).parent not in replaced]
-        files = [str(path) for path in (*own, *new)]
+        own = partitions.all_files(ws, table, done.iterations)
+        files = [*(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
     except DataError as fault:
         _stand_in(connection, table, typed, fault)
         return
-    if not files:
+    read = [_read(done.large[table]), *(_closed(path, without) for path, without in done.files[table])]
+    if table in ADDED and files:  # older files lack these columns, perhaps all of them do
+        kinds = _kinds(connection, typed)
+        added = ", ".join(f'NULL::{kinds[name]} AS "{name}"' for name in ADDED[table])
+        read.append(f"(FROM {_read(files, union_by_name=True)} UNION ALL BY NAME SELECT {added} WHERE false)")
+    else:
+        read.append(_read(files))
+    read = [one for one in read if one]
+    if not read:
         connection.register("typed", typed)
         connection.execute(f"CREATE TABLE {table} AS FROM typed")
         connection.unregister("typed")
         return
-    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    types = "hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
     columns = ", ".join(f'"{name}"' for name in ("iteration", "stage", *TABLES[table].names))
-    read = f"FROM read_parquet([{names}], hive_partitioning = true, {types})"
-    if table in ADDED:  # older files lack these columns, perhaps all of them do
-        kinds = _kinds(connection, typed)
-        added = ", ".join(f'NULL::{kinds[name]} AS "{name}"' for name in ADDED[table])
-        read = read.replace("hive_partitioning", "union_by_name = true, hive_partitioning")
-        read = f"FROM ({read} UNION ALL BY NAME SELECT {added} WHERE false)"
+    every = " UNION ALL ".join(f"SELECT {columns} FROM {one}" for one in read)
     try:
-        connection.execute(f"CREATE VIEW {table} AS SELECT {columns} {read}")
+        connection.execute(f"CREATE VIEW {table} AS {every}")
     except duckdb.Error as error:
-        found = next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+        paths = [*files, *done.large[table], *(path for path, _ in done.files[table])]
+        found = next((fault for path in paths if (fault := _fault(path))), None)
         if isinstance(found, PartMissing) and not lost:
             raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
         _stand_in(connection, table, typed, found)
+
+
+def _read(files: Sequence[Path], *, union_by_name: bool = False) -> str:
+    """Partitions' files as a table, with the iteration and the stage of their paths; "" for none."""
+    options = "hive_partitioning = true, hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
+    options += ", union_by_name = true" * union_by_name
+    return f"read_parquet([{', '.join(map(_quoted, files))}], {options})" if files else ""
+
+
+def _closed(path: Path, without: Sequence[int]) -> str:
+    """The rows of closed iterations in a file of theirs, without those of iterations that are others by now."""
+    read = f"read_parquet({_quoted(path)}, hive_partitioning = false)"
+    return f"(FROM {read} WHERE iteration NOT IN ({', '.join(map(str, without))}))" if without else read
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 def _kinds(connection: duckdb.DuckDBPyConnection, typed: pa.Table) -> dict[str, str]:

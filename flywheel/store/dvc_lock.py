@@ -1,73 +1,70 @@
-"""`dvc.lock` as text: which stages are recorded, and how entries get into it and out of it.
+"""`iterations/NNN/dvc.lock` as text: which stages of the iteration are recorded, and how entries get into it.
 
-DVC's own way of writing it keeps comments, and with them takes five times longer (0.6 s for six iterations), at every
-stage.
+DVC's own way of writing it keeps comments, and with them takes five times longer, at every stage.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flywheel.files import write_text
-from flywheel.workspace import Workspace, label
+from flywheel.workspace import Workspace
 
 LAST = "runs"  # the stage that ends an iteration
-_ENTRY = re.compile(r"^  ['\"]?([\w-]+)@(\d+)['\"]?:", re.MULTILINE)
+_ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
 
 
-def path(ws: Workspace) -> Path:
-    return ws.root / "dvc.lock"
+def path(ws: Workspace, iteration: int) -> Path:
+    return ws.iteration(iteration) / "dvc.lock"
 
 
-def recorded(ws: Workspace) -> dict[int, list[str]]:
-    """Iteration -> names of its stages that are recorded. Only names are read: a damaged file is told by DVC."""
+def recorded(ws: Workspace, iteration: int) -> list[str]:
+    """Names of its stages that are recorded. Only names are read: a damaged file is told by DVC."""
     try:
-        text = path(ws).read_text(encoding="utf-8", errors="replace")
+        return _ENTRY.findall(path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
-        return {}
-    found: dict[int, list[str]] = {}
-    for name, iteration in _ENTRY.findall(text):
-        found.setdefault(int(iteration), []).append(name)
-    return found
+        return []
 
 
 def complete(ws: Workspace, iteration: int) -> bool:
     """Whether the iteration was brought to its end once, whatever became of its files since."""
-    return LAST in recorded(ws).get(iteration, ())
+    return LAST in recorded(ws, iteration)
 
 
 def decided(ws: Workspace, iteration: int) -> bool:
     """Whether its promotion is decided: its model was released, or kept back for good."""
-    return "promote" in recorded(ws).get(iteration, ())
+    return "promote" in recorded(ws, iteration)
 
 
-def enter(ws: Workspace, recorded: Iterable[Any]) -> None:
-    """Enter stages as DVC has them now."""
+def enter(ws: Workspace, iteration: int, stages: Iterable[Any]) -> None:
+    """Enter stages of the iteration as DVC has them now."""
     from dvc.stage.serialize import to_single_stage_lockfile
 
-    entries = {stage.name: to_single_stage_lockfile(stage) for stage in recorded}
-    _edit(ws, lambda stages: stages.update(entries))
+    entries = {stage.name: to_single_stage_lockfile(stage) for stage in stages}
+    write_text(path(ws, iteration), text(read(path(ws, iteration)) | entries))
 
 
-def drop(ws: Workspace, iteration: int) -> None:
-    """Take out all stages of an iteration."""
-    names = [f"{name}@{label(iteration)}" for name in recorded(ws).get(iteration, ())]
-    if names:
-        _edit(ws, lambda stages: [stages.pop(name, None) for name in names])
+def read(file: Path) -> dict[str, Any]:
+    """The entries of a dvc.lock: name of a stage -> what is recorded; none where there is no such file."""
+    if not file.exists():
+        return {}
+    return _yaml().load(file.read_text(encoding="utf-8"))["stages"]
 
 
-def _edit(ws: Workspace, change: Callable[[dict[str, Any]], Any]) -> None:
+def text(entries: Mapping[str, Any]) -> str:
+    """A dvc.lock of these entries."""
+    stream = io.StringIO()
+    _yaml().dump({"schema": "2.0", "stages": dict(entries)}, stream)
+    return stream.getvalue()
+
+
+def _yaml() -> Any:
     from ruamel.yaml import YAML
 
-    yaml = YAML(typ="safe")
+    yaml = YAML(typ="safe")  # as DVC reads: PyYAML writes 008 bare, which is a number to DVC (YAML 1.2)
     yaml.default_flow_style = False
-    file = path(ws)
-    lock = yaml.load(file.read_text(encoding="utf-8")) if file.exists() else {"schema": "2.0", "stages": {}}
-    change(lock["stages"])
-    text = io.StringIO()
-    yaml.dump(lock, text)
-    write_text(file, text.getvalue())
+    return yaml

@@ -18,7 +18,7 @@ from flywheel.workspace import Workspace, label
 def load(ws: Workspace, iteration: int) -> Settings:
     """Raises BadInput where the iteration has not been begun, or where its file is wrong."""
     path = ws.frozen_params(iteration)
-    if not path.is_file() and iteration in dvc_lock.recorded(ws):
+    if not path.is_file() and dvc_lock.recorded(ws, iteration):
         raise BadInput("the iteration's parameters are missing", where=path, fix=_fix(ws, iteration))
     if not path.is_file():
         raise BadInput(f"iteration {label(iteration)} has not been begun", where=path, fix="`flywheel run` does")

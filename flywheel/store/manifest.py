@@ -1,16 +1,17 @@
-"""The cumulative manifest of the training stores: which files iteration k's training may read.
+"""The manifests of the training stores: which files iteration k's training may read.
 
-`iterations/NNN/manifest.json` chains to its predecessor by the sha256 of that file, so a change anywhere in
-the history shows. It is small, lies in git, and is what the training stages depend on: it names every
-Parquet file with its sha256, so DVC need not be told of all past partitions (and no stage depends on a
-folder that grows).
+`iterations/NNN/manifest.json` names the files of its own iteration, each with its sha256, and chains to its predecessor
+by the sha256 of that file: read back along the chain, it names those of the whole history, and a change anywhere in it
+shows. It is small, lies in git, and is what the training stages depend on: DVC need not be told of all past partitions
+(and no stage depends on a folder that grows).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Cumulative:
-    """ct: every iteration's, it only grows. sft: of the newest `window` iterations. data: every iteration's
-    tables that the stores point into. sessions: recordings taken in so far. previous: sha256 of the manifest
-    before."""
+    """An iteration's manifest with those before it. ct: every iteration's, it only grows. sft: of the newest `window`
+    iterations. data: every iteration's tables that the stores point into. sessions: recordings taken in so far.
+    previous: sha256 of the manifest before."""
 
     iteration: int
     previous: str
@@ -51,6 +52,9 @@ class Cumulative:
             return getattr(self, table)
         return tuple(shard for shard in self.data if shard.table == table)
 
+    def all(self) -> tuple[Shard, ...]:
+        return (*self.ct, *self.sft, *self.data)
+
     def paths(self, ws: Workspace, table: str) -> list[Path]:
         return [ws.resolve(shard.path) for shard in self.shards(table)]
 
@@ -62,7 +66,7 @@ def begin(ws: Workspace, iterations: Iterable[int] = ()) -> None:
     levels were kept knows of none.
     """
     if not ws.manifest(0).exists():
-        write_json(ws.manifest(0), asdict(Cumulative(iteration=0, previous="")))
+        write_json(ws.manifest(0), _as_json(0, "", 0, (), ()))
     for k in (0, *iterations):
         if k == 0 or ws.promotion(k).exists():
             for path, nothing in ((ws.held_out(k), {"about": "", "models": {}}), (ws.levels(k), {"open": {}})):
@@ -81,49 +85,58 @@ def genesis(ws: Workspace, digest: str, model: str = "models/base") -> None:
 def write(
     ws: Workspace, iteration: int, *, window: int, sessions: Iterable[str] = (), data: Iterable[tuple[str, str]] = ()
 ) -> Cumulative:
-    """Write iteration k's manifest from its partitions on disk and its predecessor's manifest.
+    """Write iteration k's manifest from its partitions on disk. Returns it with those before it.
 
     window: iterations of the SFT store that are used. sessions: ids of the recordings ingested in this iteration.
-    data: (table, stage) of what training needs besides the stores. Raises DataError where the predecessor's manifest
-    is missing or not readable.
+    data: (table, stage) of what training needs besides the stores. Raises DataError where a predecessor's manifest
+    is missing, changed or not readable.
     """
     before = read(ws, iteration - 1)
-    own_sft = _shards(ws, "sft", iteration, "route")
-    recent = tuple(shard for shard in before.sft if shard.iteration > iteration - window)
-    own_data = [shard for table, stage in data for shard in _shards(ws, table, iteration, stage)]
-    result = Cumulative(
-        iteration=iteration,
-        previous=sha256_file(ws.manifest(iteration - 1)),
-        ct=before.ct + _shards(ws, "ct", iteration, "route"),
-        sft=recent + own_sft,
-        data=before.data + tuple(own_data),
-        sessions=before.sessions + tuple(sorted(set(sessions) - set(before.sessions))),
-    )
-    write_json(ws.manifest(iteration), asdict(result))
-    return result
+    own = [shard for table in ("ct", "sft") for shard in _shards(ws, table, iteration, "route")]
+    own += [shard for table, stage in data for shard in _shards(ws, table, iteration, stage)]
+    fresh = sorted(set(sessions) - set(before.sessions))
+    previous = sha256_file(ws.manifest(iteration - 1))
+    write_json(ws.manifest(iteration), _as_json(iteration, previous, window, own, fresh))
+    return read(ws, iteration)
 
 
 def read(ws: Workspace, iteration: int) -> Cumulative:
-    """Raises DataError where the manifest is missing or not one."""
-    path = ws.manifest(iteration)
-    raw = _json(ws, path, fix="run the iteration before it, or fetch it with `git checkout`")
-    try:
-        return Cumulative(
-            iteration=raw["iteration"],
-            previous=raw["previous"],
-            ct=tuple(Shard(**shard) for shard in raw["ct"]),
-            sft=tuple(Shard(**shard) for shard in raw["sft"]),
-            data=tuple(Shard(**shard) for shard in raw["data"]),
-            sessions=tuple(raw["sessions"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise DataError(f"not a manifest: {error!r}", where=ws.relative(path), fix="restore it from git") from None
+    """An iteration's manifest with those before it. Raises DataError where one is missing, changed or not one."""
+    named: list[Shard] = []
+    sessions: list[str] = []
+    k, expected, newest = iteration, "", {}
+    while True:
+        raw, sha256 = _json(ws, ws.manifest(k), fix="run the iteration before it, or fetch it with `git checkout`")
+        if expected and sha256 != expected:
+            raise DataError(
+                f"the manifest changed after iteration {label(k + 1)} was built on it",
+                where=ws.relative(ws.manifest(k)),
+                fix="restore it with `git checkout`",
+            )
+        try:
+            newest = newest or raw
+            # One of an earlier version names what all those before it named.
+            found = raw["shards"] if "shards" in raw else [*raw["ct"], *raw["sft"], *raw["data"]]
+            named[:0] = [Shard(**{"iteration": k, **shard}) for shard in found]
+            sessions[:0] = raw["sessions"]
+            expected = raw["previous"]
+        except (KeyError, TypeError) as error:
+            where = ws.relative(ws.manifest(k))
+            raise DataError(f"not a manifest: {error!r}", where=where, fix="restore it from git") from None
+        if k == 0 or "shards" not in raw:
+            break
+        k -= 1
+    ct = tuple(shard for shard in named if shard.table == "ct")
+    since = iteration - newest.get("window", iteration)
+    sft = tuple(shard for shard in named if shard.table == "sft" and shard.iteration > since)
+    data = tuple(shard for shard in named if shard.table not in ("ct", "sft"))
+    return Cumulative(iteration, newest["previous"], ct, sft, data, tuple(sessions))
 
 
 def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
     """`promotion.json`: at least `model` (folder relative to the workspace) and `digest`."""
     path = ws.promotion(iteration)
-    raw = _json(ws, path, fix=f"run the iteration {label(iteration)} to its end first")
+    raw, _ = _json(ws, path, fix=f"run the iteration {label(iteration)} to its end first")
     for key in ("model", "digest"):
         if key not in raw:
             raise DataError(f"promotion has no {key}", where=ws.relative(path), fix="restore it from git")
@@ -131,27 +144,24 @@ def read_promotion(ws: Workspace, iteration: int) -> dict[str, Any]:
 
 
 def verify(ws: Workspace, iteration: int) -> None:
-    """Check the chain back to iteration 0 and every file that iteration k's manifest names.
+    """Check the chain back to iteration 0 and every file that iteration k's manifest and those before it name.
 
     Raises DataError naming the first file that is missing or differs.
     """
-    current = read(ws, iteration)
-    for shard in (*current.ct, *current.sft, *current.data):
+    for shard in read(ws, iteration).all():
         path = ws.resolve(shard.path)
         if not path.is_file():
             raise DataError("a file of the manifest is missing", where=shard.path, fix="type `dvc checkout`")
         if known_sha256(path) != shard.sha256:
             raise DataError("a file differs from the manifest", where=shard.path, fix="type `dvc checkout --force`")
-    while current.iteration > 0:
-        before = ws.manifest(current.iteration - 1)
-        previous = read(ws, current.iteration - 1)
-        if sha256_file(before) != current.previous:
-            raise DataError(
-                f"the manifest changed after iteration {label(current.iteration)} was built on it",
-                where=ws.relative(before),
-                fix="restore it with `git checkout`",
-            )
-        current = previous
+
+
+def _as_json(
+    iteration: int, previous: str, window: int, shards: Iterable[Shard], sessions: Iterable[str]
+) -> dict[str, Any]:
+    """As it is written: what its own iteration brought."""
+    own = [{name: value for name, value in vars(shard).items() if name != "iteration"} for shard in shards]
+    return {"iteration": iteration, "previous": previous, "window": window, "shards": own, "sessions": list(sessions)}
 
 
 def _shards(ws: Workspace, table: str, iteration: int, stage: str) -> tuple[Shard, ...]:
@@ -159,13 +169,15 @@ def _shards(ws: Workspace, table: str, iteration: int, stage: str) -> tuple[Shar
     return tuple(Shard(iteration, table, stage, part.path, part.rows, part.sha256) for part in parts)
 
 
-def _json(ws: Workspace, path: Path, *, fix: str) -> dict[str, Any]:
+def _json(ws: Workspace, path: Path, *, fix: str) -> tuple[dict[str, Any], str]:
+    """What the file says, and its sha256."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        raw = json.loads(content)
     except FileNotFoundError:
         raise DataError("no such file", where=ws.relative(path), fix=fix) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not valid JSON: {error}", where=ws.relative(path), fix="restore it from git") from None
     if not isinstance(raw, dict):
         raise DataError("not a JSON object", where=ws.relative(path), fix="restore it from git")
-    return raw
+    return raw, hashlib.sha256(content).hexdigest()

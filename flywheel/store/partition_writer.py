@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -108,6 +109,7 @@ class PartitionWriter:
             there = path.rename(path.with_name(f"part-{number:05d}-{sha256[:8]}.parquet"))
             remember_sha256(there, sha256)
             listed.append(parts.part(there, rows, sha256))
+        os.utime(self.folder.parent)  # by it `closed.py` notices that the iteration is another, from here on
         parts.write(self.folder, self.table, listed)
         _remove(self.folder, keep={parts.NAME, *(one.name for one in listed)})
         return listed

@@ -8,7 +8,7 @@ written `partition_writer.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,7 @@ from flywheel.errors import DataError
 from flywheel.schema import ADDED, SCHEMA_VERSION, TABLES
 from flywheel.store import parts
 from flywheel.store.partition_writer import from_rows, writing
-from flywheel.workspace import Workspace
+from flywheel.workspace import Workspace, label
 
 __all__ = ["from_rows", "writing"]
 
@@ -70,9 +70,14 @@ def files(ws: Workspace, table: str, iteration: int, stage: str) -> list[Path]:
     return [folder / part.name for part in found]
 
 
-def all_files(ws: Workspace, table: str) -> list[Path]:
-    """The files of all partitions of a table, oldest iteration first. Raises DataError for a damaged list."""
-    folders = sorted((ws.data / table).glob("iteration=*/stage=*"))
+def all_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> list[Path]:
+    """The files of all partitions of a table, oldest iteration first, but those of the iterations `without`.
+
+    Raises DataError for a damaged list.
+    """
+    place, closed = ws.data / table, {f"iteration={label(k)}" for k in without}
+    names = {path.name for path in place.iterdir()} - closed if place.is_dir() else set()
+    folders = [folder for name in sorted(names) for folder in sorted((place / name).glob("stage=*"))]
     return [folder / part.name for folder in folders for part in parts.read(folder) or ()]
 
 

@@ -15,20 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from flywheel.errors import BadInput
-from flywheel.store.artifacts import DOMAIN, Artifact, Record, is_repeated, of_domains
-from flywheel.workspace import Workspace
+from flywheel.store.artifacts import DOMAIN, Artifact, Record, of_domains
+from flywheel.workspace import Workspace, label
 
 _STAGES = "flywheel.stages"
 _HERE = Workspace(Path())
-_HEAD = """\
-# The stages of the flywheel for DVC, written by flywheel from what flywheel/stages declares: edits are overwritten.
-# Prefect runs the same commands; DVC records them, and `dvc repro` alone gives the same result. `rollout@007` is
-# iteration 7's rollout. iterations.yaml is the index: each iteration names its predecessor, so the loop has no cycle,
-# and its own frozen parameters, so an edit of params.yaml changes no past iteration.
-vars:
-  - iterations.yaml
-
-stages:
+ROOT = "../.."  # the workspace, from the folder of an iteration: what paths in its dvc.yaml begin from
+HEAD = """\
+# The stages of this iteration for DVC, written by flywheel from what flywheel/stages declares: edits are overwritten.
+# Prefect runs the same commands; DVC records them, and `dvc repro` alone gives the same result. The iteration names
+# what it reads of the one before it, so the loop has no cycle, and has its own frozen parameters, so an edit of
+# params.yaml changes no past iteration.
 """
 
 
@@ -60,45 +57,37 @@ def get(name: str) -> Any:
     raise BadInput(f"unknown stage {name}", fix=f"one of: {known}")
 
 
-def dvc_yaml(domains: Sequence[str]) -> str:
-    """DVC's file of the pipeline. domains: all that an iteration of the workspace has."""
-    return _HEAD + "\n".join(
-        _dvc_stage(stage, name, domains) for stage in stages() for name in _instances(stage.name, domains)
-    )
+def path(ws: Workspace, iteration: int) -> Path:
+    """Of the iteration's dvc.yaml: it is there from the iteration's beginning on."""
+    return ws.iteration(iteration) / "dvc.yaml"
 
 
-def _dvc_stage(stage: Any, name: str, domains: Sequence[str]) -> str:
-    own = name.removeprefix(stage.name.partition(DOMAIN)[0]) if DOMAIN in stage.name else ""
-    deps = [line for one in stage.reads for line in _deps(one, own, domains)]
+def dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
+    """DVC's file of an iteration's stages. domains: that it has."""
+    named = [(stage, name) for stage in stages() for name in _instances(stage.name, domains)]
+    return HEAD + "stages:\n" + "\n".join(_dvc_stage(stage, name, iteration, domains) for stage, name in named)
+
+
+def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) -> str:
+    own = [name.removeprefix(stage.name.partition(DOMAIN)[0])] if DOMAIN in stage.name else domains
+    deps = [_path(one, iteration) for whole in stage.reads for one in of_domains(whole, own)]
     small = [one for one in stage.outputs if isinstance(one, Record)]
-    outs = [_path(one, "${key}") for whole in stage.outputs for one in of_domains(whole, [own]) if whole not in small]
-    lines = [
-        f"{name}:",
-        f"  foreach: ${{{own or 'turns'}}}",
-        "  do:",
-        f"    cmd: flywheel stage {name} --iteration ${{key}}",
-    ]
+    outs = [_path(one, iteration) for whole in stage.outputs for one in of_domains(whole, own) if whole not in small]
+    lines = [f"{name}:", f"  wdir: {ROOT}", f"  cmd: flywheel stage {name} --iteration {label(iteration)}"]
     if stage.settings:
-        lines += ["    params:", f"      - iterations/${{key}}/params.yaml: [{', '.join(stage.settings)}]"]
+        frozen = _HERE.frozen_params(iteration).as_posix()
+        lines += ["  params:", f"    - {frozen}: [{', '.join(stage.settings)}]"]
     if deps:
-        lines += ["    deps:", *(f"      - {path}" for path in deps)]
-    lines += ["    outs:", *(f"      - {path}" for path in outs)]
+        lines += ["  deps:", *(f"    - {one}" for one in deps)]
+    lines += ["  outs:", *(f"    - {one}" for one in outs)]
     for one in small:  # of use to people: git keeps it
-        lines += [f"      - {_path(one, '${key}')}:", "          cache: false"]
+        lines += [f"    - {_path(one, iteration)}:", "        cache: false"]
     return "".join(f"  {line}\n" for line in lines)
 
 
-def _deps(artifact: Artifact, own: str, domains: Sequence[str]) -> list[str]:
-    """Paths of what is read. own: the domain that the stage is there for, where it is there once a domain."""
-    if isinstance(artifact, Record) and artifact.previous:
-        return [_path(artifact, "${item.prev}")]
-    if is_repeated(artifact) and not own:  # not every iteration has all domains: the index names what is read instead
-        return [f"${{item.{domain}}}" for domain in domains]
-    return [_path(one, "${key}") for one in of_domains(artifact, [own])]
-
-
-def _path(artifact: Artifact, key: str) -> str:
-    return artifact.path(_HERE, key).as_posix()
+def _path(artifact: Artifact, iteration: int) -> str:
+    previous = isinstance(artifact, Record) and artifact.previous
+    return artifact.path(_HERE, iteration - 1 if previous else iteration).as_posix()
 
 
 def _instances(name: str, domains: Iterable[str]) -> list[str]:

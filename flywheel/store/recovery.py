@@ -6,16 +6,17 @@ outputs: they are fetched. Else one cut file would replace a released model by a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flywheel.errors import DataError
 from flywheel.progress import tell
-from flywheel.store import dvc_lock, git, versioning
+from flywheel.store import dvc_lock, git, manifest, pipeline, versioning
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
@@ -36,10 +37,13 @@ class Damage:
     complete: bool
 
     @property
+    def iteration(self) -> int:
+        return int(self.stage.partition("@")[2])
+
+    @property
     def mend(self) -> str:
         """What to type."""
-        name, _, iteration = self.stage.partition("@")
-        again = f"`flywheel stage {name} --iteration {int(iteration)}`"
+        again = f"`flywheel stage {self.stage.partition('@')[0]} --iteration {self.iteration}`"
         lost = "`dvc remote add --default NAME URL`, where a copy is, then `dvc pull`" if self.complete else again
         return {
             "cache": f"`dvc checkout --force {self.path}`",
@@ -48,36 +52,41 @@ class Damage:
         }.get(self.kept, lost)
 
 
-def damaged(ws: Workspace) -> list[Damage]:
-    """Every output that `dvc.lock` names and that is not so on disk, in the order of the stages.
+def damaged(ws: Workspace, which: Iterable[int] | None = None) -> list[Damage]:
+    """Every recorded output that is not so on disk, in the order of the stages.
 
-    A stage whose own inputs changed is left out: it waits to be done again.
+    which: iterations to look at; default: all. A stage whose own inputs changed is left out: it waits to be done again.
     """
     check_index(ws)
-    if not dvc_lock.path(ws).exists():
+    which = versioning.iterations(ws) if which is None else list(which)
+    if not any(dvc_lock.path(ws, k).exists() for k in which):
         return []
     with versioning.repository(ws) as repo, repo.lock:
-        return [damage for damage, _ in _damaged(ws, repo)]
+        return [damage for damage, _ in _damaged(ws, repo, which)]
 
 
 def mend(ws: Workspace) -> list[Damage]:
-    """Bring back what is damaged; returns what was. Raises DataError that says what to type where it cannot be."""
+    """Bring back what is damaged of the iterations that a run reads; returns what was.
+
+    Raises DataError that says what to type where it cannot be.
+    """
     check_index(ws)
-    if not dvc_lock.path(ws).exists():
+    which = _needed(ws)
+    if not which:
         return []
     with versioning.repository(ws) as repo:
         with repo.lock:
-            found = list(_damaged(ws, repo))
+            found = list(_damaged(ws, repo, which))
         if any(damage.kept == "remote" for damage, _ in found):
             tell("data", f"{len(found)} recorded files and folders are not here: fetching them (dvc pull)")
-            _try(repo.fetch)
+            _try(repo.fetch, targets=sorted({str(pipeline.path(ws, damage.iteration)) for damage, _ in found}))
         with repo.lock:
             for damage, output in found:
                 if damage.kept in ("cache", "remote"):
                     _try(output.checkout, force=True)
     if not found:
         return []
-    if left := damaged(ws):
+    if left := damaged(ws, which):
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise DataError(
             f"{left[0].path}{others}: {left[0].change} since {left[0].stage} was recorded, and cannot be brought back",
@@ -98,10 +107,9 @@ def check_index(ws: Workspace) -> None:
     """Raises DataError for the data of iterations that nothing records any more."""
     if not versioning.iterations(ws) and (lost := sorted(ws.data.glob("*/iteration=*"))):
         raise DataError(
-            f"there are data of iterations ({ws.relative(lost[0])}), but neither iterations.yaml nor dvc.lock names "
-            "them",
+            f"there are data of iterations ({ws.relative(lost[0])}), but no iterations/NNN/dvc.yaml names them",
             where=ws.root,
-            fix="restore both (`git checkout HEAD -- iterations.yaml dvc.lock`), or begin anew with `flywheel clean`",
+            fix="restore it (`git checkout HEAD -- iterations`), or begin anew with `flywheel clean`",
         )
 
 
@@ -115,23 +123,36 @@ def _try(action: Callable[..., Any], **options: Any) -> None:
         log.warning("DVC: %s", error)
 
 
-def _damaged(ws: Workspace, repo) -> Iterator[tuple[Damage, Any]]:
+def _needed(ws: Workspace) -> list[int]:
+    """The iterations at work, and earlier ones of which a file that training reads is not here."""
+    begun = versioning.iterations(ws)
+    needed = set(versioning.at_work(ws))
+    built = next((k for k in reversed(begun) if ws.manifest(k).exists()), 0)
+    with contextlib.suppress(DataError):  # a manifest that cannot be read is told as damage, or by who reads it
+        needed |= {shard.iteration for shard in manifest.read(ws, built).all() if not ws.resolve(shard.path).exists()}
+    return sorted(k for k in needed if k in begun and dvc_lock.path(ws, k).exists())
+
+
+def _damaged(ws: Workspace, repo: Any, which: Iterable[int]) -> Iterator[tuple[Damage, Any]]:
     """Each damage with DVC's own object of that output."""
-    recorded = {f"{name}@{label(k)}" for k, names in dvc_lock.recorded(ws).items() for name in names}
-    stages = [stage for stage in repo.index.stages if getattr(stage, "name", None) in recorded]
-    order = {name: number for number, name in enumerate(versioning.stages(ws))}
-    stages.sort(key=lambda stage: (stage.name.split("@")[1], order.get(stage.name.split("@")[0], len(order))))
-    outputs = {out.fs_path: out for stage in stages for out in stage.outs}
     remote = bool(repo.config["core"].get("remote") or repo.config["remote"])
-    for stage in stages:
-        if stage.changed_stage() or any(_changed(dep, outputs) for dep in stage.deps):
-            continue
-        for out in stage.outs:
-            if out.workspace_status():  # less than its whole status: a file that is here need not lie in the cache
-                path = Path(os.path.relpath(out.fs_path, ws.root)).as_posix()
-                change = "changed" if out.exists else "missing"
-                complete = dvc_lock.complete(ws, int(stage.name.split("@")[1]))
-                yield Damage(stage.name, path, change, _kept(ws, out, path, remote), complete), out
+    stages: dict[int, list[Any]] = {}
+    for k in which:
+        for one in (k - 1, k):  # an iteration reads small files of the one before
+            if one not in stages:
+                recorded = dvc_lock.recorded(ws, one)
+                found = versioning.load(repo, ws, one) if recorded else []
+                stages[one] = [stage for stage in found if stage.name in recorded]
+        outputs = {out.fs_path: out for one in (k - 1, k) for stage in stages[one] for out in stage.outs}
+        complete = dvc_lock.complete(ws, k)
+        for stage in stages[k]:
+            if stage.changed_stage() or any(_changed(dep, outputs) for dep in stage.deps):
+                continue
+            for out in stage.outs:
+                if out.workspace_status():  # less than its whole status: a file here need not lie in the cache too
+                    path = Path(os.path.relpath(out.fs_path, ws.root)).as_posix()
+                    change = "changed" if out.exists else "missing"
+                    yield Damage(f"{stage.name}@{label(k)}", path, change, _kept(ws, out, path, remote), complete), out
 
 
 def _kept(ws: Workspace, out, path: str, remote: bool) -> str:

@@ -46,7 +46,7 @@ def plan(ws: Workspace, iteration: int, folder: str, limit: int, imports: int = 
     if not path.exists():
         chosen = _choose(ws, iteration, ws.resolve(folder), limit, imports)
         _write(path, chosen)
-    elif "ingest" not in dvc_lock.recorded(ws).get(iteration, ()):
+    elif "ingest" not in dvc_lock.recorded(ws, iteration):
         before = listed(ws, iteration)
         now = [_as_it_is(ws, session) for session in before]
         if now != before:
