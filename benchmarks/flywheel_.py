@@ -88,7 +88,8 @@ def cases(results: Sequence[Result]) -> Iterator[BenchCase]:
     whole = by_arm.pop("whole")
     if whole:
         yield from _rises(whole, places)
-        yield _stages_keep(whole, places)
+        if apart := [run for run in whole if any(model["name"].endswith(": sft") for model in run["models"])]:
+            yield _stages_keep(apart, places)  # of those whose stages were measured too
         yield _no_action(whole)
         yield from _no_merge(whole, places)
     for arm, mine in by_arm.items():

@@ -22,6 +22,7 @@ SHARED = {"synthetic"}  # no part, but what parts share
 
 def main(argv: Sequence[str] | None = None) -> int:
     here = Path(__file__).parent
+    sys.path.insert(0, str(here))  # parts are imported when they are chosen
     parts = sorted(path.stem.removeprefix("store_") for path in here.glob("store_*.py"))
     parts = [part for part in parts if part not in SHARED]
     parser = ArgumentParser(prog="flywheel bench store", description=__doc__)

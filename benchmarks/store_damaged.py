@@ -23,7 +23,7 @@ import store_synthetic
 from flywheel.bench import BenchCase
 from flywheel.errors import FlywheelError
 from flywheel.settings import Settings
-from flywheel.store import build, catalog, expectations, partitions, parts
+from flywheel.store import build, catalog, expectations, manifest, partitions, parts
 from flywheel.workspace import Workspace
 
 INPUTS = 10_000
@@ -70,6 +70,7 @@ def _sound(folder: Path) -> Workspace:
         ws = Workspace(folder.resolve())
         for table, stage in READ:  # as this version writes them
             partitions.write(ws, table, 1, stage, partitions.read(made, table, 1, stage))
+    manifest.begin(Workspace(folder.resolve()))
     return Workspace(folder.resolve())
 
 

@@ -102,6 +102,7 @@ def _workspace(folder: Path, iterations: int) -> Workspace:
                 closed.bring_up_to_date(ws)
         newest.prepare(ws, iterations)
         write_text(ws.root / "made", "")
+    closed.bring_up_to_date(ws)
     return ws
 
 

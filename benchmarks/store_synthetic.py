@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flywheel.schema import SORT, TABLES
@@ -23,6 +24,7 @@ AT_ONCE = 20_000  # trajectories in memory
 STEPS = 15
 TOKENS = 40
 _WORDS = ("I", "see", "the", "list", "so", "now", "press", "open", "close", "blue", "red", "next", "type", "name")
+_ROW_GROUP = {"images": 100}  # rows; else 20,000
 _BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 _WRITERS = {
     "tasks": "synthesize",
@@ -142,7 +144,12 @@ def steps(first: int, count: int, iteration: int, names: list[str], seed: int) -
         np.tile(np.arange(STEPS, dtype=np.int32), count),
     )
     thoughts = [" ".join(_WORDS[word] for word in line) for line in rng.integers(0, len(_WORDS), (4096, 30))]
-    said = rng.integers(0, len(thoughts), rows)
+    # No two thoughts are the same, as in life: a dictionary of a few would make any search of them too quick.
+    said = pc.binary_join_element_wise(
+        pa.array(thoughts).take(pa.array(rng.integers(0, len(thoughts), rows))),
+        pa.array(numbers * STEPS + places).cast(pa.string()),
+        " ",
+    )
     x, y = np.round(rng.random((2, rows)), 3)
     actions = [f"click(point='<point>{a} {b}</point>')" for a, b in (np.stack([x, y], 1) * 224).astype(int)]
     began = np.datetime64("2026-11-01", "us") + (numbers % 100_000 * 1_000_000 + places * 4_000_000).astype(
@@ -158,10 +165,10 @@ def steps(first: int, count: int, iteration: int, names: list[str], seed: int) -
         trajectory_id=pa.array(ids).take(pa.array(np.repeat(np.arange(count), STEPS))),
         step=places,
         author=["model"] * rows,
-        thought=pa.array(thoughts).take(pa.array(said)),
+        thought=said,
         action_type=["click"] * rows,
         action=actions,
-        raw_text=[f"Thought: {thoughts[k]}\nAction: {done}" for k, done in zip(said.tolist(), actions, strict=True)],
+        raw_text=pc.binary_join_element_wise("Thought: ", said, "\nAction: ", pa.array(actions), ""),
         x=x,
         y=y,
         prompt_tokens=np.full(rows, 300, np.int32),
@@ -228,4 +235,4 @@ def _write(ws: Workspace, table: str, iteration: int, parts) -> None:
         folder / "part-00000.parquet", TABLES[table], compression="zstd", sorting_columns=sorting
     ) as writer:
         for part in parts:
-            writer.write_table(part, row_group_size=20_000)
+            writer.write_table(part, row_group_size=_ROW_GROUP.get(table, 20_000))

@@ -20,7 +20,7 @@ import store_synthetic
 from flywheel.bench import BenchCase
 from flywheel.schema import TABLES
 from flywheel.settings import Settings
-from flywheel.store import build, partitions
+from flywheel.store import build, manifest, partitions
 from flywheel.workspace import Workspace
 
 TABLES_WRITTEN = ("trajectories", "steps", "scores")
@@ -80,6 +80,7 @@ def _ours(ws: Workspace, size: int) -> dict:
             for batch in _timed(store_synthetic.batches(table, size)):
                 writer.write(batch)
         parts[f"write {table}"] = round(time.perf_counter() - began - (_made[0] - made), 2)
+    manifest.begin(ws)
     began = time.perf_counter()
     staged = Workspace(ws.root / "staged")
     built = build.build(ws, 1, Settings(), READ, staged)

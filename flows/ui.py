@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import re
 import signal
 import sys
 import threading
@@ -12,9 +13,13 @@ from http import HTTPStatus
 
 from flows.server import prefect_server
 from flywheel import secret
+from flywheel.errors import BadInput, FlywheelError
 from flywheel.local_server import at_port
-from flywheel.report import page
+from flywheel.report import page, trajectory
+from flywheel.store.resident import Resident
 from flywheel.workspace import Workspace
+
+_TRAJECTORY = re.compile(r"/trajectories/([\w-]+)\.html")
 
 
 def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
@@ -34,8 +39,11 @@ def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
 
 
 def report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
-    """Serves the report, in a thread, to whoever has the workspace's secret. 0: any free port."""
-    handler = functools.partial(_Handler, login=secret.of(ws.state), directory=str(ws.report))
+    """Serves the report, in a thread, to whoever has the workspace's secret. 0: any free port.
+
+    `/trajectories/ID.html` is made when it is asked for.
+    """
+    handler = functools.partial(_Handler, login=secret.of(ws.state), catalogue=Resident(ws), directory=str(ws.report))
     with at_port(port):
         server = _Server(("127.0.0.1", port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -43,8 +51,8 @@ def report_server(ws: Workspace, port: int) -> http.server.ThreadingHTTPServer:
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    def __init__(self, *arguments, login: str, **options) -> None:
-        self._login = login
+    def __init__(self, *arguments, login: str, catalogue: Resident, **options) -> None:
+        self._login, self._catalogue = login, catalogue
         super().__init__(*arguments, **options)
 
     def send_head(self):
@@ -59,6 +67,13 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return None
+        if asked := _TRAJECTORY.fullmatch(self.path):
+            try:
+                self._catalogue.ask(lambda connection: trajectory.view(self._catalogue.ws, asked[1], connection))
+            except FlywheelError as error:
+                status = HTTPStatus.NOT_FOUND if isinstance(error, BadInput) else HTTPStatus.INTERNAL_SERVER_ERROR
+                self.send_error(status, explain=str(error))
+                return None
         return super().send_head()
 
     def log_message(self, *_) -> None:

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flywheel.commands import again, look, model, page, run, settings, upkeep, workspace
+from flywheel.commands import again, exchange, look, model, page, run, settings, upkeep, workspace
 from flywheel.errors import BadInput, FlywheelError
 
 _COMMANDS = (
@@ -31,10 +31,13 @@ _COMMANDS = (
     upkeep.verify,
     look.status,
     look.query,
+    look.catalog,
     upkeep.diff,
     look.report,
     look.view,
     look.ui,
+    exchange.import_,
+    exchange.export,
     model.pretrain,
     model.serve,
     model.bench,

@@ -60,7 +60,7 @@ PROFILES: dict[str, dict] = {
         "promotion.tasks": 160,
     },
 }  # fmt: skip
-_IGNORED = "/.flywheel/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n"
+_IGNORED = "/.flywheel/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n*.duckdb\n"
 
 
 def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) -> Workspace:

@@ -192,7 +192,8 @@ TABLES: dict[str, pa.Schema] = {
         relative=pa.float64(),
         reason=_TEXT,
     ),
-    # Training stores, one row a trajectory; the samples are built from its steps.
+    # Training stores, one row a trajectory; the samples are built from its steps. `weight`: of each of them in the mix,
+    # less than 1 where the trajectory has near-duplicates (null, in files of earlier versions: 1).
     "sft": _schema(
         "sft",
         trajectory_id=_TEXT,
@@ -202,6 +203,7 @@ TABLES: dict[str, pa.Schema] = {
         score=pa.float64(),
         steps=pa.int32(),
         policy_version=_TEXT,
+        weight=pa.float64(),
     ),
     "ct": _schema(
         "ct",
@@ -212,7 +214,26 @@ TABLES: dict[str, pa.Schema] = {
         score=pa.float64(),
         steps=pa.int32(),
         policy_version=_TEXT,
+        weight=pa.float64(),
     ),
+    # Near-duplicates among what joined a store (`store/duplicates.py`): the nearest one, the share of steps that agree
+    # with it, why it counts as near, and what the trajectory weighs in training, beside 1.
+    "duplicates": _schema(
+        "duplicates", trajectory_id=_TEXT, twin=_TEXT, similarity=pa.float64(), reason=_TEXT, weight=pa.float64()
+    ),
+    # What later iterations compare theirs with: the steps as numbers (`dedup/steps.py`), what was asked, and the sha256
+    # of the first and the last screen; difference hashes of screens that were looked at.
+    "signatures": _schema(
+        "signatures",
+        trajectory_id=_TEXT,
+        content=_TEXT,
+        arguments=_TEXT,
+        fate=_TEXT,
+        steps=pa.list_(pa.uint64()),
+        first_screen=_TEXT,
+        last_screen=_TEXT,
+    ),
+    "screen_hashes": _schema("screen_hashes", sha256=_TEXT, dhash=pa.uint64()),
     # What is set aside, with the reason. `of_table`: that of the row (null, in files of earlier versions:
     # trajectories); `record`: a trajectory's whole row as JSON, to be mended and routed again.
     "quarantine": _schema("quarantine", trajectory_id=_TEXT, reason=_TEXT, detail=_TEXT, record=_TEXT, of_table=_TEXT),
@@ -223,9 +244,12 @@ TABLES: dict[str, pa.Schema] = {
 # Columns that tables were given after their first version: null where an older file lacks them.
 ADDED: dict[str, tuple[str, ...]] = {
     "tasks": ("environment",),
+    "trajectories": later(Trajectory),
     "steps": later(Step),
     "thoughts": ("confidence", "doubtful"),
     "scores": ("version",),
+    "sft": ("weight",),
+    "ct": ("weight",),
     "quarantine": ("of_table",),
 }
 
@@ -235,6 +259,7 @@ SORT: dict[str, tuple[str, ...]] = {
     "thoughts": ("trajectory_id", "utterance"),
     "events": ("trajectory_id", "event"),
     "images": ("sha256",),
+    "screen_hashes": ("sha256",),
     "general": ("sample_id",),
     "metrics": ("name", "domain", "step"),
     "runs": ("started_at",),

@@ -82,7 +82,7 @@ class Trajectory:
     level: int | None = None
     instruction: str | None = None
     source: str | None = None
-    """rollout, recording or annotation"""
+    """rollout, recording, annotation or import (another data set's)"""
     author: str | None = None
     """model or human"""
     sample: int | None = None
@@ -102,6 +102,10 @@ class Trajectory:
     ended_at: datetime | None = None
     run_id: str | None = None
     """The flow run that paid for it."""
+    origin: Annotated[str | None, LATER] = None
+    """Of an imported one: data set and id there, with a colon between."""
+    licence: Annotated[str | None, LATER] = None
+    """Of an imported one: what its data set may be used for, as an SPDX id or as its publisher calls it."""
 
 
 def trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str) -> str:

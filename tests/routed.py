@@ -35,6 +35,7 @@ def _connection(
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM rows")
         connection.unregister("rows")
     routing.decide(connection, verified_only=verified_only)
+    connection.execute("CREATE OR REPLACE TEMP TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
     return connection
 
 

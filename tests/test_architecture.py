@@ -37,8 +37,10 @@ ORDER = (
     "environments",
     "scenes",
     "words",
+    "exchange",
     # what is kept of it
     "store",
+    "dedup",
     "reward",
     "policy",
     "agent",

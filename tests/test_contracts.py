@@ -14,6 +14,7 @@ from synthetic import routed
 from flywheel.errors import ContractBroken, DataError
 from flywheel.stages.route import INCOMING
 from flywheel.store import catalog, contracts, expectations, lineage, manifest, partitions
+from flywheel.store.expectations import write_page
 from flywheel.workspace import Workspace
 
 
@@ -22,6 +23,12 @@ def built(tmp_path_factory) -> tuple[Workspace, object, object]:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("ws"))
     synthetic.incoming(ws, settings, 1, tasks=3, samples=3)
     return ws, settings, routed(ws, settings, 1)
+
+
+@pytest.fixture(autouse=True)
+def no_pages(monkeypatch):
+    """Seconds each; `built` has one."""
+    monkeypatch.setattr(expectations, "write_page", lambda *_: None)
 
 
 def copy(ws: Workspace, to: Path) -> Workspace:
@@ -151,8 +158,7 @@ OFFENCES = [
 
 
 @pytest.mark.parametrize(("name", "damage"), OFFENCES, ids=[f"{n}-{name}" for n, (name, _) in enumerate(OFFENCES)])
-def test_what_breaks_a_row_contract_is_set_aside_and_the_rest_goes_on(built, tmp_path, monkeypatch, name, damage):
-    monkeypatch.setattr(expectations, "write_page", lambda *_: None)
+def test_what_breaks_a_row_contract_is_set_aside_and_the_rest_goes_on(built, tmp_path, name, damage):
     source, settings, _ = built
     ws = copy(source, tmp_path)
     others = aside(ws)
@@ -323,7 +329,7 @@ def test_later_contracts_see_the_offence_too(built, tmp_path, name, monkeypatch)
 def test_a_page_that_cannot_be_written_stops_nothing(tmp_path, caplog):
     (tmp_path / "report").write_text("in the way")
     found = contracts.Judged(contracts.TRAJECTORY[0], 12, 1)
-    expectations.write_page(Workspace(tmp_path), 1, [found])
+    write_page(Workspace(tmp_path), 1, [found])
     assert "Data Docs are not written" in caplog.text
 
 

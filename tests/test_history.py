@@ -20,7 +20,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.rollout.history import step_context
 from flywheel.rollout.pool import rollout
 from flywheel.schema import TABLES, from_row, to_row
-from flywheel.store import catalog
+from flywheel.store import catalog, parts
 from flywheel.store.partitions import from_rows, read, write
 from flywheel.training.samples import agent_samples
 from flywheel.trajectory import Step
@@ -167,7 +167,9 @@ def test_steps_of_an_older_version_are_read_with_an_empty_memory(ws):
     part = write(ws, "steps", 0, "rollout", [row]).parts[0]
     path = ws.resolve(part.path)
     old = pq.read_table(path).drop_columns(["memory", "observation"])
-    pq.write_table(old.replace_schema_metadata(TABLES["steps"].metadata), path)
+    pq.write_table(old.replace_schema_metadata(TABLES["steps"].metadata), path.with_name("part-00000.parquet"))
+    path.unlink()
+    (path.parent / parts.NAME).unlink()  # which that version did not write
     assert read(ws, "steps", 0, "rollout").schema.equals(TABLES["steps"])
     assert read(ws, "steps", 0, "rollout", ["memory"])["memory"].to_pylist() == [None]
     ask = "SELECT iteration, memory, observation FROM steps ORDER BY iteration"

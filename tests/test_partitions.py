@@ -176,7 +176,7 @@ def test_a_damaged_list_is_named(ws, damage):
     path.write_text(damage)
     with pytest.raises(DataError, match="not a list of a partition's files") as raised:
         partitions.read(ws, "general", 1, "synthesize")
-    assert raised.value.where == "data/general/iteration=001/stage=synthesize/parts.json"
+    assert raised.value.where == "data/general/iteration=001/stage=synthesize/_parts.json"
 
 
 def test_a_lost_list_or_file_is_no_empty_partition(ws):

@@ -14,6 +14,7 @@ import pytest
 from flows.run import run
 from flywheel import standing
 from flywheel.errors import BadInput, DataError, FlywheelError
+from flywheel.files import write_json
 from flywheel.progress import listening
 from flywheel.settings import Settings
 from flywheel.store import dvc_lock, pipeline, recovery, versioning
@@ -83,6 +84,22 @@ def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     assert not versioning.is_done(ws, "rollout", 2)
     recovery.mend(ws)
     assert versioning.is_done(ws, "rollout", 2)
+    assert whole(ws) == before
+
+
+def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(ws):
+    for k in (2, 3):
+        versioning.add_iteration(ws, k, SETTINGS)
+        least_work.run_iteration(ws, k)
+    shard = {"iteration": 1, "table": "ct", "stage": "route", "rows": 0, "sha256": ""}
+    path = ws.partition("ct", 1, "route") / "part-00000.parquet"
+    earlier = {"iteration": 3, "previous": "", "sft": [], "data": [], "sessions": []}
+    write_json(ws.manifest(3), earlier | {"ct": [shard | {"path": ws.relative(path)}]})
+    for stage in ("route", "ct", "sft", "evaluate"):
+        versioning.commit(ws, stage, 3)
+    before = whole(ws)
+    path.unlink()
+    assert [damage.path for damage in recovery.mend(ws)] == ["data/ct/iteration=001/stage=route"]
     assert whole(ws) == before
 
 

@@ -64,6 +64,16 @@ def scored(tmp_path, trajectories, **settings):
     return ws, chosen, partitions.read(ws, "scores", 1, "score").to_pylist(), outcome, lines
 
 
+def test_what_is_imported_is_judged_by_nobody(tmp_path):
+    ws, chosen = synthetic.workspace(tmp_path / "ws")
+    played(ws, {"t1": ("sites", 1.0, "Buy it")})
+    task = synthetic_rows.task("agentnet:1", "imported", "shop") | {"world": "agentnet", "seed": None, "verifier": None}
+    write(ws, "tasks", 1, "ingest", [task])
+    write(ws, "trajectories", 1, "ingest", [synthetic_rows.trajectory("t2", task, source="import", author="human")])
+    run_stage(score.STAGE, Context(ws, chosen, 1, "score"))
+    assert [row["trajectory_id"] for row in partitions.read(ws, "scores", 1, "score").to_pylist()] == ["t1"]
+
+
 def test_a_second_scorer_is_one_file_and_its_name_in_the_settings(attentive, tmp_path):
     ws, chosen, rows, outcome, lines = scored(
         tmp_path,

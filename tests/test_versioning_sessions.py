@@ -27,6 +27,14 @@ def test_each_iteration_takes_the_next_ones(ws):
     assert manifest.read(ws, 1).sessions == ("a", "b")
 
 
+def test_imported_ones_have_a_number_of_their_own_and_half_of_one_is_none(ws):
+    for name in ("0-import", "1-import", "2-import", ".3-import.part"):
+        write_text(ws.root / "recordings" / name / sessions.IMPORTED, "{}")
+    assert [s.id for s in sessions.plan(ws, 1, "recordings", 1, 2)] == ["0-import", "1-import", "a"]
+    manifest.write(ws, 1, window=1, sessions=["0-import", "1-import", "a"])
+    assert [s.id for s in sessions.plan(ws, 2, "recordings", 0, 9)] == ["2-import"]
+
+
 def test_a_choice_stands_when_sessions_are_added(ws):
     before = sessions.plan(ws, 1, "recordings", 6)
     write_text(ws.root / "recordings" / "aa" / "events.jsonl", "new")

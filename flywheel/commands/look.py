@@ -42,7 +42,7 @@ def status(workspace: Path | None, everything: bool, as_json: bool) -> None:
     if found.fault:
         console.print(f"[red]the figures cannot be shown:[/red] {escape(found.fault)}", highlight=False, soft_wrap=True)
     else:
-        console.print(summary.summary_table(ws))
+        console.print(summary.summary_table(ws, everything=everything))
     for style, line in standing.lines(found):
         console.print(escape(line), style=style, highlight=False, soft_wrap=True)
 
@@ -67,15 +67,31 @@ def query(sql: str, workspace: Path | None, form: str, output: Path | None) -> N
     click.echo(text, nl=not text.endswith("\n"))
 
 
+@click.command(epilog="Example: flywheel catalog catalog.duckdb && duckdb -readonly catalog.duckdb 'from iterations'")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@WORKSPACE
+def catalog(file: Path | None, workspace: Path | None) -> None:
+    """Tell what views and macros there are, or write them to a DuckDB FILE. It holds no rows, but reads the workspace's
+    Parquet files: open it with DuckDB, from any language, without flywheel. Write it anew after an iteration."""
+    from flywheel.store import catalog, catalog_reference
+
+    if file is None:
+        click.echo(catalog_reference.text(), nl=False)
+        return
+    catalog.write(Workspace.find(workspace), file)
+    click.echo(file)
+
+
 @click.command(epilog="Example: flywheel report --picture report.png")
 @WORKSPACE
 @click.option("--picture", type=click.Path(path_type=Path), help="Also a PNG of the top of the page.")
-def report(workspace: Path | None, picture: Path | None) -> None:
+@click.option("--all", "everything", is_flag=True, help="Show all iterations, not the newest ten alone.")
+def report(workspace: Path | None, picture: Path | None, everything: bool) -> None:
     """Write the report: one HTML page that needs nothing beside it."""
     from flywheel.report import page
 
     ws = Workspace.find(workspace)
-    click.echo(page.build(ws))
+    click.echo(page.build(ws, everything=everything))
     if picture:
         from flywheel.report.picture import report_picture
 

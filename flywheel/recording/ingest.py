@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from flywheel.errors import BadInput, DataError, FlywheelError
+from flywheel.exchange import demonstration
 from flywheel.recording.align import Acted, Alignment, Spoken, align, words_of
 from flywheel.recording.curate import Curation
+from flywheel.recording.demonstrations import demonstration_rows
 from flywheel.recording.recognizers.recognizer import Recognizer, Transcript, open_recognizer
 from flywheel.recording.refine import HeardUtterance, Refiner, open_refiner
 from flywheel.recording.rows import IngestedSession, corrupt_rows, review_row, session_rows
@@ -133,6 +135,8 @@ def ingest_session(
     refiner: default the one that the settings name. Raises RecognitionTimeout and LanguageModelError: those are no
     faults of the recording.
     """
+    if demonstration.is_one(folder):
+        return demonstration_rows(folder, settings, iteration)
     try:
         session = load_session(folder)
     except DataError as error:

@@ -17,6 +17,7 @@ from flywheel.workspace import label
 
 Row = dict[str, Any]
 _STEPS_SHOWN = 8
+_LINKS = "SELECT DISTINCT child, parent FROM lineage WHERE relation = $relation AND iteration > $since ORDER BY parent"
 
 
 def iterations(connection: duckdb.DuckDBPyConnection) -> list[Row]:
@@ -37,30 +38,37 @@ def domains(rows: list[Row]) -> list[str]:
     return sorted({name for row in rows for name in row["success"]} - {ALL})
 
 
-def p_v1(connection: duckdb.DuckDBPyConnection) -> Chart | None:
-    """P(V = 1) per iteration with its interval."""
+def p_v1(connection: duckdb.DuckDBPyConnection, since: int = 0) -> Chart | None:
+    """P(V = 1) per iteration with its interval; without intervals where iterations up to `since` are among them."""
     rows = catalog.rows(connection, "FROM p_v1")
     if not rows:
         return None
     names = [ALL, *sorted({row["domain"] for row in rows} - {ALL})]
     by_key = {(row["iteration"], row["domain"]): row for row in rows}
     numbers = sorted({row["iteration"] for row in rows})
-    groups = [(label(k), [(_tone(name), _share(by_key.get((k, name)), name)) for name in names]) for k in numbers]
+    title = "P(V = 1) per iteration"
+    if since:
+        points = {name: tuple((k, by_key[k, name]["p"]) for k in numbers if (k, name) in by_key) for name in names}
+        lines = [Series(name, _tone(name), found) for name, found in points.items()]
+        drawn = charts.lines(lines, title=title, x_label="iteration", percent=True)
+    else:
+        groups = [(label(k), [(_tone(name), _share(by_key.get((k, name)), name)) for name in names]) for k in numbers]
+        drawn = charts.intervals(groups, title=title)
     return Chart(
         "P(V = 1) on new tasks",
         "Rollouts of the newest model, before it trains on them.",
-        charts.intervals(groups, title="P(V = 1) per iteration"),
+        drawn,
         tuple((name, _tone(name)) for name in names),
     )
 
 
-def success(rows: list[Row]) -> list[Chart]:
-    """Held-out success before and after each turn, a chart a domain."""
+def success(rows: list[Row], since: int = 0) -> list[Chart]:
+    """Held-out success before and after each turn after `since`, a chart a domain."""
     result = []
     for domain in domains(rows):
         groups = []
         for row in rows:
-            found = row["success"].get(domain)
+            found = row["success"].get(domain) if row["iteration"] > since else None
             if found:
                 marks = [(f"{_tone(domain)} before", _edge(found, "before")), (_tone(domain), _edge(found, "after"))]
                 groups.append((label(row["iteration"]), marks))
@@ -76,10 +84,13 @@ def success(rows: list[Row]) -> list[Chart]:
     return result
 
 
-def curves(connection: duckdb.DuckDBPyConnection) -> list[Chart]:
+def curves(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Chart]:
     """The losses of CT and SFT, the newest iteration strong, the ones before it faint. RL's: `report/rl.py`."""
     rows = catalog.rows(
-        connection, "FROM learning_curves WHERE value IS NOT NULL AND name = 'loss' AND stage IN ('ct', 'sft')"
+        connection,
+        """FROM learning_curves
+        WHERE iteration > $since AND value IS NOT NULL AND name = 'loss' AND stage IN ('ct', 'sft')""",
+        {"since": since},
     )
     newest = max((row["iteration"] for row in rows), default=0)
     grouped: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -149,18 +160,23 @@ def minutes(connection: duckdb.DuckDBPyConnection, stages: Sequence[str]) -> tup
     return numbers, table
 
 
-def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | None]:
-    """Per iteration: recordings, utterances, recogniser, the alignment; and one utterance as an example."""
+def alignment(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Row], Row | None]:
+    """Per iteration after `since`: recordings, utterances, recogniser, alignment; and one utterance as an example."""
     table = catalog.rows(
         connection,
         """SELECT iteration, count(DISTINCT trajectory_id) AS recordings, count(*) AS utterances,
             string_agg(DISTINCT recognizer, ', ') AS recognizer, string_agg(DISTINCT refined_by, ', ') AS refined_by,
             avg(alignment_score) AS score, count(*) FILTER (doubtful) AS doubtful, count(step) / count(*) AS aligned
-        FROM thoughts GROUP BY iteration ORDER BY iteration""",
+        FROM thoughts WHERE iteration > $since GROUP BY iteration ORDER BY iteration""",
+        {"since": since},
     )
     figures = {
         (row["iteration"], row["name"]): row["value"]
-        for row in catalog.rows(connection, "SELECT * FROM metrics WHERE stage = 'ingest' AND domain = 'all'")
+        for row in catalog.rows(
+            connection,
+            "FROM metrics WHERE stage = 'ingest' AND domain = 'all' AND iteration > $since",
+            {"since": since},
+        )
     }
     for row in table:
         row["thoughtful"] = figures.get((row["iteration"], "steps_with_a_thought"))
@@ -169,8 +185,10 @@ def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | N
         """SELECT h.*, t.instruction
         FROM thoughts h JOIN steps s ON s.trajectory_id = h.trajectory_id AND s.step = h.step
             JOIN trajectories t ON t.trajectory_id = h.trajectory_id
-        WHERE h.asr_text <> '' AND h.text <> '' AND NOT coalesce(h.doubtful, false)
+        WHERE h.iteration > $since AND s.iteration > $since AND t.iteration > $since
+            AND h.asr_text <> '' AND h.text <> '' AND NOT coalesce(h.doubtful, false)
         ORDER BY h.iteration DESC, (h.asr_text <> h.text) DESC, h.alignment_score DESC, h.trajectory_id LIMIT 1""",
+        {"since": since},
     )
     if not example:
         return table, None
@@ -179,7 +197,9 @@ def alignment(connection: duckdb.DuckDBPyConnection) -> tuple[list[Row], Row | N
     return table, chosen | {"frame": next(frame for frame in whole.frames if frame.number == chosen["step"])}
 
 
-def replays(connection: duckdb.DuckDBPyConnection, domains: Sequence[str]) -> list[tuple[str, replay.Replay]]:
+def replays(
+    connection: duckdb.DuckDBPyConnection, domains: Sequence[str], since: int = 0
+) -> list[tuple[str, replay.Replay]]:
     """Five trajectories of the newest iteration, each of another kind, with why it was chosen."""
     kinds = (
         *(("Verified, joins SFT", f"destination = 'sft' AND domain = '{domain}'") for domain in domains[:2]),
@@ -194,8 +214,12 @@ def replays(connection: duckdb.DuckDBPyConnection, domains: Sequence[str]) -> li
     for why, condition in kinds:
         found = catalog.rows(
             connection,
-            f"""SELECT trajectory_id FROM trajectory_lineage WHERE {condition} AND steps > 0
+            f"""SELECT trajectory_id FROM (
+                SELECT t.*, r.destination FROM trajectories t LEFT JOIN routes r USING (trajectory_id, iteration)
+                WHERE t.iteration > $since)
+            WHERE {condition} AND steps > 0
             ORDER BY iteration DESC, abs(steps - 4), coalesce(reward, 0) DESC, trajectory_id LIMIT 6""",
+            {"since": since},
         )
         fresh = next((row["trajectory_id"] for row in found if row["trajectory_id"] not in chosen), None)
         if fresh and len(chosen) < 5:
@@ -218,45 +242,44 @@ def worlds(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     )
 
 
-def rises(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """P(V = 1) of each iteration beside the one before it, on the templates and levels that both played."""
-    return catalog.rows(connection, "FROM p_v1_rise WHERE domain = 'all' ORDER BY iteration")
+def rises(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """P(V = 1) of each iteration after `since` beside the one before, on the templates and levels that both played."""
+    rows = "FROM p_v1_rise WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
+    return catalog.rows(connection, rows, {"since": since})
 
 
-def by_stage(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Held-out success after each stage of an iteration, where evaluation.stages is set."""
-    return catalog.rows(connection, "FROM success_by_stage WHERE domain = 'all' ORDER BY iteration")
+def by_stage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """Held-out success after each stage of an iteration after `since`, where evaluation.stages is set."""
+    rows = "FROM success_by_stage WHERE domain = 'all' AND iteration > $since ORDER BY iteration"
+    return catalog.rows(connection, rows, {"since": since})
 
 
-def quarantine(connection: duckdb.DuckDBPyConnection, limit: int = 12) -> list[Row]:
-    """Reasons for setting aside, the most frequent first, with the iterations they came up in and an example."""
+def quarantine(connection: duckdb.DuckDBPyConnection, since: int = 0, limit: int = 12) -> list[Row]:
+    """Reasons for setting aside after `since`, the most frequent first, with their iterations and an example."""
     return catalog.rows(
         connection,
         """SELECT regexp_replace(reason, ' \\(.*\\)$', '') AS why, count(*) AS rows,
             list_sort(list(DISTINCT iteration)) AS iterations,
             max(trajectory_id) AS example, max_by(reason, trajectory_id) AS detail
-        FROM quarantine GROUP BY why ORDER BY rows DESC, why LIMIT $limit""",
-        {"limit": limit},
+        FROM quarantine WHERE iteration > $since GROUP BY why ORDER BY rows DESC, why LIMIT $limit""",
+        {"since": since, "limit": limit},
     )
 
 
-def lineage(connection: duckdb.DuckDBPyConnection) -> list[list[list[Row]]]:
-    """Ancestors of the newest promoted model: turns, oldest first, each a list of ranks, each a list of checkpoints
-    with `name`, `path`, the datasets it drew from and how many trajectories trained it.
+def lineage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[list[list[Row]]]:
+    """Ancestors of the newest promoted model, back to those of iteration `since`: turns, oldest first, each a list of
+    ranks, each a list of checkpoints with `name`, `path`, the datasets it drew from and how many trajectories trained
+    it.
     """
     newest = catalog.rows(connection, "SELECT model FROM promotions ORDER BY iteration DESC LIMIT 1")
     if not newest:
         return []
     parents: dict[str, list[str]] = defaultdict(list)
-    for row in catalog.rows(connection, "SELECT DISTINCT child, parent FROM lineage WHERE relation = 'began from'"):
+    for row in catalog.rows(connection, _LINKS, {"relation": "began from", "since": since}):
         parents[row["child"]].append(row["parent"])
     drew: dict[str, list[str]] = defaultdict(list)
-    for row in catalog.rows(
-        connection, "SELECT DISTINCT child, parent FROM lineage WHERE relation = 'drew from' ORDER BY parent"
-    ):
+    for row in catalog.rows(connection, _LINKS, {"relation": "drew from", "since": since}):
         drew[row["child"]].append(row["parent"])
-    counts = catalog.rows(connection, "SELECT checkpoint, count(*) AS n FROM trained_on GROUP BY checkpoint")
-    trained = {row["checkpoint"]: row["n"] for row in counts}
     depth = {newest[0]["model"]: 0}
     queue = [newest[0]["model"]]
     while queue:
@@ -265,6 +288,8 @@ def lineage(connection: duckdb.DuckDBPyConnection) -> list[list[list[Row]]]:
             if depth.get(parent, -1) < depth[name] + 1:
                 depth[parent] = depth[name] + 1
                 queue.append(parent)
+    counts = "SELECT checkpoint, count(*) AS n FROM trained_on WHERE checkpoint IN (SELECT unnest($shown)) GROUP BY ALL"
+    trained = {row["checkpoint"]: row["n"] for row in catalog.rows(connection, counts, {"shown": list(depth)})}
     ranks: dict[int, list[Row]] = defaultdict(list)
     for path, rank in sorted(depth.items()):
         folder, _, name = path.rpartition("/")

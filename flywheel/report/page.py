@@ -16,35 +16,41 @@ from flywheel.store import catalog, versioning
 from flywheel.workspace import Workspace, label
 
 Row = dict[str, Any]
+_SHOWN = 10  # iterations
 
 
-def build(ws: Workspace) -> Path:
-    """Write the page and return its path. A workspace where nothing has run yet gets a page that says so."""
+def build(ws: Workspace, *, everything: bool = False) -> Path:
+    """Write the page and return its path. A workspace where nothing has run yet gets a page that says so.
+
+    It shows the newest ten iterations, and those before them in the figures of the whole; everything: all of them.
+    """
     with catalog.connect(ws) as connection:
         rows = facts.iterations(connection)
+        since = 0 if everything or not rows else max(0, rows[-1]["iteration"] - _SHOWN)
         minute_iterations, minutes = facts.minutes(connection, _order(ws))
-        alignment, utterance = facts.alignment(connection)
-        rl_curves, rl_worlds = rl.curves(connection)
+        alignment, utterance = facts.alignment(connection, since)
+        rl_curves, rl_worlds = rl.curves(connection, since)
         shown = {
-            "iterations": rows,
+            "iterations": [row for row in rows if row["iteration"] > since],
+            "earlier": sum(row["iteration"] <= since for row in rows),
             "domains": facts.domains(rows),
             "funnels": facts.funnels(connection),
-            "p_v1": facts.p_v1(connection),
-            "success": facts.success(rows),
-            "curves": facts.curves(connection),
+            "p_v1": facts.p_v1(connection, since),
+            "success": facts.success(rows, since),
+            "curves": facts.curves(connection, since),
             "rl_curves": rl_curves,
             "rl_worlds": rl_worlds,
             "sampled_less": rl.sampled_less(connection),
             "alignment": alignment,
             "utterance": utterance,
-            "replays": facts.replays(connection, facts.domains(rows)),
+            "replays": facts.replays(connection, facts.domains(rows), since),
             "worlds": facts.worlds(connection),
-            "rises": facts.rises(connection),
-            "by_stage": facts.by_stage(connection),
-            "quarantine": facts.quarantine(connection),
+            "rises": facts.rises(connection, since),
+            "by_stage": facts.by_stage(connection, since),
+            "quarantine": facts.quarantine(connection, since),
             "minute_iterations": minute_iterations,
             "minutes": minutes,
-            "lineage": facts.lineage(connection),
+            "lineage": facts.lineage(connection, since),
         }
     text = render(
         "report.html",

@@ -52,9 +52,7 @@ class Replay:
 
 def load(connection: duckdb.DuckDBPyConnection, trajectory_id: str, limit: int | None = None) -> Replay | None:
     """The trajectory with its first `limit` steps; None where there is no such trajectory."""
-    found = catalog.rows(
-        connection, "SELECT * FROM trajectory_lineage WHERE trajectory_id = $id", {"id": trajectory_id}
-    )
+    found = catalog.rows(connection, "FROM lineage_of($id)", {"id": trajectory_id})
     if not found:
         return None
     steps = catalog.rows(connection, "FROM replay($id)", {"id": trajectory_id})

@@ -99,9 +99,13 @@ PANELS = (
 )
 
 
-def curves(connection: duckdb.DuckDBPyConnection) -> tuple[list[Chart], list[Chart]]:
-    """The panels, and a small chart a world; the newest iteration strong, the ones before it faint."""
-    rows = catalog.rows(connection, "FROM metrics WHERE stage LIKE 'rl-%' AND value IS NOT NULL")
+def curves(connection: duckdb.DuckDBPyConnection, since: int = 0) -> tuple[list[Chart], list[Chart]]:
+    """The panels, and a small chart a world; the newest iteration strong, those between it and `since` faint."""
+    rows = catalog.rows(
+        connection,
+        "FROM metrics WHERE iteration > $since AND stage LIKE 'rl-%' AND value IS NOT NULL",
+        {"since": since},
+    )
     return panels(rows), worlds(rows)
 
 

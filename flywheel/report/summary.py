@@ -8,11 +8,16 @@ from flywheel.report import facts
 from flywheel.store import catalog
 from flywheel.workspace import Workspace, label
 
+_SHOWN = 10
 
-def summary_table(ws: Workspace) -> Table:
-    """A rich table: what came in, P(V=1), where it went, held-out success before -> after, promoted or not."""
+
+def summary_table(ws: Workspace, *, everything: bool = False) -> Table:
+    """A rich table: what came in, P(V=1), where it went, held-out success before -> after, promoted or not.
+
+    everything: of all iterations, not of the newest ten alone.
+    """
     with catalog.connect(ws) as connection:
-        rows = facts.iterations(connection)
+        rows = facts.iterations(connection)[0 if everything else -_SHOWN :]
     domains = facts.domains(rows)
     # It must be read in a terminal of 80 columns: short names, no frame, one space between columns.
     table = Table(

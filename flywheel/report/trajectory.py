@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
+
+import duckdb
 
 from flywheel.errors import BadInput
 from flywheel.files import write_text
@@ -13,9 +16,12 @@ from flywheel.store import catalog
 from flywheel.workspace import Workspace, label
 
 
-def view(ws: Workspace, trajectory_id: str) -> Path:
-    """Write `report/trajectories/<id>.html` and return its path. Raises BadInput for an unknown trajectory."""
-    with catalog.connect(ws) as connection:
+def view(ws: Workspace, trajectory_id: str, connection: duckdb.DuckDBPyConnection | None = None) -> Path:
+    """Write `report/trajectories/<id>.html` and return its path. Raises BadInput for an unknown trajectory.
+
+    connection: to the catalogue, where one is open already.
+    """
+    with contextlib.nullcontext(connection) if connection else catalog.connect(ws) as connection:
         found = replay.load(connection, trajectory_id)
         if found is None:
             near = catalog.rows(

@@ -13,7 +13,7 @@ from flywheel.agent.grammar import Grammar, response_text
 from flywheel.agent.history_summary import Summarizer
 from flywheel.agent.parser import parse
 from flywheel.agent.prompt import build_context
-from flywheel.agent.step_history import StepHistory
+from flywheel.agent.step_history import Memory, StepHistory
 from flywheel.agent.steps import PastStep
 from flywheel.trajectory import Step
 
@@ -43,10 +43,14 @@ class History:
         stored: the step's `memory`, where it has been taken: the digest is then the one that was shown. May
         wait for a language model; raises BadInput as `build_context` does.
         """
+        memory = self.memory(stored)
+        return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
+
+    def memory(self, stored: str | None = None) -> Memory:
+        """M_t of the step that comes next, as its context shows it. stored: as above."""
         if stored:
             self._past.recall(**json.loads(stored))
-        memory = self._past.memory()
-        return build_context(self._instruction, memory, screen, self._policy, self._count, observation=observation)
+        return self._past.memory()
 
     @property
     def stored(self) -> str | None:

@@ -16,6 +16,8 @@ class Recording(Block):
     """Folder of the recordings. New ones may be added at any time."""
     sessions_per_iteration: int = Field(48, ge=0)
     """New recordings that one iteration takes in, at most."""
+    imports_per_iteration: int = Field(200, ge=0)
+    """Demonstrations of other data sets (`flywheel import`) that one iteration takes in, at most."""
     recognizer: Literal["pocketsphinx", "whisper"] = "pocketsphinx"
     """The speech recognizer. whisper needs flywheel[whisper] and whisper_model."""
     whisper_model: str = ""
@@ -96,6 +98,14 @@ class Routing(Block):
     broken_limit: float = Field(0.5, ge=0, le=1)
     """The share of an iteration's trajectories that may break a data contract: so many are set aside, each with its
     reason; where it is more, the iteration stops before anything is stored."""
+
+    duplicates_least: float = Field(0.8, gt=0, le=1)
+    """Share of steps from which on two of the model's trajectories of one task count as near-duplicates. 1: the same
+    steps alone."""
+    duplicates_window: int = Field(2, ge=0)
+    """Iterations before this one that its trajectories are compared with, besides each other."""
+    duplicates_weigh: Literal["one", "each"] = "one"
+    """What a step of a near-duplicate weighs in training. one: near-duplicates share the weight of one. each: 1."""
 
     @field_validator("scorers")
     @classmethod

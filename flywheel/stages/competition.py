@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from flywheel.environments.env import Task
 from flywheel.environments.router import Environments, open_environments
 from flywheel.evaluation.gate import EvalResult, Judgement, judge, paired
@@ -16,7 +14,7 @@ from flywheel.files import write_json
 from flywheel.settings import Promotion
 from flywheel.stages import episodes, shards
 from flywheel.stages.base import Context
-from flywheel.store import manifest
+from flywheel.store import manifest, partitions
 from flywheel.synthesis import pages
 from flywheel.synthesis.tasks import content, from_row, make_tasks, to_row
 
@@ -91,4 +89,4 @@ def _demonstrations(ctx: Context) -> list[Task]:
     """Tasks of the recordings that training has taken in so far: people record what they like."""
     shards = manifest.read(ctx.ws, ctx.iteration).shards("tasks")
     paths = [ctx.ws.resolve(shard.path) for shard in shards if shard.stage == "ingest"]
-    return [from_row(row) for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+    return [from_row(row) for path in paths for row in partitions.read_file(ctx.ws, "tasks", path).to_pylist()]

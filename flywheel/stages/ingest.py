@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from flywheel.recording.recognizers.recognizer import located
 from flywheel.schema import from_row, to_row
 from flywheel.stages import shards
 from flywheel.stages.base import Context, Stage, StageResult
-from flywheel.store import manifest, metrics, partitions, sessions
+from flywheel.store import lookup, manifest, metrics, sessions
 from flywheel.store.artifacts import Record
 from flywheel.store.sessions import SessionFolder
 from flywheel.trajectory import Step, Trajectory
@@ -51,7 +53,7 @@ def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
 
 def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     tables = {table: shards.read_shards(results, table, key) for table, key in _TABLES.items()}
-    trajectories, reviews = _without_duplicates(ctx, results)
+    trajectories, reviews = _without_duplicates(results, _known(ctx, tables["tasks"].to_pylist()))
     manifests = [ctx.write(table, rows) for table, rows in tables.items()]
     manifests += [ctx.write("trajectories", trajectories), ctx.write("reviews", reviews)]
     for row in trajectories:
@@ -81,8 +83,10 @@ def _finish(ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
     return StageResult(tuple(manifests), tuple(figures), summary)
 
 
-def _without_duplicates(ctx: Context, results: dict[str, tuple[Path, Any]]) -> tuple[list[dict], list[dict]]:
-    """Rows of trajectories and reviews; a recording like one of an earlier shard or iteration becomes invalid."""
+def _without_duplicates(
+    results: dict[str, tuple[Path, Any]], known: Mapping[str, str]
+) -> tuple[list[dict], list[dict]]:
+    """Rows of trajectories and reviews; a recording like one of an earlier shard, or one known, becomes invalid."""
     ingested = []
     for folder, names in results.values():
         one_shard = {"shard": (folder, names)}
@@ -97,28 +101,34 @@ def _without_duplicates(ctx: Context, results: dict[str, tuple[Path, Any]]) -> t
             )
             for name, row in zip(names, rows, strict=True)
         ]
-    ingested = mark_duplicates(ingested, _known(ctx))
+    ingested = mark_duplicates(ingested, known)
     rows = [to_row("trajectories", one.trajectory) for one in ingested]
     return rows, [dict(row) for one in ingested for row in one.review_rows]
 
 
-def _known(ctx: Context) -> dict[str, str]:
-    """Fingerprints of the usable recordings of earlier iterations -> trajectory."""
-    known: dict[str, str] = {}
+def _known(ctx: Context, tasks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Fingerprints of the usable recordings of earlier iterations -> trajectory: of those whose task has the content of
+    one of `tasks`. No others can be like a recording of these, so no others are read."""
     earlier = manifest.read(ctx.ws, ctx.iteration - 1)
 
-    def rows(table: str, iteration: int) -> list[dict[str, Any]]:
-        own = [one for one in earlier.shards(table) if (one.iteration, one.stage) == (iteration, ctx.stage)]
-        return [row for one in own for row in partitions.read_file(ctx.ws, table, ctx.ws.resolve(one.path)).to_pylist()]
+    def rows(table: str, key: str, wanted: Collection[str], *columns: str) -> list[dict[str, Any]]:
+        files = [ctx.ws.resolve(shard.path) for shard in earlier.shards(table) if shard.stage == ctx.stage]
+        return lookup.rows(ctx.ws, table, files, key, wanted, (key, *columns)).to_pylist()
 
-    for k in range(1, ctx.iteration):
-        by_id = {task["task_id"]: task for task in rows("tasks", k)}
-        steps = rows("steps", k)
-        for row in rows("trajectories", k):
-            if row["status"] != "invalid":
-                own = [from_row("steps", Step, step) for step in steps if step["trajectory_id"] == row["trajectory_id"]]
-                known[fingerprint(by_id[row["task_id"]], own)] = row["trajectory_id"]
-    return known
+    contents = {(task["world"], task["template"], task["params"]) for task in tasks}
+    alike = {
+        row["task_id"]: row
+        for row in rows("tasks", "params", {params for _, _, params in contents}, "task_id", "world", "template")
+        if (row["world"], row["template"], row["params"]) in contents
+    }
+    recorded = rows("trajectories", "task_id", alike.keys(), "trajectory_id", "status")
+    task_of = {row["trajectory_id"]: row["task_id"] for row in recorded if row["status"] != "invalid"}
+    steps: dict[str, list[Step]] = defaultdict(list)
+    for row in rows("steps", "trajectory_id", task_of.keys(), "step", "action"):
+        steps[row["trajectory_id"]].append(from_row("steps", Step, row))
+    return {
+        fingerprint(alike[task], sorted(steps[name], key=lambda one: one.step)): name for name, task in task_of.items()
+    }
 
 
 STAGE = Stage(

@@ -20,6 +20,7 @@ from flywheel.store.artifacts import Checkpoint, Partition
 from flywheel.training.rl.curriculum import PastOutcomes, in_words
 
 _OF_A_WORLD = ("success_", "curriculum_level_")  # figures that name a world at their end
+_JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
 _TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
 
 
@@ -76,10 +77,11 @@ def _finish(ctx: Context, folder: Path, result: dict[str, Any]) -> StageResult:
 
 def tally(ctx: Context, tasks: Mapping[str, Task]) -> PastOutcomes:
     """How often rejection sampling solved each task: the curriculum begins from it."""
-    of_trajectory = {row["trajectory_id"]: row["task_id"] for row in inputs.rows(ctx, "trajectories", "rollout")}
+    played = inputs.rows(ctx, "trajectories", "rollout", columns=["trajectory_id", "task_id"])
+    task_of = {row["trajectory_id"]: row["task_id"] for row in played}
     outcomes = []
-    for name, verdict in of_rows(inputs.rows(ctx, "scores", "score")).items():
-        task = tasks.get(of_trajectory.get(name, ""))
+    for name, verdict in of_rows(inputs.rows(ctx, "scores", "score", columns=_JUDGED)).items():
+        task = tasks.get(task_of.get(name, ""))
         if task is not None and verdict.v is not None:
             outcomes.append((task.task_id, (task.world, task.template, task.level), verdict.v))
     return PastOutcomes.of(outcomes)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flywheel.stages.base import Context, StageResult, single
-from flywheel.store import build, manifest, sessions
+from flywheel.store import build, duplicates, manifest, sessions
 from flywheel.store.artifacts import Partition, Record
 from flywheel.workspace import Workspace
 
@@ -20,6 +20,7 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
     written = build.publish(ctx.ws, ctx.iteration, Workspace(folder))
     taken = [session.id for session in sessions.listed(ctx.ws, ctx.iteration)]
     data = [one for one in STAGE.partitions() if one[0] != "scores"]  # routes hold what the scores said
+    data += [(table, build.STAGE) for table in duplicates.KEPT]
     manifest.write(ctx.ws, ctx.iteration, window=ctx.settings.sft.window, sessions=taken, data=data)
     summary = {f"to {name}": count for name, count in result["routed"].items()}
     if result["orphans"]:

@@ -46,7 +46,10 @@ def _work(ctx: Context, folder: Path) -> dict:
 
 
 def judge(ctx: Context, rule: decisions.Rule, which: Set[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of `scores` for every trajectory that ended; crashed and invalid ones get none. which: for these alone."""
+    """Rows of `scores` for every trajectory that ended; crashed, invalid and imported ones get none.
+
+    which: for these alone.
+    """
     panel = Panel(rule.settings(ctx.settings))
     for trajectory, case in _cases(ctx, panel, which):
         if case is None:
@@ -66,17 +69,18 @@ def _cases(ctx: Context, panel: Panel, which: Set[str] | None) -> Iterator[tuple
         for row in inputs.rows(ctx, "steps", *_STAGES):
             steps.setdefault(row["trajectory_id"], []).append(from_row("steps", Step, row))
     rows = inputs.rows(ctx, "trajectories", *_STAGES, columns=columns)
-    rows = (row for row in rows if which is None or row["trajectory_id"] in which)
-    ended = [from_row("trajectories", Trajectory, row) for row in rows if row["status"] in ("completed", "truncated")]
+    # Nobody here can judge another data set's tasks, and the route of its demonstrations asks for no score.
+    own = [row for row in rows if row["source"] != "import" and (which is None or row["trajectory_id"] in which)]
+    ended = [from_row("trajectories", Trajectory, row) for row in own if row["status"] in ("completed", "truncated")]
     for first in range(0, len(ended), _AT_ONCE):
         some = ended[first : first + _AT_ONCE]
         wanted = {one.trajectory_id for one in some if "screens" in panel.needs(one.domain)}
         seen = {step.image_sha256 for name in wanted for step in steps.get(name, ())} - {None}
         images = screens.load(ctx.ws, _files(ctx, "images"), seen) if seen else {}
         for trajectory in some:
-            task, own = tasks.get(trajectory.task_id), tuple(steps.get(trajectory.trajectory_id, ()))
-            mine = {step.image_sha256: images[step.image_sha256] for step in own if step.image_sha256 in images}
-            yield trajectory, Case(task, trajectory, own, mine) if task else None
+            task, done = tasks.get(trajectory.task_id), tuple(steps.get(trajectory.trajectory_id, ()))
+            mine = {step.image_sha256: images[step.image_sha256] for step in done if step.image_sha256 in images}
+            yield trajectory, Case(task, trajectory, done, mine) if task else None
 
 
 def _files(ctx: Context, table: str) -> list[Path]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flywheel.agent.history_summary import open_summarizer
 from flywheel.policy.checkpoint import digest
 from flywheel.settings import Supervised
 from flywheel.stages.base import Context, StageResult
@@ -30,27 +29,17 @@ def train(
     """
     # They bring torch, which who only asks for the pipeline does not need.
     from flywheel.policy.encoding import Encoder
-    from flywheel.training.samples import Sample, joined, mix
     from flywheel.training.supervised import dataset
+    from flywheel.training.supervised.draw import joined, mix
     from flywheel.training.supervised.train import train_supervised
 
     cumulative = manifest.read(ctx.ws, ctx.iteration)
-    encoder = Encoder.from_folder(begin)
-    summarizer = open_summarizer(ctx.settings)
-
-    def steps_of(name: str, by_source: Mapping[str, float], other: float) -> list[Sample]:
-        def weight(row: Mapping[str, Any]) -> float:
-            return by_source.get(row["source"], other)
-
-        store = dataset.load_store(ctx.ws, cumulative, name, lambda row: weight(row) > 0)  # no screen is read in vain
-        by_id = {row["trajectory_id"]: weight(row) for row in store.rows}
-        return dataset.store_samples(ctx.ws, cumulative, store, encoder, ctx.settings.policy, by_id, summarizer)
-
-    agent = steps_of(store_name, weights or {}, 1.0)
+    agent = dataset.pool(ctx.ws, cumulative, store_name, weights or {})
     if demonstrations:
-        agent = joined(agent, steps_of("ct", {"recording": 1.0}, 0.0), demonstrations)
-    general = dataset.general_data_samples(ctx.ws, cumulative, encoder, ctx.settings.policy)
-    samples = mix(agent, general, settings, ctx.seed("mix", store_name))
+        people = dataset.pool(ctx.ws, cumulative, "ct", {"recording": 1.0}, other=0.0)
+        agent = joined(agent, people, demonstrations)
+    drawn = mix(agent, dataset.general_pool(ctx.ws, cumulative), settings, ctx.seed("mix", store_name))
+    samples = dataset.samples(ctx.ws, cumulative, drawn, Encoder.from_folder(begin), ctx.settings, folder)
 
     def on_metric(metric) -> None:
         ctx.report(f"step {metric['step']} of {metric['steps']}, loss {metric['loss']:.3f}")
@@ -64,12 +53,11 @@ def train(
         state_folder=folder,
         on_metric=on_metric,
     )
-    ids = {sample.trajectory_id for sample in samples}
     return {
         "losses": losses,
-        "trained": sorted(ids & {sample.trajectory_id for sample in agent}),
+        "trained": sorted({one.name for one in drawn if not one.general}),
         "begin": ctx.ws.relative(begin),
-        "used": sum(sample.domain != "general" for sample in samples),
+        "used": sum(not one.general for one in drawn),
         "samples": len(samples),
     }
 

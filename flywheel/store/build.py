@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -17,11 +18,11 @@ import pyarrow as pa
 from flywheel.errors import ContractBroken, DataError
 from flywheel.schema import TABLES
 from flywheel.settings import Settings
-from flywheel.store import catalog, contracts, decisions, expectations, metrics, partitions, routing
+from flywheel.store import catalog, contracts, decisions, duplicates, expectations, metrics, partitions, routing
 from flywheel.workspace import Workspace, label
 
 STAGE = "route"
-WRITTEN = ("routes", "sft", "ct", "quarantine", "lineage")
+WRITTEN = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *duplicates.KEPT)
 _MEMORY = "1GB"  # of DuckDB, which goes on on disk beyond it
 _ROWS_AT_ONCE = 20_000
 
@@ -46,14 +47,14 @@ def build(
     *,
     page: bool = True,
 ) -> Built:
-    """Route the trajectories that came in; `routes`, `sft`, `ct`, `quarantine` and `lineage` are written to `staged`,
-    from where `publish` takes them.
+    """Route the trajectories that came in; `routes`, `sft`, `ct`, `quarantine`, `lineage`, `duplicates`
+    and what later iterations need to find those are written to `staged`, from where `publish` takes them.
 
     read: (table, stage) of all that came in; what `staged` has of it is taken from there. page: whether what the
     contracts found is shown as a page. Raises DataError for a damaged partition or where nothing came in,
     ContractBroken where too many rows break a contract, or the stores one that spans tables.
     """
-    sources = [stage for table, stage in read if table == "trajectories"]
+    sources = _stages(read, "trajectories")
     for table, stage in read:
         partitions.verify(ws, table, iteration, stage)
     rule, version = decisions.rule(ws, iteration), decisions.version(ws, iteration)
@@ -64,8 +65,14 @@ def build(
             shown.start()  # beside the rest: seconds of other libraries' imports
         try:
             _not_too_many(connection, iteration, settings.routing.broken_limit)
+            asked = tasks(ws, iteration, read)
+            duplicates.set_near_evaluation_aside(connection, asked)
             routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
+            near = duplicates.find(ws, iteration, read, connection, asked, settings.routing, staged=staged)
+            weigh(connection, near.weights)
             write(connection, staged, iteration, routing.stores(iteration, version))
+            for table, rows in near.tables.items():
+                partitions.write(staged, table, iteration, STAGE, rows)
             built = figures(connection)
         finally:
             if page:
@@ -81,12 +88,30 @@ def connected(
     """The catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
     with catalog.connect(ws, staged) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
-        connection.execute(f"SET temp_directory = '{ws.state / 'duckdb'}'")
+        connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
         stages = ", ".join(f"'{stage}'" for stage in sources)
         connection.execute(
             f"CREATE TEMP VIEW incoming AS FROM trajectories WHERE iteration = {iteration} AND stage IN ({stages})"
         )
         yield connection
+
+
+def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:
+    return [stage for name, stage in read if name == table]
+
+
+def tasks(ws: Workspace, iteration: int, read: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Rows of `tasks`, of all stages that are read."""
+    stages = _stages(read, "tasks")
+    return [row for stage in stages for row in partitions.read(ws, "tasks", iteration, stage).to_pylist()]
+
+
+def weigh(connection: duckdb.DuckDBPyConnection, weights: Mapping[str, float]) -> None:
+    """Make the table `weights` of the trajectories that do not weigh 1 in training."""
+    rows = {"trajectory_id": pa.array(weights, pa.string()), "weight": pa.array(weights.values(), pa.float64())}
+    connection.register("rows", pa.table(rows))
+    connection.execute("CREATE TEMP TABLE weights AS FROM rows")
+    connection.unregister("rows")
 
 
 def publish(ws: Workspace, iteration: int, staged: Workspace) -> tuple[partitions.PartitionManifest, ...]:

@@ -7,9 +7,12 @@ process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -28,30 +31,36 @@ Format = Literal["table", "csv", "json", "parquet"]
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
-def connect(ws: Workspace, staged: Workspace | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection with a view for each table (columns of the schema, `iteration` INTEGER, `stage` VARCHAR;
-    no rows where nothing is written yet), the table `promotions`, and the views and macros of `catalog.sql`.
+def connect(ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
+    """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
+    `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the table `promotions`, and the views
+    and macros of `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
     A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
     place of the workspace's own.
     """
     try:
-        return partitions.while_replaced(lambda: _connect(ws, staged, lost=False))
+        return partitions.while_replaced(lambda: _connect(ws, staged, database, lost=False))
     except PartMissing:  # lost, and not replaced
-        return _connect(ws, staged, lost=True)
+        return _connect(ws, staged, database, lost=True)
 
 
-def _connect(ws: Workspace, staged: Workspace | None, *, lost: bool) -> duckdb.DuckDBPyConnection:
+def _connect(ws: Workspace, staged: Workspace | None, database: str, *, lost: bool) -> duckdb.DuckDBPyConnection:
     """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
-    connection = duckdb.connect()
+    if database != ":memory:":
+        Path(database).unlink(missing_ok=True)  # of the try before
+    connection = duckdb.connect(database)
     try:
-        connection.execute("SET TimeZone = 'UTC'")
-        done = closed.look(ws, without=partitions.iterations(staged) if staged else frozenset())
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
+        connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
+        touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
+        done = closed.look(ws, without=touched)
         for table in TABLES:
             _table(connection, ws, table, staged, done, lost=lost)
         _promotions(connection, ws)
-        connection.execute(resources.files("flywheel.store").joinpath("catalog.sql").read_text(encoding="utf-8"))
+        connection.execute(views())
     except duckdb.Error as error:
         found = _damage(connection, error)
         connection.close()
@@ -60,6 +69,36 @@ def _connect(ws: Workspace, staged: Workspace | None, *, lost: bool) -> duckdb.D
         connection.close()
         raise
     return connection
+
+
+def write(ws: Workspace, path: Path) -> None:
+    """A DuckDB file that holds the same views and macros, and no rows: whoever has DuckDB opens it, read only.
+
+    It names the files that exist now, by absolute paths: once a partition is replaced, queries of its table fail.
+    """
+    if path.exists() and not _is_database(path):
+        raise BadInput("there is a file that is no catalogue", where=path, fix="name another place")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with _named(path):
+            if not path.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            connect(ws, database=str(temporary)).close()
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(12)[8:] == b"DUCK"
+
+
+@cache
+def views() -> str:
+    """The SQL of all views and macros, with their comments: each file builds on those before it by name."""
+    files = (path for path in resources.files("flywheel.store").iterdir() if path.name.endswith(".sql"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
 
 
 def query(ws: Workspace, sql: str) -> pa.Table:
@@ -113,8 +152,12 @@ def _damage(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> DataE
     files: list[str] = []
     with contextlib.suppress(duckdb.Error):
         for (text,) in connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall():
-            files += re.findall(r"'([^']+/part-[\w-]+\.parquet)'", text)
-    return next((fault for file in files if (fault := partitions.fault(Path(file)))), None)
+            files += re.findall(r"'([^']+\.parquet)'", text)
+    return next((fault for file in files if (fault := _fault(Path(file)))), None)
+
+
+def _fault(path: Path) -> DataError | None:
+    return partitions.fault(path) if path.name.startswith("part-") else closed.fault(path)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None) -> list[dict[str, Any]]:
@@ -176,8 +219,8 @@ def _table(
     try:
         connection.execute(f"CREATE VIEW {table} AS {every}")
     except duckdb.Error as error:
-        paths = [*files, *done.large[table]]
-        found = next((fault for path in paths if (fault := partitions.fault(path))), None)
+        paths = [*files, *done.large[table], *(path for path, _ in done.files[table])]
+        found = next((fault for path in paths if (fault := _fault(path))), None)
         if isinstance(found, PartMissing) and not lost:
             raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))

@@ -1,62 +1,26 @@
 -- Views and macros for analysts, over the tables of flywheel/schema.py (each has `iteration` and `stage` besides its
--- columns) and `promotions`, one row an iteration (from iterations/NNN/promotion.json).
+-- columns) and `promotions`, one row an iteration (from iterations/NNN/promotion.json). Here: iterations. What their
+-- comments say stands in docs/sql.md too, which is made of them.
 
--- Wilson's 95% interval of k successes in n cases: the same as flywheel.intervals.wilson.
 CREATE MACRO wilson_low(k, n) AS CASE WHEN n > 0 THEN greatest(0, (k / n + 3.841458820694124 / (2 * n)
     - 1.959963984540054 * sqrt(k / n * (1 - k / n) / n + 3.841458820694124 / (4 * n * n)))
     / (1 + 3.841458820694124 / n)) END;
 CREATE MACRO wilson_high(k, n) AS CASE WHEN n > 0 THEN least(1, (k / n + 3.841458820694124 / (2 * n)
     + 1.959963984540054 * sqrt(k / n * (1 - k / n) / n + 3.841458820694124 / (4 * n * n)))
     / (1 + 3.841458820694124 / n)) END;
+COMMENT ON MACRO wilson_low IS 'Lower end of Wilson''s 95% interval of k successes in n cases';
+COMMENT ON MACRO wilson_high IS 'Upper end of Wilson''s 95% interval of k successes in n cases';
 
--- One trajectory's steps in order, each with the bytes of its screen: `FROM replay('t0123')`.
-CREATE MACRO replay(id) AS TABLE
-    SELECT s.*, i.width, i.height, i.format, i.bytes AS screen
-    FROM steps s LEFT JOIN (SELECT DISTINCT ON (sha256) * FROM images) i ON i.sha256 = s.image_sha256
-    WHERE s.trajectory_id = id ORDER BY s.step;
-
--- P(V = 1) of the newest model's rollouts, by iteration and domain ('all' for all of them).
 CREATE VIEW p_v1 AS
     SELECT r.iteration, coalesce(t.domain, 'all') AS domain, count(*) FILTER (WHERE r.v) AS verified, count(*) AS scored,
         verified / scored AS p, wilson_low(verified, scored) AS low, wilson_high(verified, scored) AS high
     FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
     WHERE t.stage = 'rollout' AND r.v IS NOT NULL
     GROUP BY GROUPING SETS ((r.iteration), (r.iteration, t.domain)) ORDER BY r.iteration, domain;
+COMMENT ON VIEW p_v1 IS 'P(V = 1) of the newest model''s rollouts, by iteration and domain';
+COMMENT ON COLUMN p_v1.domain IS '`all` for all of them';
+COMMENT ON COLUMN p_v1.p IS 'verified / scored; `low`, `high`: its 95% interval';
 
--- The newest model's rollouts by template and level. pass_1: P(V = 1) of one sample; pass_k: share of the tasks that any
--- of their `samples` solved; mixed: tasks of which some did. broken: steps whose text held no action, no_action their
--- share; lost: the share of episodes with one.
-CREATE VIEW templates AS
-    WITH played AS (
-        SELECT r.iteration, t.domain, t.world, k.template, t.level, t.task_id, r.v, s.steps, s.broken
-        FROM routes r JOIN trajectories t USING (trajectory_id, iteration)
-            JOIN (SELECT task_id, any_value(template) AS template FROM tasks GROUP BY ALL) k USING (task_id)
-            LEFT JOIN (SELECT trajectory_id, count(*) AS steps, count(parse_error) AS broken FROM steps GROUP BY ALL) s
-                USING (trajectory_id)
-        WHERE t.stage = 'rollout' AND r.v IS NOT NULL
-    ), by_task AS (
-        SELECT iteration, domain, world, template, level, task_id, count(*) AS samples, avg(v::INT) AS share,
-            bool_or(v) AS solved, coalesce(sum(steps), 0) AS steps, coalesce(sum(broken), 0) AS broken,
-            count(*) FILTER (WHERE broken > 0) AS lost
-        FROM played GROUP BY ALL
-    )
-    SELECT iteration, domain, world, template, level, count(*) AS tasks, max(samples) AS samples, avg(share) AS pass_1,
-        avg(solved::INT) AS pass_k, count(*) FILTER (WHERE share > 0 AND share < 1) AS mixed,
-        sum(steps) AS steps, sum(broken) AS broken, broken / nullif(steps, 0) AS no_action, sum(lost) / sum(samples) AS lost
-    FROM by_task GROUP BY ALL ORDER BY iteration, domain, world, template, level;
-
--- P(V = 1) of an iteration and of the one before it on like tasks: those templates and levels that both played, each with
--- the same weight. low, high: 95% of the mean difference, from its spread over templates and levels.
-CREATE VIEW p_v1_rise AS
-    SELECT b.iteration, coalesce(b.domain, 'all') AS domain, count(*) AS slots, avg(a.pass_1) AS before,
-        avg(b.pass_1) AS after, avg(b.pass_1 - a.pass_1) AS rise,
-        rise - 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS low,
-        rise + 1.959963984540054 * stddev_samp(b.pass_1 - a.pass_1) / sqrt(slots) AS high
-    FROM templates a JOIN templates b
-        ON b.iteration = a.iteration + 1 AND (a.world, a.template, a.level) = (b.world, b.template, b.level)
-    GROUP BY GROUPING SETS ((b.iteration), (b.iteration, b.domain)) ORDER BY b.iteration, domain;
-
--- Held-out success of the predecessor and of the merged model, by iteration and domain.
 CREATE VIEW success AS
     SELECT iteration, domain,
         max(value) FILTER (WHERE name = 'success_before') AS before,
@@ -68,9 +32,11 @@ CREATE VIEW success AS
         max(n) FILTER (WHERE name = 'success_after') AS n
     FROM metrics WHERE stage = 'evaluate' AND name IN ('success_before', 'success_after')
     GROUP BY iteration, domain ORDER BY iteration, domain;
+COMMENT ON VIEW success IS 'Held-out success, by iteration and domain';
+COMMENT ON COLUMN success.before IS 'of the predecessor, with its 95% interval';
+COMMENT ON COLUMN success.after IS 'of the merged model, with its 95% interval';
+COMMENT ON COLUMN success.n IS 'episodes of the merged model';
 
--- The same stage by stage, where evaluation.stages is set: which one gains, and which one loses. rl: the specialists, each
--- in its domain.
 CREATE VIEW success_by_stage AS
     SELECT iteration, domain,
         max(value) FILTER (WHERE name = 'success_before') AS before,
@@ -80,8 +46,10 @@ CREATE VIEW success_by_stage AS
         max(value) FILTER (WHERE name = 'success_after') AS merged,
         max(n) FILTER (WHERE name = 'success_after') AS n
     FROM metrics WHERE stage = 'evaluate' GROUP BY iteration, domain HAVING ct IS NOT NULL ORDER BY iteration, domain;
+COMMENT ON VIEW success_by_stage IS
+    'Held-out success after each stage, where `evaluation.stages` is set: which one gains, and which one loses';
+COMMENT ON COLUMN success_by_stage.rl IS 'of the specialists, each in its domain';
 
--- From tasks to stores: one row a step of the way.
 CREATE VIEW funnel AS
     SELECT iteration, position, name, count(id) AS rows FROM (
         SELECT iteration, 1 AS position, 'tasks' AS name, task_id AS id FROM tasks
@@ -99,29 +67,24 @@ CREATE VIEW funnel AS
         UNION ALL SELECT iteration, 10, 'rl_sampled_less', task_id FROM curriculum WHERE reason <> ''
         UNION ALL SELECT iteration, 11, 'rl_episodes', trajectory_id FROM trajectories WHERE stage LIKE 'rl-%'
     ) GROUP BY ALL ORDER BY iteration, position;
+COMMENT ON VIEW funnel IS 'From tasks to stores, and to RL: one row a step of the way';
+COMMENT ON COLUMN funnel.position IS 'of the step on the way, from 1';
+COMMENT ON COLUMN funnel.name IS 'tasks, rollouts, recordings, scored, verified, sft, ct, quarantine, rl_...';
 
--- Tasks that RL samples less than others, with the reason: what always or never succeeds teaches nothing.
-CREATE VIEW sampled_less AS
-    SELECT c.iteration, c.stage, c.task_id, c.world, c.template, c.level, t.instruction, c.groups,
-        c.successes / nullif(c.episodes, 0) AS success, c.relative, c.reason
-    FROM curriculum c LEFT JOIN (SELECT task_id, any_value(instruction) AS instruction FROM tasks GROUP BY ALL) t
-        USING (task_id)
-    WHERE c.reason <> '' ORDER BY c.iteration, c.stage, c.reason, c.relative, c.task_id;
-
--- Minutes of each stage.
 CREATE VIEW stage_minutes AS
     SELECT iteration, stage, sum(value) / 60 AS minutes FROM metrics WHERE name = 'seconds'
     GROUP BY iteration, stage ORDER BY iteration, minutes DESC;
+COMMENT ON VIEW stage_minutes IS 'How long each stage took, the longest first';
 
--- Figures that run along a curve: losses, rewards, entropies.
 CREATE VIEW learning_curves AS
     SELECT iteration, stage, domain, name, step, value, low, high, n FROM metrics
     WHERE (iteration, stage, domain, name) IN
         (SELECT (iteration, stage, domain, name) FROM metrics GROUP BY ALL HAVING count(*) > 1)
     ORDER BY iteration, stage, domain, name, step;
+COMMENT ON VIEW learning_curves IS 'Figures that run along a curve: losses, rewards, entropies';
+COMMENT ON COLUMN learning_curves.step IS 'of the optimiser or of PPO';
+COMMENT ON COLUMN learning_curves.n IS 'cases that the value rests on; `low`, `high`: its 95% interval';
 
--- One row an iteration: what came in, where it went, what it brought. `success`: held-out success by domain, such as
--- `success['games']`. `conserved`: every trajectory that came in lies in exactly one store.
 CREATE VIEW iterations AS
     WITH counts AS (
         SELECT iteration,
@@ -147,32 +110,9 @@ CREATE VIEW iterations AS
         LEFT JOIN promotions m ON m.iteration = c.iteration
         LEFT JOIN spent s ON s.iteration = c.iteration
     ORDER BY c.iteration;
-
--- Which checkpoints trained on which trajectory. Where a trainer named its trajectories they stand; else every
--- trajectory of the stores that it drew from.
-CREATE VIEW trained_on AS
-    SELECT DISTINCT child AS checkpoint, parent AS trajectory_id FROM lineage WHERE relation = 'trained on'
-    UNION
-    SELECT d.child, h.parent FROM lineage d JOIN lineage h ON h.child = d.parent AND h.relation = 'holds'
-    WHERE d.relation = 'drew from' AND d.child NOT IN (SELECT child FROM lineage WHERE relation = 'trained on');
-
--- From any trajectory to its run, model, task, score, store and the checkpoints that trained on it.
-CREATE VIEW trajectory_lineage AS
-    WITH weights AS (
-        SELECT child AS digest, min(parent) AS checkpoint FROM (
-            SELECT child, parent FROM lineage WHERE relation = 'weights of'
-            UNION ALL SELECT digest, model FROM promotions)
-        GROUP BY child
-    ), trained AS (SELECT trajectory_id, list(checkpoint ORDER BY checkpoint) AS trained FROM trained_on GROUP BY ALL),
-    graded AS (
-        SELECT iteration, trajectory_id, string_agg(scorer, ', ' ORDER BY scorer) AS scorer FROM scores GROUP BY ALL)
-    SELECT t.iteration, t.stage, t.trajectory_id, t.source, t.status, t.steps, t.reward, t.run_id, u.name AS run, t.policy_version,
-        w.checkpoint AS model, t.task_id, t.domain, t.world, t.instruction, k.split, g.scorer, r.score, r.v,
-        r.destination, r.reason, coalesce(c.trained, []) AS trained_checkpoints
-    FROM trajectories t
-        LEFT JOIN (SELECT run_id, any_value(name) AS name FROM runs GROUP BY ALL) u USING (run_id)
-        LEFT JOIN weights w ON w.digest = t.policy_version
-        LEFT JOIN (SELECT task_id, any_value(split) AS split FROM tasks GROUP BY ALL) k ON k.task_id = t.task_id
-        LEFT JOIN graded g ON g.trajectory_id = t.trajectory_id AND g.iteration = t.iteration
-        LEFT JOIN routes r ON r.trajectory_id = t.trajectory_id AND r.iteration = t.iteration
-        LEFT JOIN trained c ON c.trajectory_id = t.trajectory_id;
+COMMENT ON VIEW iterations IS 'One row an iteration: what came in, where it went, what it brought';
+COMMENT ON COLUMN iterations.p_v1 IS 'P(V = 1) of the rollouts, with its 95% interval';
+COMMENT ON COLUMN iterations.conserved IS 'every trajectory that came in lies in exactly one store';
+COMMENT ON COLUMN iterations.success_before IS 'held-out success of the predecessor, by domain';
+COMMENT ON COLUMN iterations.success IS 'of the merged model, by domain, such as `success[''games'']`';
+COMMENT ON COLUMN iterations.model IS 'the newest after this iteration';

@@ -8,6 +8,7 @@ was put in: `partitions.write` touches them. A file that something else changes 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,9 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flywheel.errors import DataError
-from flywheel.files import atomic_folder, write_json
+from flywheel.files import atomic_folder, remove_unfinished, write_json
 from flywheel.schema import TABLES
 from flywheel.store import dvc_lock, partitions, versioning
+from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace, label
 
 _LARGE_BYTES = 8 * 2**20  # a partition from this size on is read where it lies
@@ -53,7 +55,8 @@ class _Block:
 
 
 def look(ws: Workspace, without: Set[int] = frozenset()) -> Closed:
-    """The closed iterations but those `without`, each in the widest folder that has it as it is now."""
+    """The closed iterations, each in the widest folder that has it as it is now. without: iterations that do not count
+    as closed."""
     taken: dict[int, _Block] = {}
     now: dict[int, str] = {}
     for block in _blocks(ws):
@@ -75,6 +78,7 @@ def look(ws: Workspace, without: Set[int] = frozenset()) -> Closed:
 
 def bring_up_to_date(ws: Workspace) -> None:
     """Put in what was completed since, or changed, and put small folders together. Under the workspace's lock."""
+    remove_unfinished(ws.state / "closed")
     seen = look(ws).iterations
     for k in versioning.iterations(ws):
         if k not in seen and dvc_lock.complete(ws, k):
@@ -87,14 +91,29 @@ def bring_up_to_date(ws: Workspace) -> None:
         _put_together(ws, width)
 
 
+def fault(path: Path) -> DataError | None:
+    """What is wrong with a file of closed iterations; None where it can be read."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for group in range(file.num_row_groups):
+                file.read_row_group(group)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
+        where = "/".join(path.parts[-4:])  # .flywheel/closed/001-010/<table>.parquet
+        kind = DataError if path.exists() else PartMissing  # put together with others since: who misses it looks again
+        return kind("not a whole Parquet file", where=where, fix="delete .flywheel/closed: it is made again")
+    return None
+
+
 def _blocks(ws: Workspace) -> list[_Block]:
     """Wide folders first; those of another schema, or half written, do not count."""
     found = []
     for path in (ws.state / "closed").glob(f"[0-9]*/{_INDEX}"):
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["schema"] == _schema():
+        with contextlib.suppress(OSError, ValueError, KeyError, AttributeError):  # a damaged one is made again
+            raw = json.loads(path.read_text(encoding="utf-8"))
             large = {t: {int(k): names for k, names in one.items()} for t, one in raw["large"].items()}
-            found.append(_Block(path.parent, {int(k): mark for k, mark in raw["iterations"].items()}, large))
+            marks = {int(k): mark for k, mark in raw["iterations"].items()}
+            if raw["schema"] == _schema():
+                found.append(_Block(path.parent, marks, large))
     return sorted(found, key=lambda block: -len(block.marks))
 
 
@@ -112,13 +131,17 @@ def _put_together(ws: Workspace, width: int) -> None:
             for block in narrow if all(block.marks.items() <= wide[0].marks.items() for block in narrow) else ():
                 shutil.rmtree(block.folder)
             continue
-        marks = {k: mark for block in narrow for k, mark in block.marks.items()}
-        if len(marks) == width:
-            large: dict[str, dict[int, list[str]]] = {}
-            for block in narrow:
+        marks: dict[int, str] = {}
+        large: dict[str, dict[int, list[str]]] = {}
+        parts = []
+        for block in narrow:  # the widest first: what one of them has is not taken from another
+            if not marks.keys() & block.marks.keys():
+                parts.append(block)
+                marks |= block.marks
                 for table, own in block.large.items():
                     large.setdefault(table, {}).update(own)
-            ordered = sorted(narrow, key=lambda block: min(block.marks))
+        if len(marks) == width:
+            ordered = sorted(parts, key=lambda block: min(block.marks))
             _put(ws, range(number * width + 1, (number + 1) * width + 1), _rows_in(ordered), marks, large)
 
 

@@ -119,7 +119,7 @@ TRAJECTORY = (
     _trajectory("id_new", "no earlier iteration has a trajectory of that id", "before IS NOT NULL",
                 "format('iteration {}', before)"),
     _trajectory("status_known", "status is known", _known("status", STATUSES), "coalesce(status, 'none')"),
-    _trajectory("source_known", "source is known", _known("source", ("rollout", "recording", "annotation")),
+    _trajectory("source_known", "source is known", _known("source", ("rollout", "recording", "annotation", "import")),
                 "coalesce(source, 'none')"),
     _trajectory("author_known", "author is known", _known("author", ("model", "human")),
                 "coalesce(author, 'none')"),

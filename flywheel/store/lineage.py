@@ -1,9 +1,10 @@
 """Rows of the table `lineage`: what came from what, by name.
 
-Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id),
-`weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the workspace,
-`models/iteration=001/sft`; with `@12` as it was after RL's step 12), `dataset` (a store's partition, `sft@001`, and
-`sft@001.1` since it was first decided again), `decision` (`decision@001.1`, of `iterations/001/decisions.json`).
+Kinds and how they are named: `trajectory` (trajectory_id), `task` (task_id), `run` (Prefect's run id), `import` (data
+set and id there), `weights` (the digest that stands in `policy_version`), `checkpoint` (folder relative to the
+workspace, `models/iteration=001/sft`; with `@12` as it was after RL's step 12), `dataset` (a store's partition,
+`sft@001`, and `sft@001.1` since it was first decided again), `decision` (`decision@001.1`, of
+`iterations/001/decisions.json`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _OF_A_TRAJECTORY = (
     ("task_id", "task", "attempts"),
     ("policy_version", "weights", "acted by"),
     ("run_id", "run", "produced in"),
+    ("origin", "import", "imported from"),
 )
 
 

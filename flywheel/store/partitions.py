@@ -81,11 +81,6 @@ def all_files(ws: Workspace, table: str, without: Set[int] = frozenset()) -> lis
     return [folder / part.name for folder in folders for part in parts.read(folder) or ()]
 
 
-def iterations(ws: Workspace) -> frozenset[int]:
-    """Those that have a partition."""
-    return frozenset(int(path.name.removeprefix("iteration=")) for path in ws.data.glob("*/iteration=*"))
-
-
 def read(ws: Workspace, table: str, iteration: int, stage: str, columns: list[str] | None = None) -> pa.Table:
     """The partition's rows. Raises DataError where it is missing, damaged, or of another schema."""
 

@@ -1,4 +1,4 @@
-"""The list of a partition's files: `parts.json` beside them. What is not on it is not there.
+"""The list of a partition's files: `_parts.json` beside them. What is not on it is not there.
 
 It is written last and replaced in one step, so a reader finds the old rows or the new ones, never some of each: files
 are named by their content, those of the old list go once the new one stands, and who then misses one begins again.
@@ -21,7 +21,7 @@ from flywheel.errors import DataError
 from flywheel.files import known_sha256, write_json
 
 E = TypeVar("E", bound=DataError)
-NAME = "parts.json"
+NAME = "_parts.json"  # pandas, pyarrow and Spark read a folder without what begins so
 _VERSION = 1
 _TAIL = 8  # bytes: the footer's length, and the mark of a Parquet file
 _LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")

@@ -44,7 +44,7 @@ SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
         WHEN broken IS NOT NULL THEN {{'destination': 'quarantine', 'reason': 'contract: ' || broken}}
         WHEN status IS NULL OR status NOT IN ('completed', 'truncated') THEN {{'destination': 'quarantine',
             'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}}
-        WHEN source = 'recording' THEN
+        WHEN source IN ('recording', 'import') THEN
             {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
         WHEN v IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
         WHEN score >= $low AND score < $high THEN {{'destination': 'quarantine',
@@ -74,9 +74,12 @@ def decide(
 
 
 def stores(iteration: int, version: int = 0) -> dict[str, str]:
-    """table -> SQL of its rows, in the table's order, once it is decided; `quarantine` is made by `set_aside`."""
-    joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version
-        FROM incoming JOIN decided d USING (trajectory_id) WHERE destination = '{}' ORDER BY trajectory_id"""
+    """table -> SQL of its rows, in the table's order, once it is `decided`, and the near-duplicates have `weights`
+    (trajectory_id, weight); `quarantine` is made by `set_aside`."""
+    joined = """SELECT trajectory_id, task_id, domain, source, d.score, steps, policy_version,
+            coalesce(weight, 1.0) AS weight
+        FROM incoming JOIN decided d USING (trajectory_id) LEFT JOIN weights USING (trajectory_id)
+        WHERE destination = '{}' ORDER BY trajectory_id"""
     return {
         "routes": "SELECT trajectory_id, destination, reason, score, v FROM decided ORDER BY trajectory_id",
         "sft": joined.format("sft"),

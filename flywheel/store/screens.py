@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from PIL import Image
 
 from flywheel.errors import DataError
-from flywheel.store import partitions
+from flywheel.files import disk_full_is_named
+from flywheel.store import lookup
 from flywheel.workspace import Workspace
 
 
@@ -23,35 +21,64 @@ def sha256(png: bytes) -> str:
 
 
 def image_rows(screens: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
-    """Rows of `images` for PNG files by sha256."""
+    """Rows of `images` for PNG files, or other pictures, by sha256."""
     for name, png in screens.items():
         with Image.open(io.BytesIO(png)) as picture:
-            width, height = picture.size
-        yield {"sha256": name, "width": width, "height": height, "format": "png", "bytes": png}
+            width, height, form = *picture.size, picture.format.lower()
+        yield {"sha256": name, "width": width, "height": height, "format": form, "bytes": png}
 
 
-def load(ws: Workspace, files: Iterable[Path], wanted: set[str]) -> dict[str, bytes]:
+def load(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> dict[str, bytes]:
     """The wanted screens, by sha256, from Parquet files of the table `images`.
 
-    Raises DataError where one is in none of them. Row groups are read one at a time: memory stays at what is wanted.
+    Raises DataError where one is in none of them. Memory stays at what is wanted.
     """
-    found: dict[str, bytes] = {}
+    return dict(_found(ws, files, wanted))
+
+
+def copied(ws: Workspace, files: Iterable[Path], wanted: Collection[str], path: Path) -> ScreenFile:
+    """As `load`, into a file at `path`: memory stays at a row group, however many are wanted."""
+    places = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_full_is_named(path), path.open("wb") as file:
+        for name, png in _found(ws, files, wanted):
+            places[name] = (file.tell(), len(png))
+            file.write(png)
+    return ScreenFile(path, places)
+
+
+class ScreenFile(Mapping[str, bytes]):
+    """Screens by sha256 in one file, read as they are asked for: several processes share it, and none holds them."""
+
+    def __init__(self, path: Path, places: Mapping[str, tuple[int, int]]) -> None:
+        self._path, self._places = path, places  # of each its first byte and how many they are
+
+    def __getitem__(self, name: str) -> bytes:
+        first, size = self._places[name]
+        with self._path.open("rb") as file:
+            file.seek(first)
+            return file.read(size)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _found(ws: Workspace, files: Iterable[Path], wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    lost = set(wanted)
     for path in files:
-        if len(found) == len(wanted):
-            break
-        names = partitions.read_file(ws, "images", path, ["sha256"])["sha256"].to_pylist()
-        if wanted.isdisjoint(names):
-            continue
-        file = pq.ParquetFile(path)
-        for group in range(file.num_row_groups):
-            rows = file.read_row_group(group, columns=["sha256", "bytes"])
-            rows = rows.filter(pc.is_in(rows["sha256"], value_set=pa.array(wanted - found.keys(), pa.string())))
-            found |= dict(zip(rows["sha256"].to_pylist(), rows["bytes"].to_pylist(), strict=True))
-    lost = wanted - found.keys()
+        if not lost:
+            return
+        for part in lookup.found(ws, "images", [path], "sha256", lost, ("sha256", "bytes")):
+            for name, png in zip(part["sha256"].to_pylist(), part["bytes"].to_pylist(), strict=True):
+                if name in lost and png is not None:
+                    lost.remove(name)
+                    yield name, png
     if lost:
         raise DataError(
             f"{len(lost)} screens are missing, the first is {min(lost)[:12]}",
             where="table images",
             fix="fetch them with `dvc checkout`",
         )
-    return found

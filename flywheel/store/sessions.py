@@ -30,8 +30,13 @@ class SessionFolder:
     sha256: str
 
 
-def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[SessionFolder]:
-    """Choose the next `limit` sessions, by name, that no earlier iteration used; a choice once made stands.
+IMPORTED = "demonstration.json"
+"""The file by which a folder is another data set's demonstration (`flywheel import`), and no recorded session."""
+
+
+def plan(ws: Workspace, iteration: int, folder: str, limit: int, imports: int = 0) -> list[SessionFolder]:
+    """Choose the next `limit` recorded sessions, and the next `imports` imported ones, by name, that no earlier
+    iteration used; a choice once made stands.
 
     A session that was set aside (a damaged one) and is mended since is chosen again. Until the stage `ingest` is
     recorded, what was chosen is taken as it lies there now, so that it can be mended. Raises BadInput where the folder
@@ -39,7 +44,7 @@ def plan(ws: Workspace, iteration: int, folder: str, limit: int) -> list[Session
     """
     path = _path(ws, iteration)
     if not path.exists():
-        chosen = _choose(ws, iteration, ws.resolve(folder), limit) if limit else []
+        chosen = _choose(ws, iteration, ws.resolve(folder), limit, imports)
         _write(path, chosen)
     elif "ingest" not in dvc_lock.recorded(ws, iteration):
         before = listed(ws, iteration)
@@ -104,14 +109,19 @@ def digest(folder: Path) -> str:
     return state.hexdigest()
 
 
-def _choose(ws: Workspace, iteration: int, folder: Path, limit: int) -> list[SessionFolder]:
+def _choose(ws: Workspace, iteration: int, folder: Path, limit: int, imports: int) -> list[SessionFolder]:
     if not folder.is_dir():
+        if not limit:
+            return []
         raise BadInput(
             "no recordings folder", where=folder, fix="set recording.folder, or recording.sessions_per_iteration to 0"
         )
     taken = set(manifest.read(ws, iteration - 1).sessions) - _mended(ws, iteration, folder)
-    fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)[:limit]
-    return [SessionFolder(path.name, _name(ws, path), digest(path)) for path in fresh]
+    fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)
+    whole = [path for path in fresh if not path.name.startswith(".")]  # an import may be going on
+    imported = [path for path in whole if (path / IMPORTED).is_file()]
+    chosen = [path for path in whole if path not in imported][:limit] + imported[:imports]
+    return [SessionFolder(path.name, _name(ws, path), digest(path)) for path in sorted(chosen)]
 
 
 def _mended(ws: Workspace, iteration: int, folder: Path) -> set[str]:

@@ -95,7 +95,8 @@ def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings
             write_text(frozen, settings_module.dump(settings))
         settings = frozen_settings.load(ws, iteration)
         decisions.begin(ws, iteration)
-        sessions.plan(ws, iteration, settings.recording.folder, settings.recording.sessions_per_iteration)
+        own = settings.recording
+        sessions.plan(ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration)
     if not dvc_lock.complete(ws, iteration):
         _declare(ws, iteration, list(settings.synthesis.domains))
     newest.name(ws, max([*begun, iteration]))

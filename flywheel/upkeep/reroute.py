@@ -17,11 +17,22 @@ import duckdb
 from flywheel.errors import BadInput
 from flywheel.schema import TABLES
 from flywheel.scoring.panel import Panel
-from flywheel.settings import Settings
+from flywheel.settings import Routing, Settings
 from flywheel.stages import score
 from flywheel.stages.base import Context
-from flywheel.stages.route import INCOMING
-from flywheel.store import build, catalog, contracts, decisions, frozen, lineage, metrics, partitions, routing
+from flywheel.stages.route import INCOMING, STAGE
+from flywheel.store import (
+    build,
+    catalog,
+    contracts,
+    decisions,
+    duplicates,
+    frozen,
+    lineage,
+    metrics,
+    partitions,
+    routing,
+)
 from flywheel.store.decisions import Decision, Rule
 from flywheel.upkeep import again
 from flywheel.upkeep.again import Again
@@ -78,7 +89,7 @@ def route(
     routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
     found = difference(ws, connection, iteration, scores)
     if found.routes or scores:
-        _write(ws, connection, staged, iteration, scores=bool(scores) and held)
+        _write(ws, connection, staged, iteration, settings.routing, scores=bool(scores) and held)
         contracts.check_tables(ws, iteration, INCOMING, staged)
     return found
 
@@ -191,9 +202,28 @@ def difference(ws: Workspace, connection: duckdb.DuckDBPyConnection, iteration: 
 
 
 def _write(
-    ws: Workspace, connection: duckdb.DuckDBPyConnection, staged: Workspace, iteration: int, *, scores: bool
+    ws: Workspace,
+    connection: duckdb.DuckDBPyConnection,
+    staged: Workspace,
+    iteration: int,
+    settings: Routing,
+    *,
+    scores: bool,
 ) -> None:
     """scores: whether they are written too."""
+    known = ws.partition("signatures", iteration, build.STAGE).is_dir()
+    near = duplicates.Found({}, {})
+    if known:
+        signed, asked = (
+            partitions.read(ws, "signatures", iteration, build.STAGE),
+            build.tasks(ws, iteration, STAGE.partitions()),
+        )
+        near = duplicates.find(
+            ws, iteration, STAGE.partitions(), connection, asked, settings, staged=staged, signed=signed
+        )
+    build.weigh(connection, near.weights)
+    for table, rows in near.tables.items():
+        partitions.write(staged, table, iteration, build.STAGE, rows)
     stores = routing.stores(iteration)
     stores.pop("lineage")
     build.write(connection, staged, iteration, stores)

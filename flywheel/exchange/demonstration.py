@@ -1,0 +1,119 @@
+"""A demonstration of another data set, as it waits in the recordings folder to be ingested.
+
+A folder of its own, beside the recorded sessions: `demonstration.json` (what is said here, and the steps) and
+`screens.parquet` (rows of the table `images`). Its actions are text of any form that the parser reads, with points as
+fractions of the screen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flywheel.agent import coordinates
+from flywheel.agent.grammar import Grammar
+from flywheel.errors import DataError
+from flywheel.files import atomic_folder, write_json
+from flywheel.schema import TABLES
+from flywheel.store import screens
+from flywheel.store.sessions import IMPORTED
+
+GRAMMAR = Grammar("point", coordinates.fractions(), "computer")
+_VERSION = 1
+_AGAIN = "remove the folder and import it again"
+
+
+@dataclass(frozen=True)
+class DemonstratedStep:
+    """action: text. screen: sha256 of what was seen before it. slip: the annotator went wrong, or needlessly; later
+    prompts show it, and imitation leaves it out. fault: why the step has no action that can be learnt."""
+
+    action: str
+    screen: str
+    thought: str = ""
+    slip: bool = False
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """dataset, id: where it is from. split: `eval` for what its publisher holds out: it is never trained on.
+    completed: whether the task was done; None where the data set does not say. facts: what else is worth keeping, JSON
+    values. screens: encoded files by sha256."""
+
+    dataset: str
+    id: str
+    licence: str
+    instruction: str
+    world: str
+    template: str
+    split: str
+    completed: bool | None
+    steps: tuple[DemonstratedStep, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    screens: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def origin(self) -> str:
+        return f"{self.dataset}:{self.id}"
+
+    @property
+    def name(self) -> str:
+        """Of its folder. Ids of data sets may hold what a file name may not."""
+        return f"{self.dataset}-{hashlib.sha256(self.id.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record that is no demonstration. where: file and place. why: in words."""
+
+    where: str
+    why: str
+
+
+def save(one: Demonstration, recordings: Path) -> bool:
+    """Put it into the recordings folder; False where it lies there already. Raises OSError for a screen that is no
+    picture."""
+    folder = recordings / one.name
+    if folder.exists():
+        return False
+    rows = list(screens.image_rows(one.screens))
+    told = {"version": _VERSION, **{name: value for name, value in vars(one).items() if name != "screens"}}
+    told["steps"] = [asdict(step) for step in one.steps]
+    with atomic_folder(folder) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, TABLES["images"]), temporary / "screens.parquet", compression="zstd")
+        write_json(temporary / IMPORTED, told)
+    return True
+
+
+def is_one(folder: Path) -> bool:
+    return (folder / IMPORTED).is_file()
+
+
+def load(folder: Path) -> tuple[Demonstration, list[dict[str, Any]]]:
+    """It, without its screens, and these as rows of `images`. Raises DataError for what is damaged."""
+    path = folder / IMPORTED
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told.pop("version") != _VERSION:
+            raise DataError("a demonstration of another version", where=path, fix=_AGAIN)
+        steps = tuple(DemonstratedStep(**step) for step in told.pop("steps"))
+        one = Demonstration(**told, steps=steps)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"not a demonstration: {error}", where=path, fix=_AGAIN) from None
+    path = folder / "screens.parquet"
+    try:
+        rows = pq.read_table(path, schema=TABLES["images"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"not a whole Parquet file: {error}", where=path, fix=_AGAIN) from None
+    for row in rows:
+        if screens.sha256(row["bytes"]) != row["sha256"]:
+            raise DataError("a screen is damaged: its sha256 differs", where=path, fix=_AGAIN)
+    return one, rows

@@ -1,0 +1,93 @@
+-- Views and macros for analysts: trajectories, how they were judged, where they came from and went.
+-- A macro of one trajectory finds its iteration first: then only that iteration's files are opened.
+
+CREATE MACRO steps_of(id) AS TABLE
+    FROM steps WHERE trajectory_id = id
+        AND iteration IN (SELECT iteration FROM trajectories WHERE trajectory_id = id) ORDER BY step;
+COMMENT ON MACRO TABLE steps_of IS 'One trajectory''s steps in order: `FROM steps_of(''t0123'')`';
+
+-- One list of names is one row, whatever DuckDB expects of `steps`: so it is joined from that side, and of `images` only
+-- row groups that can hold one of the names are read.
+CREATE MACRO replay(id) AS TABLE
+    WITH s AS MATERIALIZED (FROM steps_of(id)),
+        names AS MATERIALIZED (
+            SELECT unnest(list(DISTINCT {'iteration': iteration, 'sha256': image_sha256}), recursive := true) FROM s),
+        screens AS MATERIALIZED (
+            SELECT DISTINCT ON (iteration, sha256) i.* FROM images i JOIN names USING (iteration, sha256))
+    SELECT s.*, i.width, i.height, i.format, i.bytes AS screen
+    FROM s LEFT JOIN screens i ON (i.iteration, i.sha256) = (s.iteration, s.image_sha256) ORDER BY s.step;
+COMMENT ON MACRO TABLE replay IS
+    'One trajectory''s steps in order, each with its screen as an encoded image: `FROM replay(''t0123'')`';
+
+CREATE VIEW disagreements AS
+    SELECT iteration, trajectory_id, t.domain, t.world, map_from_entries(list((scorer, v) ORDER BY scorer)) AS v,
+        map_from_entries(list((scorer, score) ORDER BY scorer)) AS score, max(score) - min(score) AS spread
+    FROM scores s JOIN trajectories t USING (iteration, trajectory_id)
+    WHERE s.v IS NOT NULL GROUP BY ALL HAVING count(DISTINCT s.v) > 1 ORDER BY iteration, spread DESC, trajectory_id;
+COMMENT ON VIEW disagreements IS 'Trajectories that scorers do not judge alike';
+COMMENT ON COLUMN disagreements.v IS 'verdict by scorer';
+COMMENT ON COLUMN disagreements.score IS 'score by scorer';
+
+CREATE VIEW scorer_agreement AS
+    SELECT a.iteration, a.scorer AS one, b.scorer AS other, count(*) AS judged, avg((a.v = b.v)::INT) AS agree,
+        count(*) FILTER (WHERE a.v AND NOT b.v) AS only_one, count(*) FILTER (WHERE b.v AND NOT a.v) AS only_other,
+        avg(a.v::INT) * avg(b.v::INT) + (1 - avg(a.v::INT)) * (1 - avg(b.v::INT)) AS chance,
+        (agree - chance) / nullif(1 - chance, 0) AS kappa
+    FROM scores a JOIN scores b
+        ON (a.iteration, a.trajectory_id) = (b.iteration, b.trajectory_id) AND a.scorer < b.scorer
+    WHERE a.v IS NOT NULL AND b.v IS NOT NULL GROUP BY ALL ORDER BY ALL;
+COMMENT ON VIEW scorer_agreement IS 'How far two scorers judge the same trajectories alike';
+COMMENT ON COLUMN scorer_agreement.agree IS 'share of the trajectories with the same verdict';
+COMMENT ON COLUMN scorer_agreement.only_one IS 'verified by `one`, not by `other`';
+COMMENT ON COLUMN scorer_agreement.kappa IS 'Cohen''s: 1 is full agreement, 0 what chance alone would give';
+COMMENT ON COLUMN scorer_agreement.chance IS 'share that would agree by chance';
+
+CREATE VIEW trained_on AS
+    SELECT DISTINCT child AS checkpoint, parent AS trajectory_id FROM lineage WHERE relation = 'trained on'
+    UNION
+    SELECT d.child, h.parent FROM lineage d JOIN lineage h ON h.child = d.parent AND h.relation = 'holds'
+        ANTI JOIN (FROM lineage WHERE relation = 'trained on') n ON n.child = d.child
+    WHERE d.relation = 'drew from';
+COMMENT ON VIEW trained_on IS
+    'Which checkpoint trained on which trajectory: those that its trainer named, else all of the stores that it drew from';
+
+CREATE VIEW trajectory_lineage AS
+    WITH weights AS (
+        SELECT child AS digest, min(parent) AS checkpoint FROM (
+            SELECT child, parent FROM lineage WHERE relation = 'weights of'
+            UNION ALL SELECT digest, model FROM promotions)
+        GROUP BY child
+    ), trained AS (SELECT trajectory_id, list(checkpoint ORDER BY checkpoint) AS trained FROM trained_on GROUP BY ALL),
+    graded AS (
+        SELECT iteration, trajectory_id, string_agg(scorer, ', ' ORDER BY scorer) AS scorer FROM scores GROUP BY ALL)
+    SELECT t.iteration, t.stage, t.trajectory_id, t.source, t.status, t.steps, t.reward, t.run_id,
+        (SELECT any_value(name) FROM runs u WHERE u.run_id = t.run_id) AS run, t.policy_version,
+        w.checkpoint AS model, t.task_id, t.domain, t.world, t.instruction,
+        (SELECT any_value(split) FROM tasks k WHERE k.task_id = t.task_id) AS split, g.scorer, r.score, r.v,
+        r.destination, r.reason, coalesce(c.trained, []) AS trained_checkpoints
+    FROM trajectories t
+        LEFT JOIN weights w ON w.digest = t.policy_version
+        LEFT JOIN graded g ON g.trajectory_id = t.trajectory_id AND g.iteration = t.iteration
+        LEFT JOIN routes r ON r.trajectory_id = t.trajectory_id AND r.iteration = t.iteration
+        LEFT JOIN trained c ON c.trajectory_id = t.trajectory_id;
+COMMENT ON VIEW trajectory_lineage IS
+    'Where each trajectory came from and went: run, model, task, score, store, the checkpoints trained on it';
+COMMENT ON COLUMN trajectory_lineage.model IS 'checkpoint whose weights acted';
+COMMENT ON COLUMN trajectory_lineage.scorer IS 'all that judged it';
+COMMENT ON COLUMN trajectory_lineage.destination IS 'sft, ct, quarantine; null for an episode that is not routed';
+COMMENT ON COLUMN trajectory_lineage.trained_checkpoints IS 'all that trained on it, an empty list for none';
+
+CREATE MACRO lineage_of(id) AS TABLE
+    FROM trajectory_lineage WHERE trajectory_id = id
+        AND iteration IN (SELECT iteration FROM trajectories WHERE trajectory_id = id);
+COMMENT ON MACRO TABLE lineage_of IS
+    'A row of `trajectory_lineage`, much sooner: `FROM lineage_of(''t0123'')`';
+
+CREATE MACRO training_of(model) AS TABLE
+    SELECT t.iteration, t.trajectory_id, t.source, t.domain, t.world, t.task_id, t.policy_version, r.destination,
+        r.score, r.v
+    FROM trained_on o JOIN trajectories t USING (trajectory_id)
+        LEFT JOIN routes r ON r.trajectory_id = t.trajectory_id AND r.iteration = t.iteration
+    WHERE o.checkpoint = model ORDER BY t.iteration, t.trajectory_id;
+COMMENT ON MACRO TABLE training_of IS
+    'What a checkpoint trained on, one row a trajectory: `FROM training_of(''models/iteration=001/sft'')`';

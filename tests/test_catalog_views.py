@@ -1,0 +1,133 @@
+"""Views and macros that analysts ask with: each against an answer made in Python, and what their reference says."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import synthetic
+from synthetic_rows import image_row, step, task, trajectory
+
+from flywheel.store import catalog, catalog_reference, partitions
+from flywheel.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def ws(tmp_path_factory) -> Workspace:
+    ws, settings = synthetic.workspace(tmp_path_factory.mktemp("views"))
+    for k in (1, 2):
+        synthetic.incoming(ws, settings, k, tasks=8, samples=4)
+        synthetic.routed(ws, settings, k)
+        synthetic.outgoing(ws, k)
+    return ws
+
+
+def ask(ws: Workspace, sql: str) -> list[dict]:
+    return catalog.query(ws, sql).to_pylist(maps_as_pydicts="strict")
+
+
+def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(ws):
+    tasks = ask(ws, "FROM task_success")
+    assert {row["samples"] for row in tasks} >= {4}
+    for k in (1, 2, 4):
+        expected = {}
+        for row in tasks:
+            samples = [True] * row["verified"] + [False] * (row["samples"] - row["verified"])
+            draws = [any(draw) for draw in combinations(samples, k)]
+            for name in (row["domain"], "all") if draws else ():
+                expected.setdefault((row["iteration"], name), []).append(sum(draws) / len(draws))
+        found = {(row["iteration"], row["domain"]): row for row in ask(ws, f"FROM pass_at({k})")}
+        assert {key: row["pass"] for key, row in found.items()} == pytest.approx(
+            {key: sum(shares) / len(shares) for key, shares in expected.items()}
+        )
+        assert {key: row["tasks"] for key, row in found.items()} == {key: len(of) for key, of in expected.items()}
+
+
+def test_task_success_counts_what_p_v1_counts(ws):
+    sums = "SELECT iteration, sum(verified)::INT AS verified, sum(samples)::INT AS scored"
+    assert ask(ws, f"{sums} FROM task_success GROUP BY ALL ORDER BY ALL") == ask(
+        ws, "SELECT iteration, verified::INT AS verified, scored::INT AS scored FROM p_v1 WHERE domain = 'all'"
+    )
+
+
+def test_like_tasks_are_what_the_rise_is_the_mean_of(ws):
+    rows = ask(ws, "FROM like_tasks(1, 2)")
+    (rise,) = ask(ws, "FROM p_v1_rise WHERE iteration = 2 AND domain = 'all'")
+    assert rise["slots"] == len(rows) > 1
+    assert rise["rise"] == pytest.approx(sum(row["rise"] for row in rows) / len(rows))
+    assert [row["rise"] for row in rows] == sorted(row["rise"] for row in rows)
+    assert {row["rise"] for row in ask(ws, "FROM like_tasks(2, 2)")} == {0.0}
+    assert ask(ws, "FROM like_tasks(1, 9)") == []
+
+
+def test_the_macros_of_one_trajectory_give_what_the_views_of_all_give(ws):
+    of_all = {row["trajectory_id"]: row for row in ask(ws, "FROM trajectory_lineage")}
+    steps: dict[str, list] = {}
+    for row in ask(ws, "FROM steps ORDER BY trajectory_id, step"):
+        steps.setdefault(row["trajectory_id"], []).append(row)
+    assert {row["trained_checkpoints"] == [] for row in of_all.values()} == {True, False}
+    with catalog.connect(ws) as connection:
+        for name, expected in list(of_all.items())[::8]:  # of each stage
+            assert catalog.rows(connection, "FROM lineage_of($id)", {"id": name}) == [expected]
+            assert catalog.rows(connection, "FROM steps_of($id)", {"id": name}) == steps.get(name, [])
+        for macro in ("lineage_of", "steps_of", "replay"):
+            assert catalog.rows(connection, f"FROM {macro}('none')") == []
+
+
+def test_what_trained_a_checkpoint_is_what_was_trained_by_it(ws):
+    pairs = {(row["checkpoint"], row["trajectory_id"]) for row in ask(ws, "FROM trained_on")}
+    assert {checkpoint for checkpoint, _ in pairs} >= {"models/iteration=002/ct", "models/iteration=002/sft"}
+    for checkpoint in {checkpoint for checkpoint, _ in pairs}:
+        rows = ask(ws, f"FROM training_of('{checkpoint}')")
+        assert {(checkpoint, row["trajectory_id"]) for row in rows} == {one for one in pairs if one[0] == checkpoint}
+        assert {row["destination"] for row in rows} == {checkpoint.rpartition("/")[2]}
+
+
+def test_a_long_replay_has_every_screen_of_its_own_iteration(tmp_path):
+    """More screens than DuckDB looks up one by one, some seen twice, one that is nowhere."""
+    ws = Workspace(tmp_path)
+    row = trajectory("t", task("k", "games", "tiles"), steps=90)
+    seen = [image_row(n) for n in range(80)]
+    steps = [step(row, n, total=90) | {"image_sha256": seen[n % 80]["sha256"]} for n in range(90)]
+    steps[7]["image_sha256"] = "0" * 64
+    partitions.write(ws, "trajectories", 3, "rollout", [row])
+    partitions.write(ws, "steps", 3, "rollout", steps)
+    for k, stage in ((3, "rollout"), (3, "evaluate"), (4, "rollout")):
+        partitions.write(ws, "images", k, stage, seen)
+    screens = [row["screen"] for row in ask(ws, "FROM replay('t')")]
+    assert screens == [None if n == 7 else seen[n % 80]["bytes"] for n in range(90)]
+
+
+def test_scorers_that_disagree_are_named_with_how_much(tmp_path):
+    ws = Workspace(tmp_path)
+    kind = task("k", "games", "tiles")
+    judged = {"a": (1.0, 1.0), "b": (0.9, 0.2), "c": (0.1, 0.0), "d": (0.3, 0.8), "e": (0.0, 0.1), "f": (1.0, None)}
+    partitions.write(ws, "trajectories", 1, "rollout", [trajectory(name, kind) for name in judged])
+    rows = [
+        {"trajectory_id": name, "scorer": scorer, "score": score, "v": None if score is None else score >= 0.5}
+        for name, both in judged.items()
+        for scorer, score in zip(("judge", "verifier"), both, strict=True)
+    ]
+    partitions.write(ws, "scores", 1, "score", rows)
+    found = ask(ws, "FROM disagreements")
+    assert [(row["trajectory_id"], row["v"]) for row in found] == [
+        ("b", {"judge": True, "verifier": False}),
+        ("d", {"judge": False, "verifier": True}),
+    ]
+    assert [row["spread"] for row in found] == pytest.approx([0.7, 0.5])
+    (pair,) = ask(ws, "FROM scorer_agreement")
+    assert (pair["one"], pair["other"], pair["judged"]) == ("judge", "verifier", 5)
+    assert (pair["only_one"], pair["only_other"], pair["agree"]) == (1, 1, pytest.approx(3 / 5))
+    assert pair["chance"] == pytest.approx(0.4 * 0.4 + 0.6 * 0.6)
+    assert pair["kappa"] == pytest.approx((0.6 - 0.52) / 0.48)
+
+
+def test_the_reference_is_what_the_sql_says(project):
+    assert (project / "docs/sql.md").read_text(encoding="utf-8") == catalog_reference.text()
+
+
+def test_every_view_and_macro_says_what_it_is(tmp_path):
+    with catalog.connect(Workspace(tmp_path)) as connection:
+        views = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL"
+        macros = "SELECT function_name FROM duckdb_functions() WHERE NOT internal AND comment IS NULL"
+        assert connection.execute(f"{views} UNION ALL {macros}").fetchall() == []

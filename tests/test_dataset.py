@@ -1,0 +1,231 @@
+"""Samples of the training stores: what is drawn is read, as the rollout saw it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lamps import LEFT, RIGHT, screen
+from lamps import settings as lamp_settings
+
+from flywheel.errors import DataError
+from flywheel.policy.encoding import Encoder
+from flywheel.schema import to_row
+from flywheel.store import lookup, manifest, partitions
+from flywheel.store.screens import image_rows, sha256
+from flywheel.training.samples import agent_samples, imitated
+from flywheel.training.supervised import dataset
+from flywheel.training.supervised.draw import Drawn
+from flywheel.trajectory import Step, Trajectory
+
+SHOWN = {"working_steps": 2, "episodic_steps": 1, "digest_characters": 80, "max_context_tokens": 900}
+SETTINGS = lamp_settings(policy=SHOWN)
+SCREENS = {sha256(png): png for png in (screen(side, n) for side in ("left", "right") for n in range(6))}
+NAMES = sorted(SCREENS)
+DATA = (("trajectories", "rollout"), ("steps", "rollout"), ("images", "rollout"), ("images", "synthesize"))
+
+
+def trajectory(k: int, number: int, source: str = "rollout") -> Trajectory:
+    author = "human" if source == "recording" else "model"
+    return Trajectory(
+        f"t{k}{number}", "task", "games", instruction=f"Click lamp {number}.", source=source, author=author
+    )
+
+
+def steps_of(one: Trajectory, count: int = 6) -> Iterator[Step]:
+    """Of every kind: with a broken one, a person's slip, what a tool returned, a page that is read and not seen."""
+    human = one.author == "human"
+    for n in range(count):
+        text = (LEFT, RIGHT)[n % 2]
+        step = Step(
+            one.trajectory_id,
+            n,
+            one.author,
+            thought=f"Thought {n}.",
+            action_type="click",
+            action=text.partition("Action: ")[2],
+            raw_text=text,
+            token_ids=None if human else tuple(map(ord, text)),
+            logprobs=None if human else (-0.5,) * len(text),
+            image_sha256=NAMES[(n + len(one.trajectory_id) + ord(one.trajectory_id[-1])) % len(NAMES)],
+            url=f"shop/{n}",
+            tool_result="42 files" if n == 1 else None,
+            slip=n == 2 if human else None,
+        )
+        if n == 2 and not human:
+            step = replace(step, parse_error="no action", action=None, action_type=None)
+        if n == 4:
+            step = replace(step, image_sha256=None, observation="$ ls")
+        if n == 5 and not human:
+            step = replace(step, memory=json.dumps({"steps": 3, "text": "As it was shown.", "by": "stub"}))
+        yield step
+
+
+PLAYED = {k: [trajectory(k, n, "recording" if n == 3 else "rollout") for n in range(5)] for k in (1, 2)}
+EVERY = [step for k in PLAYED for one in PLAYED[k] for step in steps_of(one)]
+
+
+@pytest.fixture
+def stores(ws):
+    """Two iterations: of each, 0 and 1 went to SFT, 2 and the recording 3 to CT, 4 into quarantine."""
+    manifest.genesis(ws, digest="base")
+    for k, played in PLAYED.items():
+        partitions.write(ws, "trajectories", k, "rollout", [to_row("trajectories", one) for one in played])
+        rows = [to_row("steps", step) for one in played for step in steps_of(one)]
+        partitions.write(ws, "steps", k, "rollout", rows)
+        partitions.write(ws, "images", k, "rollout", image_rows(SCREENS))
+        partitions.write(ws, "images", k, "synthesize", image_rows(SCREENS))
+        for store, numbers in (("sft", (0, 1)), ("ct", (2, 3))):
+            chosen = [to_row("trajectories", played[n]) for n in numbers]
+            named = [{name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")} for row in chosen]
+            partitions.write(ws, store, k, "route", named)
+        general = [
+            {
+                "sample_id": f"g{k}{n}",
+                "kind": "where",
+                "image_sha256": NAMES[n],
+                "instruction": "Which side?",
+                "response": "left",
+            }
+            for n in range(3)
+        ]
+        partitions.write(ws, "general", k, "synthesize", general)
+        data = (*DATA, ("general", "synthesize"))
+        read = manifest.write(ws, k, window=1, data=data)
+    return ws, read
+
+
+@pytest.fixture(scope="module")
+def encoder(project) -> Encoder:
+    return Encoder.from_folder(project / "models" / "base")
+
+
+def test_a_pool_is_the_steps_to_learn_from_by_source(stores):
+    ws, read = stores
+    ct = dataset.pool(ws, read, "ct", {"rollout": 0.02})
+    assert ct.names == ["t12", "t13", "t22", "t23"]
+    assert ct.steps.tolist() == [5] * 4  # without the broken step, without the slip
+    assert ct.weights.tolist() == [0.02, 1, 0.02, 1]
+    people = dataset.pool(ws, read, "ct", {"recording": 1.0}, other=0.0)
+    assert people.names == ["t13", "t23"]
+    assert dataset.pool(ws, read, "sft", {}).names == ["t20", "t21"]  # of the window alone
+    assert dataset.general_pool(ws, read).names == ["g20", "g21", "g22"]
+
+
+def test_a_step_counts_where_it_is_imitated(ws):
+    """The columns are judged as the steps are, whatever is null in them."""
+    one = trajectory(1, 0)
+    kinds = [(error, slip) for error in (None, "", "no action") for slip in (None, False, True)]
+    steps = [
+        replace(step, parse_error=error, slip=slip) for step, (error, slip) in zip(steps_of(one, 9), kinds, strict=True)
+    ]
+    manifest.genesis(ws, digest="base")
+    partitions.write(ws, "steps", 1, "rollout", [to_row("steps", step) for step in steps])
+    row = to_row("trajectories", one)
+    stored = {name: row[name] for name in ("trajectory_id", "task_id", "domain", "source")}
+    for store, rows in (("ct", [stored]), ("sft", [])):
+        partitions.write(ws, store, 1, "route", rows)
+    read = manifest.write(ws, 1, window=1, data=[("steps", "rollout")])
+    assert dataset.pool(ws, read, "ct", {}).steps.tolist() == [sum(map(imitated, steps))] == [4]
+
+
+def test_before_anything_was_collected_there_is_nothing(ws):
+    manifest.genesis(ws, digest="base")
+    read = manifest.read(ws, 0)
+    assert dataset.pool(ws, read, "ct", {}).total == dataset.general_pool(ws, read).total == 0
+    assert dataset.samples(ws, read, [], None, SETTINGS, ws.root) == []
+
+
+def test_each_sample_is_what_reading_the_whole_trajectory_makes_of_it(stores, encoder, tmp_path):
+    """Token for token and pixel for pixel, here and in a process that it is handed to."""
+    ws, read = stores
+    every = [one for played in PLAYED.values() for one in played]
+    whole = agent_samples(every, EVERY, SCREENS, encoder, SETTINGS.policy)
+    numbers = {one.trajectory_id: 0 for one in every}
+    drawn, expected = [], []
+    for sample in whole:
+        drawn.append(Drawn(sample.trajectory_id, numbers[sample.trajectory_id], False))
+        numbers[sample.trajectory_id] += 1
+        expected.append(sample)
+    made = dataset.samples(ws, read, drawn, encoder, SETTINGS, tmp_path / "run")
+    handed = pickle.loads(pickle.dumps(made))
+    for one, other, want in zip(made, handed, expected, strict=True):
+        assert (one.trajectory_id, one.step, one.domain) == (want.trajectory_id, want.step, want.domain)
+        assert one.response == other.response == want.response
+        for context in (one.context, other.context):
+            assert np.array_equal(context.input_ids, want.context.input_ids)
+            assert np.array_equal(context.pixel_values, want.context.pixel_values)
+
+
+def test_samples_come_in_the_order_drawn_and_as_often(stores, encoder, tmp_path):
+    ws, read = stores
+    drawn = [Drawn("t23", 4, False), Drawn("g21", 0, True), Drawn("t12", 0, False), Drawn("t23", 4, False)]
+    made = dataset.samples(ws, read, drawn, encoder, SETTINGS, tmp_path)
+    assert [(one.trajectory_id, one.step) for one in made] == [("t23", 5), ("g21", 0), ("t12", 0), ("t23", 5)]
+    assert made[1].response == tuple(encoder.encode_text("left"))
+    assert len(made[1].context) > 0
+
+
+def test_only_the_screens_of_what_is_drawn_are_needed(stores, encoder, tmp_path):
+    ws, read = stores
+    steps = list(steps_of(PLAYED[1][2]))
+    shown = {steps[0].image_sha256, steps[1].image_sha256}  # with two working steps, those of step 1's prompt
+    for k in PLAYED:
+        partitions.write(ws, "images", k, "rollout", image_rows({name: SCREENS[name] for name in shown}))
+        partitions.write(ws, "images", k, "synthesize", [])
+        read = manifest.write(ws, k, window=1, data=(*DATA, ("general", "synthesize")))
+    (one,) = dataset.samples(ws, read, [Drawn("t12", 1, False)], encoder, SETTINGS, tmp_path)
+    assert one.step == 1
+    assert sum(path.stat().st_size for path in tmp_path.glob("screens")) == sum(len(SCREENS[name]) for name in shown)
+    with pytest.raises(DataError, match="screens are missing"):
+        dataset.samples(ws, read, [Drawn("t12", 2, False)], encoder, SETTINGS, tmp_path)
+
+
+def test_a_digest_that_nobody_stored_is_asked_for_once_and_not_where_it_is_encoded(
+    stores, encoder, tmp_path, monkeypatch
+):
+    """A person's steps have none; a language model's answers differ from process to process."""
+    ws, read = stores
+    asked = []
+
+    class Told:
+        name, every = "stub", 1
+
+        def digest(self, before, aged):
+            asked.append(len(aged))
+            return before.stored(aged, before.steps + len(aged), f"Digest of {before.steps + len(aged)}.", self.name)
+
+    monkeypatch.setattr(dataset, "open_summarizer", lambda settings: Told())
+    (one,) = dataset.samples(ws, read, [Drawn("t13", 4, False)], encoder, SETTINGS, tmp_path)
+    assert asked == [1, 1, 1]
+    monkeypatch.undo()
+    assert "Digest of 3." in encoder.tokenizer.decode(one.context.input_ids.tolist())
+    assert asked == [1, 1, 1]
+
+
+def test_what_is_lost_is_named(stores, encoder, tmp_path):
+    ws, read = stores
+    with pytest.raises(DataError, match="1 trajectories of the stores are missing, the first is t99"):
+        dataset.samples(ws, read, [Drawn("t99", 0, False)], encoder, SETTINGS, tmp_path)
+    rows = [to_row("steps", step) for one in PLAYED[2] for step in steps_of(one)]
+    rows[0] |= {"token_ids": None, "raw_text": None}
+    partitions.write(ws, "steps", 2, "rollout", rows)
+    read = manifest.write(ws, 2, window=1, data=(*DATA, ("general", "synthesize")))
+    with pytest.raises(DataError, match=r"neither tokens nor a text.*trajectory t20, step 0"):
+        dataset.samples(ws, read, [Drawn("t20", 0, False)], encoder, SETTINGS, tmp_path)
+
+
+def test_row_groups_without_what_is_drawn_are_not_read(stores, encoder, tmp_path, monkeypatch):
+    """Iteration 2's ids all come after those of iteration 1."""
+    ws, read = stores
+    opened = []
+    real = lookup._read
+    monkeypatch.setattr(
+        lookup, "_read", lambda file, path, group, columns: opened.append(path) or real(file, path, group, columns)
+    )
+    dataset.samples(ws, read, [Drawn("t12", 0, False)], encoder, SETTINGS, tmp_path)
+    assert {path.parts[-3] for path in opened if path.parts[-4] == "steps"} == {"iteration=001"}

@@ -1,0 +1,173 @@
+"""Near-duplicates: which episodes are near one another, what they weigh, and which tasks are near evaluation."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import pairwise
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+
+from flywheel.dedup import alignment, screens, tasks
+from flywheel.dedup.repeats import RENAMED, SAME, near_duplicates
+from flywheel.dedup.steps import Sequences, encode
+
+LEAST = 0.8
+
+
+def click(x: float, y: float) -> tuple:
+    return "click", f"click(point='<point>{int(x * 1000)} {int(y * 1000)}</point>')", x, y
+
+
+def typed(text: str) -> tuple:
+    return "type", f"type(content='{text}')", None, None
+
+
+WAIT = ("wait", "wait()", None, None)
+WAY = [click(k / 11, (k * 7 % 11) / 11) for k in range(9)] + [typed("Ada Lovelace")]
+
+
+def coded(episodes: dict[str, list[tuple]]) -> dict[str, list[int]]:
+    rows = [(name, step, *one, None, None) for name, done in episodes.items() for step, one in enumerate(done)]
+    columns = ("trajectory_id", "step", "action_type", "action", "x", "y", "x2", "y2")
+    kinds = (pa.string(), pa.int32(), pa.string(), pa.string(), *[pa.float64()] * 4)
+    made = {
+        name: pa.array(values, kind) for name, values, kind in zip(columns, zip(*rows, strict=True), kinds, strict=True)
+    }
+    with duckdb.connect() as connection:
+        connection.register("made", pa.table(made))
+        table = encode(connection, "FROM made")
+    return dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
+
+
+def table(episodes: dict[str, list[tuple]], **columns: dict[str, str]) -> pa.Table:
+    """columns: of some episodes, what is not the same in all."""
+    ids = list(episodes)
+    steps = coded(episodes)
+    same = {"content": "c", "arguments": "", "fate": "sft"}
+    told = {name: [columns.get(name, {}).get(one, value) for one in ids] for name, value in same.items()}
+    return pa.table(
+        {"trajectory_id": ids, **told, "steps": pa.array([steps[one] for one in ids], pa.list_(pa.uint64()))}
+    )
+
+
+def found(new: pa.Table, known: pa.Table | None = None, *, look_alike: bool = True) -> dict[str, tuple]:
+    result = near_duplicates(
+        new, new.slice(0, 0) if known is None else known, LEAST, lambda pairs: [look_alike] * len(pairs)
+    )
+    return {one.trajectory_id: (one.twin, round(one.similarity, 3), one.reason, one.weight) for one in result}
+
+
+def test_a_few_points_spacing_and_case_are_the_same_step():
+    off = [click(x + 0.008, y - 0.008 if y else y) if x is not None else typed("ada   LOVELACE") for *_, x, y in WAY]
+    assert found(table({"a": WAY, "b": off})) == {"a": ("b", 1.0, SAME, 0.5), "b": ("a", 1.0, SAME, 0.5)}
+
+
+def test_one_edited_step_of_ten_is_near_and_half_of_them_are_not():
+    edited = [click(0.99, 0.5), *WAY[1:]]
+    other = [click(0.99, k / 20) if k % 2 else one for k, one in enumerate(WAY)]
+    assert found(table({"a": WAY, "b": edited, "c": other})) == {"a": ("b", 0.9, SAME, 0.5), "b": ("a", 0.9, SAME, 0.5)}
+
+
+def test_another_task_on_the_page_is_none_though_one_step_alone_differs():
+    edited = [*WAY[:-1], typed("Grace Hopper")]
+    assert found(table({"a": WAY, "b": edited}, content={"b": "other"})) == {}
+
+
+def test_one_task_under_two_names_is_found_where_its_screens_are_alike():
+    episodes = {"a": WAY, "b": [*WAY[:3], WAIT, *WAY[3:]]}
+    told = table(episodes, content={"b": "other"})
+    assert found(told)["b"] == ("a", round(10 / 11, 3), RENAMED, 0.5)
+    assert found(told, look_alike=False) == {}
+    assert found(table(episodes, content={"b": "other"}, arguments={"b": "7"})) == {}  # it asks for another number
+
+
+def test_a_success_and_a_failure_are_no_twins():
+    assert found(table({"a": WAY, "b": WAY}, fate={"b": "ct"})) == {}
+
+
+def test_of_an_earlier_iteration_only_the_newer_one_is_weighed_down_and_names_it():
+    known = table({"z": WAY})
+    assert found(table({"a": WAY, "b": WAY}), known) == {
+        "a": ("z", 1.0, SAME, pytest.approx(1 / 3)),
+        "b": ("z", 1.0, SAME, pytest.approx(1 / 3)),
+    }
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from("cd"), st.integers(0, 2)), min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_of_the_rows_changes_nothing(drawn, random):
+    """Episodes that end elsewhere, of two tasks, some left short."""
+    episodes = {f"t{n:02d}": [*WAY[short:-1], click(end / 5, 0.5)] for n, (end, _, short) in enumerate(drawn)}
+    contents = {f"t{n:02d}": content for n, (_, content, _) in enumerate(drawn)}
+    one = table(episodes, content=contents)
+    places = list(range(len(one)))
+    random.shuffle(places)
+    result = found(one)
+    assert found(one.take(places)) == result
+    assert all(0 < weight < 1 and twin != name for name, (twin, _, _, weight) in result.items())
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=9), min_size=2, max_size=6))
+def test_similarity_is_levenshteins_and_equal_says_when_it_is_1(words):
+    """Against the recursion by its definition, on steps that lie far apart."""
+
+    def edits(left: tuple, right: tuple) -> int:
+        if not left or not right:
+            return len(left) + len(right)
+        swapped = edits(left[1:], right[1:]) + (left[0] != right[0])
+        return min(swapped, edits(left[1:], right) + 1, edits(left, right[1:]) + 1)
+
+    short = [word[:4] for word in words]
+    sequences = Sequences.of(pa.array([[k << 40 for k in word] for word in short], pa.list_(pa.uint64())))
+    pairs = np.array(list(pairwise(range(len(short)))))
+    expected = [
+        1 - edits(tuple(short[i]), tuple(short[j])) / max(len(short[i]), len(short[j]), 1) for i, j in pairs.tolist()
+    ]
+    assert alignment.similarity(sequences, pairs).tolist() == pytest.approx(expected)
+    assert alignment.equal(sequences, pairs).tolist() == [value == 1 for value in expected]
+
+
+def screen(*boxes: tuple[int, int, int, int]) -> bytes:
+    picture = Image.new("RGB", (320, 240), "white")
+    draw = ImageDraw.Draw(picture)
+    for box in boxes:
+        draw.rectangle(box, fill="navy")
+    out = io.BytesIO()
+    picture.save(out, "png")
+    return out.getvalue()
+
+
+def test_a_caret_leaves_a_screen_alike_and_another_page_does_not():
+    page = screen((20, 20, 150, 90), (180, 120, 300, 220))
+    caret = screen((20, 20, 150, 90), (180, 120, 300, 220), (60, 150, 61, 160))
+    other = screen((160, 10, 300, 60), (10, 130, 100, 230))
+    assert screens.alike(screens.dhash(page), screens.dhash(caret))
+    assert not screens.alike(screens.dhash(page), screens.dhash(other))
+
+
+def task(name: str, **columns) -> dict:
+    same = {"world": "shop", "template": "buy", "level": 1, "seed": 5, "params": json.dumps({"item": "Mug", "n": 2})}
+    return {"task_id": name, "instruction": "Buy 2 mugs", **same, **columns}
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"seed": 9, "params": '{"n": 2, "item": " mug"}'}, "the content of e1"),
+        ({"params": '{"item": "pen", "n": 2}', "instruction": "buy 2 mugs!"}, "instruction and seed of e1"),
+        ({"seed": 9, "params": '{"item": "pen", "n": 2}'}, None),
+        ({"level": 2, "seed": 9}, None),
+    ],
+)
+def test_what_is_near_an_evaluation_task(columns, why):
+    near = tasks.near_evaluation([task("t1", **columns)], [task("e2", seed=77, level=3), task("e1")])
+    assert near == ({"t1": why} if why else {})

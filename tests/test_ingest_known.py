@@ -1,0 +1,52 @@
+"""A recording is held against earlier ones of the same task content, whoever made them, and no others are read."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic_rows import START, step, task, trajectory
+
+from flywheel.recording.curate import fingerprint
+from flywheel.schema import from_row
+from flywheel.settings import Settings
+from flywheel.stages import ingest
+from flywheel.stages.base import Context
+from flywheel.store import lookup, manifest, partitions
+from flywheel.trajectory import Step
+
+HUMAN = {"source": "recording", "author": "human", "policy_version": None, "reward": None, "run_id": "r", "at": START}
+
+
+@pytest.fixture
+def recorded(ws):
+    """Three iterations, each with a recording of the task `shared`, one of its own task, and one that is invalid."""
+    manifest.genesis(ws, digest="base")
+    expected, tasks = {}, []
+    for k in (1, 2, 3):
+        shared = task(f"again{k}", "sites", "shop") | {"params": '{"order": 1}'}
+        own = task(f"own{k}", "sites", "shop") | {"params": f'{{"order": {k + 1}}}'}
+        rows = [trajectory(f"r{k}{n}", (shared, own, shared)[n], steps=n + k + 1, **HUMAN) for n in range(3)]
+        rows[2] |= {"status": "invalid"}
+        steps = [step(row, n, total=row["steps"]) for row in rows for n in range(row["steps"])]
+        for table, found in (("tasks", [shared, own]), ("trajectories", rows), ("steps", steps)):
+            partitions.write(ws, table, k, "ingest", found)
+        data = [(table, "ingest") for table in ("tasks", "trajectories", "steps")]
+        manifest.write(ws, k, window=1, data=data)
+        mine = [from_row("steps", Step, row) for row in steps if row["trajectory_id"] == rows[0]["trajectory_id"]]
+        expected[fingerprint(shared, mine)] = f"r{k}0"
+        tasks.append(shared)
+    return Context(ws, Settings(), 4, "ingest"), expected, tasks[-1]
+
+
+def test_recordings_of_the_same_task_content_are_known_and_no_others(recorded, monkeypatch):
+    ctx, expected, shared = recorded
+    read = []
+    real = lookup.rows
+    monkeypatch.setattr(lookup, "rows", lambda *a: read.append((a[1], result := real(*a))) or result)
+    assert ingest._known(ctx, [shared | {"task_id": "another name"}]) == expected
+    assert {table: rows.num_rows for table, rows in read} == {"tasks": 3, "trajectories": 6, "steps": 2 + 3 + 4}
+
+
+def test_of_another_template_none_is_known(recorded):
+    ctx, _, shared = recorded
+    assert ingest._known(ctx, [shared | {"template": "another"}]) == {}
+    assert ingest._known(ctx, []) == {}
