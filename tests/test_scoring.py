@@ -125,6 +125,11 @@ def test_what_no_scorer_needs_is_not_read(attentive, tmp_path, monkeypatch):
             real(ws, table, path, columns),
         )[1],
     )
+    monkeypatch.setattr(
+        partitions,
+        "opened",
+        lambda table, path, real=partitions.opened, **how: (read.add((table, ())), real(table, path, **how))[1],
+    )
     scored(tmp_path / "verifier", one)
     assert {table for table, _ in read} == {"tasks", "trajectories", "scores"}
     read.clear()
