@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.errors import BadInput, DataError
+from flywheel.files import write_text
 from flywheel.intervals import wilson
 from flywheel.schema import ADDED, TABLES
-from flywheel.store import catalog, metrics, partitions
+from flywheel.store import catalog, dvc_lock, metrics, partitions, pruned
 from flywheel.workspace import Workspace
 
 
@@ -321,3 +322,18 @@ def test_a_table_with_added_columns_that_is_damaged_fails_filters_too(tmp_path):
         with pytest.raises(DataError, match="not a whole Parquet file"):
             catalog.query(ws, sql)
     assert catalog.query(ws, "DESCRIBE scores").num_rows == 2 + len(TABLES["scores"].names)
+
+
+def test_a_recorded_partition_that_is_not_here_is_no_empty_table(broken):
+    """Its table's queries say what is missing and what to type; those of other tables are answered."""
+    folder = "data/quarantine/iteration=001/stage=route"
+    write_text(dvc_lock.path(broken, 1), f"stages:\n  route:\n    outs:\n    - path: {folder}\n      md5: abc\n")
+    assert catalog.query(broken, "SELECT count(*) AS n FROM quarantine").to_pylist()[0]["n"] > 0
+    shutil.rmtree(broken.root / folder)
+    for sql in ("SELECT count(*) FROM quarantine", "FROM iterations"):
+        with pytest.raises(DataError, match="a partition that is recorded is not here") as raised:
+            catalog.query(broken, sql)
+        assert raised.value.where == folder
+    assert catalog.query(broken, "SELECT count(*) AS n FROM sft").to_pylist()[0]["n"] > 0
+    pruned.add(broken, 1, [folder])
+    assert catalog.query(broken, "FROM iterations").num_rows > 0

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from flywheel.errors import BadInput, DataError
 from flywheel.schema import ADDED, TABLES
-from flywheel.store import closed, formats, manifest, partitions
+from flywheel.store import closed, dvc_lock, formats, manifest, partitions, pruned
 from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
@@ -57,8 +57,12 @@ def _connect(ws: Workspace, staged: Workspace | None, database: str, *, lost: bo
         connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
         touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
         done = closed.look(ws, without=touched)
+        missing = _missing(ws, done.iterations | touched)
         for table in TABLES:
-            _table(connection, ws, table, staged, done, lost=lost)
+            if table in missing:
+                _stand_in(connection, table, _typed(table), missing[table])
+            else:
+                _table(connection, ws, table, staged, done, lost=lost)
         _promotions(connection, ws)
         connection.execute(views())
     except duckdb.Error as error:
@@ -183,6 +187,26 @@ def render(result: pa.Table, format: Format = "table", output: Path | None = Non
     return f"{result.num_rows} rows written to {output}"
 
 
+def _missing(ws: Workspace, without: Set[int]) -> dict[str, DataError]:
+    """table -> what is told of the first of its partitions that is recorded, and not there: it is not an empty one."""
+    found: dict[str, DataError] = {}
+    for lock in sorted((ws.root / "iterations").glob("*/dvc.lock")):
+        k = int(lock.parent.name)
+        for table, folder in sorted(dvc_lock.partitions(ws, k)) if k not in without else ():
+            if table not in found and not ws.resolve(folder).is_dir() and folder not in pruned.read(ws, k):
+                found[table] = DataError(
+                    "a partition that is recorded is not here",
+                    where=folder,
+                    fix="fetch it: `dvc checkout`, or `dvc pull` where there is a remote (`flywheel status` tells all)",
+                )
+    return found
+
+
+def _typed(table: str) -> pa.Table:
+    """No rows, of the table's columns."""
+    return pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
+
+
 def _table(
     connection: duckdb.DuckDBPyConnection,
     ws: Workspace,
@@ -192,7 +216,7 @@ def _table(
     *,
     lost: bool,
 ) -> None:
-    typed = pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
+    typed = _typed(table)
     try:
         new = partitions.all_files(staged, table) if staged else []
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()

@@ -15,6 +15,7 @@ from flywheel.files import write_text
 from flywheel.workspace import Workspace
 
 LAST = "runs"  # the stage that ends an iteration
+_PARTITION = re.compile(r"path: (data/(\w+)/iteration=\d+/stage=[\w.-]+)$", re.MULTILINE)
 _ENTRY = re.compile(r"^  ['\"]?([\w-]+)['\"]?:", re.MULTILINE)
 
 
@@ -28,6 +29,15 @@ def recorded(ws: Workspace, iteration: int) -> list[str]:
         return _ENTRY.findall(path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return []
+
+
+def partitions(ws: Workspace, iteration: int) -> set[tuple[str, str]]:
+    """(table, folder relative to the workspace) of the partitions that its stages read and wrote."""
+    try:
+        found = _PARTITION.findall(path(ws, iteration).read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return set()
+    return {(table, folder) for folder, table in found}
 
 
 def complete(ws: Workspace, iteration: int) -> bool:
