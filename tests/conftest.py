@@ -91,6 +91,18 @@ SLOW = (
     "supervised",
     "answer_form",
     "merge",
+    "reroute",
+    "upkeep",
+    "closed",
+    "notebook",
+    "catalog_file",
+    "catalog_views",
+    "duplicates",
+    "dedup",
+    "exchange",
+    "resident",
+    "whisper",
+    "routing",
 )
 
 
