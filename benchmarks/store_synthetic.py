@@ -7,7 +7,7 @@ there. A third of them succeed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from flywheel.schema import SORT, TABLES
+from flywheel.schema import TABLES
+from flywheel.store import partitions
 from flywheel.workspace import Workspace
 
 AT_ONCE = 20_000  # trajectories in memory
@@ -226,13 +226,7 @@ def _table(table: str, rows: int, **columns) -> pa.Table:
     return pa.table(made, schema=schema)
 
 
-def _write(ws: Workspace, table: str, iteration: int, parts) -> None:
-    """As pyarrow writes: one file of rows that are sorted already."""
-    folder = ws.partition(table, iteration, _WRITERS[table])
-    folder.mkdir(parents=True, exist_ok=True)
-    sorting = [pq.SortingColumn(TABLES[table].get_field_index(name)) for name in SORT[table]]
-    with pq.ParquetWriter(
-        folder / "part-00000.parquet", TABLES[table], compression="zstd", sorting_columns=sorting
-    ) as writer:
-        for part in parts:
-            writer.write_table(part, row_group_size=_ROW_GROUP.get(table, 20_000))
+def _write(ws: Workspace, table: str, iteration: int, batches: Iterable[pa.Table]) -> None:
+    with partitions.writing(ws, table, iteration, _WRITERS[table]) as writer:
+        for batch in batches:
+            writer.write(batch)

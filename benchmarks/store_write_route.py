@@ -99,10 +99,10 @@ def _clocked(module: ModuleType, name: str) -> list[float]:
     """Seconds that a function takes from now on."""
     function, seconds = getattr(module, name), [0.0]
 
-    def clocked(*arguments):
+    def clocked(*arguments, **named):
         began = time.perf_counter()
         try:
-            return function(*arguments)
+            return function(*arguments, **named)
         finally:
             seconds[0] += time.perf_counter() - began
 
