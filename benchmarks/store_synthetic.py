@@ -70,6 +70,12 @@ def batches(
         yield make(first, min(AT_ONCE, trajectories - first), iteration, names, seed)
 
 
+def peak_gib() -> float:
+    """Most memory that this process has had. What `getrusage` says begins with its parent's."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**20
+
+
 def identity(iteration: int, number: int) -> str:
     """Ids grow with the number, so rows that are made in order are sorted."""
     return f"t{iteration:03d}{number:016d}"

@@ -127,7 +127,7 @@ def report(act, root: str) -> None:
     """In the fresh process: do it, and print what the process cost."""
     act(Workspace(Path(root)))
     used = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "peak_gib": used.ru_maxrss / 2**20}))
+    print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "peak_gib": synthetic.peak_gib()}))
 
 
 def sample(ws: Workspace) -> None:

@@ -6,7 +6,6 @@ Each runs in a process of its own, with its peak memory as the system tells it.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -133,7 +132,7 @@ def main(kind: str, folder: str, size: str) -> None:
     found |= {
         "wall": round(time.perf_counter() - wall - _made[0], 2),
         "cpu": round(time.process_time() - cpu - _made[1], 2),
-        "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3),
+        "peak_gib": round(store_synthetic.peak_gib(), 3),
     }
     print(json.dumps(found))
 
