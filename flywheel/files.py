@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flywheel.errors import DataError, DiskFull
+from flywheel.errors import DataError, DiskFull, FlywheelError
 
 _FULL_BYTES = 2**20
 
@@ -56,10 +56,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path, seconds: float, what: str) -> Iterator[None]:
+def locked(path: Path, seconds: float, what: str, kind: type[FlywheelError] = DataError) -> Iterator[None]:
     """Hold a lock that one process has at a time. seconds: how long to wait for it. what: it is held for, in words.
 
-    Raises DataError where the wait is over.
+    Raises an error of the kind where the wait is over.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
@@ -70,7 +70,7 @@ def locked(path: Path, seconds: float, what: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise DataError(
+                    raise kind(
                         f"another process has been {what} for {seconds:.0f} s", where=path, fix="let it end, or end it"
                     ) from None
                 time.sleep(0.05)

@@ -13,7 +13,7 @@ from synthetic import routed
 
 from flywheel.errors import ContractBroken, DataError
 from flywheel.stages.route import INCOMING
-from flywheel.store import catalog, contracts, expectations, lineage, manifest, partitions
+from flywheel.store import catalog, contracts, expectations, lineage, partitions
 from flywheel.store.expectations import write_page
 from flywheel.workspace import Workspace
 
@@ -331,29 +331,3 @@ def test_a_page_that_cannot_be_written_stops_nothing(tmp_path, caplog):
     found = contracts.Judged(contracts.TRAJECTORY[0], 12, 1)
     write_page(Workspace(tmp_path), 1, [found])
     assert "Data Docs are not written" in caplog.text
-
-
-def test_the_manifest_chains_and_notices_a_change(built, tmp_path):
-    source, settings, _ = built
-    ws = copy(source, tmp_path)
-    synthetic.outgoing(ws, 1)
-    synthetic.incoming(ws, settings, 2, tasks=3, samples=3)
-    routed(ws, settings, 2)
-    two = manifest.read(ws, 2)
-    assert [shard.iteration for shard in two.ct] == [1, 2]
-    assert {shard.iteration for shard in two.shards("steps")} == {1, 2}
-    manifest.verify(ws, 2)
-    only_newest = manifest.write(ws, 2, window=1)
-    assert [shard.iteration for shard in only_newest.sft] == [2]
-    assert [shard.iteration for shard in only_newest.ct] == [1, 2]
-    path = ws.resolve(two.ct[0].path)
-    kept = path.read_bytes()
-    path.write_bytes(kept + b"x")
-    with pytest.raises(DataError, match="differs from the manifest") as raised:
-        manifest.verify(ws, 2)
-    assert raised.value.where == two.ct[0].path
-    path.write_bytes(kept)
-    ws.manifest(1).write_text(ws.manifest(1).read_text().replace('"sessions": []', '"sessions": ["s1"]'))
-    with pytest.raises(DataError, match=r"manifest changed after iteration 002") as raised:
-        manifest.verify(ws, 2)
-    assert raised.value.where == "iterations/001/manifest.json"

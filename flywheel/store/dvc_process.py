@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flywheel.errors import FlywheelError
+from flywheel.files import locked
 from flywheel.workspace import Workspace
 
 _LOCK_TIMEOUT_S = 300.0
@@ -38,19 +37,5 @@ def repository(ws: Workspace) -> Iterator:
 @contextmanager
 def one_at_a_time(ws: Workspace) -> Iterator[None]:
     """Parallel DVC processes meet lock errors: wait here, with a deadline."""
-    ws.state.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
-    with (ws.state / "dvc.lock").open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise VersioningError(
-                        f"another process has been recording for {_LOCK_TIMEOUT_S:.0f} s",
-                        where=ws.state / "dvc.lock",
-                        fix="let it end, or end it",
-                    ) from None
-                time.sleep(0.05)
+    with locked(ws.state / "dvc.lock", _LOCK_TIMEOUT_S, "recording", VersioningError):
         yield
