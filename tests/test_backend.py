@@ -111,7 +111,7 @@ async def test_it_sees_its_own_folder_and_nothing_of_ours(tmp_path, kept, monkey
 async def test_what_a_server_started_ends_with_it(tmp_path, kept):
     async with started(lay(tmp_path)) as backend:
         await asked(backend, "/fork")
-        assert processes(f"600.{backend.port}")
+        await until(lambda: processes(f"600.{backend.port}"))  # forked, and then begun
     assert not processes(f"600.{backend.port}")
 
 
@@ -154,7 +154,7 @@ async def test_nothing_outlives_a_process_that_is_killed(tmp_path, kept):
         said, port = (await asyncio.to_thread(holder.stdout.readline)).split()
         folder = Path(said)
         assert folder.is_dir()  # noqa: ASYNC240
-        assert processes(f"600.{port}")
+        await until(lambda: processes(f"600.{port}"))
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
