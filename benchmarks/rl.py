@@ -1,4 +1,5 @@
-"""RL on three games and two site tasks in real Chromium: what it adds to its SFT start on held-out tasks.
+"""RL on games and site tasks in real Chromium: what it adds to its SFT start on held-out tasks, of two or three steps
+(three games, two sites) or, with --episodes long, of ten and more (games at higher levels).
 
 success_gain: held-out success after --minutes of PPO less that of the start, at the rollout temperature (greedy beside
 it), the mean over seeds with its 95% t interval. gain_VARIANT: the same without one part of PPO, and with GRPO; the
@@ -61,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--each", type=int, default=40, help="held-out tasks of a kind (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="of a run (default: %(default)s)")
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side (default: %(default)s)")
+    parser.add_argument(
+        "--episodes", choices=rl_start.RECIPES, default="short", help="which tasks (default: %(default)s)"
+    )
     parser.add_argument("--quick", action="store_true", help="small and short: that it works")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the block rl, in all runs, to look for a recipe"
@@ -75,26 +79,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.table:
         _run(options)
-    results = [found for one in rl_run.VARIANTS for found in _results(options.out, one)]
+    runs = rl_run.runs(options.out, options.episodes)
+    results = [found for one in rl_run.VARIANTS for found in _results(runs, one)]
     if not results:
         print(f"there are no results in {options.out}", file=sys.stderr)
         return 1
     (options.out / "table.md").write_text(table(results), encoding="utf-8")
     print(table(results), file=sys.stderr)
     code = exit_code([emit(case) for case in cases(results)])
-    _picture(options.out)
+    _picture(options.out, runs)
     return code
 
 
 def _run(options: argparse.Namespace) -> None:
     """Seed by seed, so that the first rows of all variants are there early. Exits where a run fails, once those beside
     it have ended: the next call goes on with it."""
-    rl_run.start(options.out.resolve())  # made by one, for all
+    rl_run.start(options.out.resolve(), options.episodes)  # made by one, for all
 
     def one(seed: int, variant: str) -> None:
-        given = (options.out.resolve(), variant, seed, options.minutes, options.each, options.at_once)
-        command = [*_tied(), *rl_run.command(*given, options.quick, options.set)]
-        subprocess.run(command, env=rl_run.environment(options.threads), check=True)
+        command = rl_run.command(
+            options.out.resolve(),
+            variant,
+            seed,
+            options.minutes,
+            options.each,
+            at_once=options.at_once,
+            episodes=options.episodes,
+            quick=options.quick,
+            other=options.set,
+        )
+        subprocess.run([*_tied(), *command], env=rl_run.environment(options.threads), check=True)
 
     with ThreadPoolExecutor(options.at_once) as side_by_side:
         runs = [side_by_side.submit(one, seed, variant) for seed in options.seeds for variant in options.variants]
@@ -112,8 +126,8 @@ def _tied() -> list[str]:
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
-def _results(out: Path, variant: str) -> list[dict[str, Any]]:
-    files = sorted((out / "runs").glob(f"{variant}-*/result.json"))
+def _results(runs: Path, variant: str) -> list[dict[str, Any]]:
+    files = sorted(runs.glob(f"{variant}-*/result.json"))
     return [
         json.loads(path.read_text(encoding="utf-8")) for path in files if path.parent.name[len(variant) + 1 :].isdigit()
     ]
@@ -139,7 +153,10 @@ def cases(results: Sequence[dict[str, Any]]) -> list[BenchCase]:
         "goal_is": f"between {START[0]} and {START[1]}",
         "greedy": results[0]["before"]["greedy"]["success"],
         "n": results[0]["n"],
-        "kinds": [" ".join(kind) for kind in rl_start.KINDS],
+        "kinds": [
+            f"{world} {template}, level {level}"
+            for world, template, level in rl_start.RECIPES[results[0].get("episodes", "short")].kinds
+        ],
     }
     return [
         *found,
@@ -202,10 +219,10 @@ def _mean(part: Iterable[dict[str, Any]], name: str) -> float:
     return fmean(one[name] for one in part)
 
 
-def _picture(out: Path) -> None:
+def _picture(out: Path, folder: Path) -> None:
     """The curves of all runs as data (curves.json) and as one picture: over minutes, a colour a variant."""
     runs: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in rl_run.VARIANTS}
-    for path in sorted(out.glob("runs/*/curve.jsonl")):
+    for path in sorted(folder.glob("*/curve.jsonl")):
         name = path.parent.name.rpartition("-")[0]
         # A step that a kill cut off between curve and state comes twice: the later one counts.
         points = {point["step"]: point for point in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
@@ -225,7 +242,9 @@ def _picture(out: Path) -> None:
             drawn = lines(series, title=title, x_label="minutes", percent=share)
             charts.append(Chart(title, "", drawn, legend if figure == "success" else ()))
     if charts:
-        page = f'<!doctype html><body style="margin:0">{sheet(charts, [], "RL on three games and two sites")}</body>'
+        page = (
+            f'<!doctype html><body style="margin:0">{sheet(charts, [], "RL of a small model in real Chromium")}</body>'
+        )
         (out / "curves.html").write_text(page, encoding="utf-8")
         screenshot(out / "curves.html", out / "curves.png", width=1260)
 

@@ -60,13 +60,14 @@ def settings(variant: str, seed: int, quick: bool = False, other: Mapping[str, A
     return Settings.model_validate({"seed": seed, "rl": rl, "evaluation": {"temperature": rl["temperature"]}})
 
 
-def folder(out: Path, variant: str, seed: int) -> Path:
-    return out / "runs" / f"{variant}-{seed}"
+def runs(out: Path, episodes: str) -> Path:
+    """The folder of the runs of one of `rl_start.RECIPES`."""
+    return out / ("runs" if episodes == "short" else f"runs-{episodes}")
 
 
-def start(out: Path) -> Path:
+def start(out: Path, episodes: str = "short") -> Path:
     """The checkpoint that all runs begin with, made now or before."""
-    return rl_start.make(out / "starts", Settings(), BASE, rl_start.Recipe(), note=_note)
+    return rl_start.make(out / "starts", Settings(), BASE, rl_start.RECIPES[episodes], note=_note)
 
 
 def run(
@@ -79,20 +80,22 @@ def run(
     quick: bool = False,
     other: Mapping[str, Any] | None = None,
     at_once: int = 1,
+    episodes: str = "short",
 ) -> dict[str, Any]:
     """Measure the start, train for so many minutes in all, measure again; results as JSON beside the run's state.
 
-    each: held-out tasks of a kind. at_once: runs that share the machine, to be told. A run that was shorter before
-    goes on.
+    each: held-out tasks of a kind. at_once: runs that share the machine, to be told. episodes: of `rl_start.RECIPES`.
+    A run that was shorter before goes on.
     """
-    here = folder(out, variant, seed)
+    kinds = rl_start.RECIPES[episodes].kinds
+    here = runs(out, episodes) / f"{variant}-{seed}"
     here.mkdir(parents=True, exist_ok=True)
     found = _read(here / "result.json")
-    if found and found["minutes"] >= minutes and found["n"] >= each * len(rl_start.KINDS):
+    if found and found["minutes"] >= minutes and found["n"] >= each * len(kinds):
         return found
     s = settings(variant, seed, quick, other)
-    model = start(out)
-    held_out = rl_start.tasks("eval", each)
+    model = start(out, episodes)
+    held_out = rl_start.tasks("eval", each, kinds)
     before = _success(out / "starts" / f"before-{seed}", model, held_out, s)  # the same for all variants
     spent = _Spent(here / "spent.json", here / "curve.jsonl")
     if spent.seconds < 60 * minutes:
@@ -101,7 +104,7 @@ def run(
             model,
             here / "model",
             "",
-            rl_start.tasks("train", 40),
+            rl_start.tasks("train", 40, kinds),
             settings=s,
             iteration=0,
             state_folder=here / "state",
@@ -112,6 +115,7 @@ def run(
     result = {
         "variant": variant,
         "seed": seed,
+        "episodes": episodes,
         "rl": s.rl.model_dump(),
         "minutes": minutes,
         "steps": spent.steps,
@@ -187,10 +191,19 @@ def _note(line: str) -> None:
 
 
 def command(
-    out: Path, variant: str, seed: int, minutes: float, each: int, at_once: int, quick: bool, other: Sequence[str]
+    out: Path,
+    variant: str,
+    seed: int,
+    minutes: float,
+    each: int,
+    *,
+    at_once: int,
+    episodes: str,
+    quick: bool,
+    other: Sequence[str],
 ) -> list[str]:
     given = ["--out", out, "--variant", variant, "--seed", seed, "--minutes", minutes, "--each", each]
-    given += ["--at-once", at_once]
+    given += ["--at-once", at_once, "--episodes", episodes]
     return [sys.executable, __file__, *map(str, given), *(["--quick"] if quick else []), "--set", *other]
 
 
@@ -214,6 +227,7 @@ def main_of_run(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--each", type=int, required=True)
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--episodes", choices=rl_start.RECIPES, default="short")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--set", nargs="*", default=[])
     options = vars(parser.parse_args(argv))

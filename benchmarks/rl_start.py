@@ -1,7 +1,7 @@
 """What `benchmarks/rl.py` begins from: its tasks, and a model that a few demonstrations of the experts have started.
 
-The start is made from models/base by imitation of level 1 alone, small and seeded, and kept on disk under a name that
-is a digest of all that it depends on.
+The start is made from models/base by imitation, small and seeded, and kept on disk under a name that is a digest of all
+that it depends on. Two sets of tasks: `short`, of two or three steps, and `long`, of 10 and more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flywheel.training.supervised.train import train_supervised
 from flywheel.trajectory import Step, Trajectory
 from flywheel.worlds import catalogue, oracle
 
-KINDS = (("tiles", "clear"), ("shapes", "fit"), ("merge", "reach"), ("settings", "turn_on"), ("shop", "add"))
+Kind = tuple[str, str, int]  # world, template, level
 HELD_OUT = 100  # tasks of a kind, that evaluation may have and nothing else
 # First seeds: those of evaluation, of training and of demonstrations never meet (synthesis/tasks.py).
 _FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31}
@@ -35,8 +35,10 @@ _FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the start is made. demonstrations: of each kind. passes: times that each step is seen."""
+    """Kinds of tasks, and how their start is made. demonstrations: of each kind. passes: times that each step is
+    seen."""
 
+    kinds: tuple[Kind, ...]
     demonstrations: int = 6
     passes: int = 6
     batch: int = 16
@@ -44,16 +46,30 @@ class Recipe:
     seed: int = 11
 
 
-def tasks(split: str, each: int, level: int = 1) -> list[Task]:
+RECIPES = {
+    "short": Recipe(
+        (
+            ("tiles", "clear", 1),
+            ("shapes", "fit", 1),
+            ("merge", "reach", 1),
+            ("settings", "turn_on", 1),
+            ("shop", "add", 1),
+        )
+    ),
+    "long": Recipe((("tiles", "clear", 3), ("double", "make", 3), ("snake", "exit", 2), ("hexes", "clear", 3))),
+}
+
+
+def tasks(split: str, each: int, kinds: Sequence[Kind]) -> list[Task]:
     """`each` tasks of every kind, no content twice, and none of training or demonstration that of a held-out one.
 
     Raises BadInput for more than HELD_OUT evaluation tasks of a kind.
     """
     if split == "eval" and each > HELD_OUT:
         raise BadInput(f"{each} tasks of a kind are too many", where="bench rl", fix=f"at most {HELD_OUT}")
-    taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, level)}
+    taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, kinds)}
     made: list[Task] = []
-    for name, template in KINDS:
+    for name, template, level in kinds:
         world, seed, enough = catalogue.get(name), _FIRST[split], len(made) + each
         while len(made) < enough:
             task = make_task(world, template, level, seed, "eval" if split == "eval" else "train")
@@ -66,12 +82,12 @@ def tasks(split: str, each: int, level: int = 1) -> list[Task]:
 
 def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=print) -> Path:
     """The start's checkpoint, made now or taken from `folder`."""
-    chosen = tasks("demonstration", recipe.demonstrations)
+    chosen = tasks("demonstration", recipe.demonstrations, recipe.kinds)
     named = {
         "base": digest(base),
         "recipe": asdict(recipe),
         "tasks": [task.task_id for task in chosen],
-        "worlds": [catalogue.get(name).checksum for name, _ in KINDS],
+        "worlds": [catalogue.get(name).checksum for name, _, _ in recipe.kinds],
         "policy": settings.policy.model_dump(),
         "screen": [settings.sandbox.width, settings.sandbox.height],
     }
