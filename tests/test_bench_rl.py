@@ -58,20 +58,23 @@ def keep(out, found: dict, curve: int = 0) -> None:
     (folder / "curve.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, *lines[-1:]]))
 
 
-def test_held_out_tasks_are_none_of_those_trained_or_shown():
+@pytest.mark.parametrize("episodes", ["short", "long"])
+def test_held_out_tasks_are_none_of_those_trained_or_shown(episodes):
     start = module("rl_start")
-    held_out, train, shown = (start.tasks(split, n) for split, n in (("eval", 20), ("train", 40), ("demonstration", 6)))
-    assert len(held_out) == 100
-    assert {task.world for task in train} == set(WORLDS)
+    kinds = start.RECIPES[episodes].kinds
+    wanted = (("eval", 20), ("train", 40), ("demonstration", 6))
+    held_out, train, shown = (start.tasks(split, each, kinds) for split, each in wanted)
+    assert len(held_out) == 20 * len(kinds)
+    assert {(task.world, task.template, task.level) for task in train} == set(kinds)
     assert {task.split for task in held_out} == {"eval"}
     seeds = {task.seed for task in held_out}
     assert not seeds & {task.seed for task in (*train, *shown)}
     met = [content(task) for task in held_out]
-    assert len(set(met)) == 100
+    assert len(set(met)) == len(met)
     assert not set(met) & {content(task) for task in (*train, *shown)}
     with pytest.raises(BadInput, match="101 tasks of a kind are too many"):
-        start.tasks("eval", 101)
-    assert [task.task_id for task in held_out] == [task.task_id for task in start.tasks("eval", 20)]
+        start.tasks("eval", 101, kinds)
+    assert [task.task_id for task in held_out] == [task.task_id for task in start.tasks("eval", 20, kinds)]
 
 
 def test_each_variant_leaves_out_one_part():
