@@ -25,8 +25,10 @@ settings.load_profile("flywheel")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `make test` plays every third template of a site and each game at some of its levels, `make test-worlds` all at all.
+# `make test` plays every sixth template of a site and each game at some of its levels, `make test-worlds` all at all.
 EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
+
+SHARED = "PYTEST_XDIST_WORKER" in os.environ  # several workers share the tests
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -109,8 +111,7 @@ SLOW = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files come last; where several workers share them they come first, so that none is left alone at the end."""
     rank = {f"test_{name}": place for place, name in enumerate(SLOW)}
-    shared = "PYTEST_XDIST_WORKER" in os.environ
-    items.sort(key=lambda item: rank.get(item.path.stem, len(rank) if shared else -1))
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank) if SHARED else -1))
     for item in items:
         if item.path.stem in rank:
             item.add_marker("slow")
@@ -120,6 +121,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def project() -> Path:
     """The root of the source."""
     return PROJECT
+
+
+@pytest.fixture(scope="session")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`past.three`, which all workers share."""
+    import past
+
+    folder = tmp_path_factory.getbasetemp()
+    return past.three(folder.parent if SHARED else folder)
 
 
 @pytest.fixture

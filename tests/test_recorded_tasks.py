@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from itertools import islice
 
 import pytest
 
-from flywheel.recording.synthetic.make_sessions import recorded_tasks
+from flywheel.recording.synthetic.make_sessions import make, recorded_tasks
 from flywheel.settings import Settings, parse
 from flywheel.synthesis.tasks import content, held_out, make_tasks
 from flywheel.worlds import catalogue
@@ -67,3 +68,15 @@ def test_other_worlds_are_asked_for_by_settings():
         ("forum", 2),
         ("control", 2),
     }
+
+
+async def test_more_are_added_to_those_that_are_there(tmp_path):
+    await make(tmp_path, 1, Settings())
+    (first,) = tmp_path.glob("000-*")
+    before = {path: path.read_bytes() for path in first.iterdir()}
+    await make(tmp_path, 2, Settings(), first=1)
+    assert {path: path.read_bytes() for path in first.iterdir()} == before
+    folders = sorted(tmp_path.glob("0*"))
+    assert sorted(json.loads((tmp_path / "truth.json").read_text())) == [path.name for path in folders]
+    shown = [json.loads((path / "session.json").read_text())["task"]["task_id"] for path in folders]
+    assert shown == [task.task_id for task in islice(recorded_tasks(Settings()), 2)]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import past
 import pytest
-from click.testing import CliRunner
+from past import flywheel
 
-from flywheel.cli import main
 from flywheel.settings import Settings
 from flywheel.stages import route, score
 from flywheel.stages.base import Context, run_stage
@@ -21,25 +20,29 @@ from flywheel.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory) -> Path:
-    return past.made(tmp_path_factory.mktemp("again") / "ws", 3)[0].root
+def halves(three, tmp_path_factory) -> Path:
+    """Where the scores of what failed in iteration 1 are one half; not to be changed."""
+    ws = Workspace(shutil.copytree(three, tmp_path_factory.mktemp("halves") / "ws", symlinks=True))
+    half(ws, 1)
+    return ws.root
 
 
 @pytest.fixture
-def ws(three, tmp_path) -> Workspace:
+def ws(halves, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(halves, tmp_path / "ws", symlinks=True))
+
+
+@pytest.fixture
+def recorded(three, tmp_path) -> Workspace:
+    """As they were made: all is recorded."""
     return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
-
-
-def flywheel(ws: Workspace, *arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(main, [*map(str, arguments), "-w", str(ws.root)], catch_exceptions=False)
-    return done.exit_code, done.output
 
 
 def rows(ws: Workspace, table: str, k: int, stage: str = "route") -> list[dict]:
     return partitions.read(ws, table, k, stage).to_pylist()
 
 
-def half(ws: Workspace, k: int = 1) -> None:
+def half(ws: Workspace, k: int) -> None:
     """The scores of what failed are one half."""
     scores = rows(ws, "scores", k, "score")
     for row in scores:
@@ -50,7 +53,6 @@ def half(ws: Workspace, k: int = 1) -> None:
 
 
 def test_what_moves_is_shown_and_nothing_is_written(ws):
-    half(ws)
     before = past.content(ws)
     code, told = flywheel(ws, "reroute", 1, "--threshold", 0.4, "--json")
     (found,) = json.loads(told)
@@ -67,7 +69,6 @@ def test_what_moves_is_shown_and_nothing_is_written(ws):
 
 
 def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
-    half(ws)
     old = rows(ws, "lineage", 1)
     first = {row["trajectory_id"] for row in rows(ws, "sft", 1)}
     assert flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")[0] == 0
@@ -92,7 +93,6 @@ def test_what_is_written_is_what_the_stages_give_and_all_is_recorded(ws):
 
 
 def test_without_options_it_goes_back_to_the_parameters(ws):
-    half(ws)
     before = {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)}
     flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
     assert {row["trajectory_id"]: row["destination"] for row in rows(ws, "routes", 1)} != before
@@ -107,7 +107,6 @@ def test_without_options_it_goes_back_to_the_parameters(ws):
 
 
 def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
-    half(ws)
     in_ct = [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
     flywheel(ws, "reroute", 1, "--band", 0.3, 0.6, "--write")
     aside = {row["trajectory_id"]: row["reason"] for row in rows(ws, "quarantine", 1)}
@@ -116,7 +115,7 @@ def test_a_band_of_doubt_sets_aside_and_gives_back(ws):
     assert in_ct == [row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"]
 
 
-def test_a_scorer_judges_stored_trajectories_anew(ws, monkeypatch):
+def test_a_scorer_judges_stored_trajectories_anew(recorded, monkeypatch):
     """The verifier of the synthetic tasks knows no such page: by it nothing can be judged any more."""
     import flywheel.scoring.scorers.verifier as module
 
@@ -129,19 +128,18 @@ def test_a_scorer_judges_stored_trajectories_anew(ws, monkeypatch):
             return Score(1.0 if len(case.steps) >= 4 else 0.0)
 
     monkeypatch.setattr(module, "open_scorer", lambda settings: Steps())
-    assert flywheel(ws, "reroute", 2, "--scorer", "verifier", "--write")[0] == 0
-    long = {row["trajectory_id"] for row in rows(ws, "trajectories", 2, "rollout") if row["steps"] >= 4}
-    scored = {row["trajectory_id"]: row for row in rows(ws, "scores", 2, "score")}
+    assert flywheel(recorded, "reroute", 2, "--scorer", "verifier", "--write")[0] == 0
+    long = {row["trajectory_id"] for row in rows(recorded, "trajectories", 2, "rollout") if row["steps"] >= 4}
+    scored = {row["trajectory_id"]: row for row in rows(recorded, "scores", 2, "score")}
     assert {name for name, row in scored.items() if row["v"]} == long & scored.keys()
-    assert {row["trajectory_id"] for row in rows(ws, "sft", 2)} <= long
-    assert versioning.status(ws) == {}
-    by_stage = list(score.judge(Context(ws, Settings(), 2, "score"), Rule(scorers=("verifier",))))
-    assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == rows(ws, "scores", 2, "score")
+    assert {row["trajectory_id"] for row in rows(recorded, "sft", 2)} <= long
+    assert versioning.status(recorded) == {}
+    by_stage = list(score.judge(Context(recorded, Settings(), 2, "score"), Rule(scorers=("verifier",))))
+    assert sorted(by_stage, key=lambda row: row["trajectory_id"]) == rows(recorded, "scores", 2, "score")
 
 
 @pytest.mark.parametrize("after", ["write_again", "chain", "renew"])
 def test_a_write_that_is_killed_is_gone_on_with(ws, monkeypatch, after):
-    half(ws)
 
     def killed(*arguments):
         raise KeyboardInterrupt
@@ -223,19 +221,21 @@ def test_a_mended_row_is_judged_and_routed_again(ws, monkeypatch):
     manifest.verify(ws, 3)
 
 
-def test_mending_steps_goes_through_the_contracts(ws, monkeypatch):
+def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
     import flywheel.scoring.scorers.verifier as module
     from flywheel.scoring.scorer import Score
 
     monkeypatch.setattr(module.VerifierScorer, "score", lambda self, case: Score(0.0))
     broken = "reason LIKE 'contract: logprobs_match%'"
     wrong = ["quarantine", 2, "--table", "steps", "--where", broken, "--set", "logprobs=[0.5]"]
-    assert "contract: logprobs_match" in flywheel(ws, *wrong)[1]
+    assert "contract: logprobs_match" in flywheel(recorded, *wrong)[1]
     right = "logprobs=list_transform(token_ids, x -> -0.5)"
-    assert flywheel(ws, "quarantine", 2, "--table", "steps", "--where", broken, "--set", right, "--write")[0] == 0
-    assert "t20002" in {row["trajectory_id"] for table in ("sft", "ct") for row in rows(ws, table, 2)}
-    assert len(rows(ws, "steps", 2, "rollout")) == sum(row["steps"] for row in rows(ws, "trajectories", 2, "rollout"))
-    assert versioning.status(ws) == {}
+    assert flywheel(recorded, "quarantine", 2, "--table", "steps", "--where", broken, "--set", right, "--write")[0] == 0
+    assert "t20002" in {row["trajectory_id"] for table in ("sft", "ct") for row in rows(recorded, table, 2)}
+    assert len(rows(recorded, "steps", 2, "rollout")) == sum(
+        row["steps"] for row in rows(recorded, "trajectories", 2, "rollout")
+    )
+    assert versioning.status(recorded) == {}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,6 @@ def test_what_cannot_be_mended_is_one_line_and_changes_nothing(ws, arguments, wh
 
 
 def test_a_decision_leaves_the_large_tables_as_they_are(ws):
-    half(ws)
     flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
     files = {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()}
     flywheel(ws, "reroute", 1, "--write")

@@ -61,14 +61,14 @@ class Run:
 
 
 def tasks_of(name: str, seed: int) -> Iterator[Task]:
-    """Every third template of a site on the records of a seed, at one of its levels by turns, or every one at all; of
+    """Every sixth template of a site on the records of a seed, at one of its levels by turns, or every one at all; of
     other records where those hold nothing to ask."""
     world = catalogue.get(name)
     for number, (template, spec) in enumerate(world.play.tasks.items()):
-        if number % 3 and not EVERY_LEVEL:
+        if number % 6 and not EVERY_LEVEL:
             continue
         levels = sorted(spec.levels)
-        for level in levels if EVERY_LEVEL else [levels[number // 3 % len(levels)]]:
+        for level in levels if EVERY_LEVEL else [levels[number // 6 % len(levels)]]:
             task = make_task(world, template, level, seed, "train")
             rng = random.Random(f"{seed} {template} {level}")
             try:

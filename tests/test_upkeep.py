@@ -10,9 +10,8 @@ from pathlib import Path
 
 import past
 import pytest
-from click.testing import CliRunner
+from past import flywheel
 
-from flywheel.cli import main
 from flywheel.errors import BadInput
 from flywheel.files import write_json, write_text
 from flywheel.settings import Settings
@@ -21,19 +20,9 @@ from flywheel.upkeep import difference, prune, rollback, verify
 from flywheel.workspace import Workspace
 
 
-@pytest.fixture(scope="module")
-def three(tmp_path_factory) -> Path:
-    return past.made(tmp_path_factory.mktemp("upkeep") / "ws", 3)[0].root
-
-
 @pytest.fixture
 def ws(three, tmp_path) -> Workspace:
     return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
-
-
-def flywheel(ws: Workspace, *arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(main, [*map(str, arguments), "-w", str(ws.root)], catch_exceptions=False)
-    return done.exit_code, done.output
 
 
 # -- rollback ---------------------------------------------------------------------------------------------------

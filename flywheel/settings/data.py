@@ -14,7 +14,7 @@ class Recording(Block):
 
     folder: str = Field("recordings", min_length=1)
     """Folder of the recordings. New ones may be added at any time."""
-    sessions_per_iteration: int = Field(48, ge=0)
+    sessions_per_iteration: int = Field(72, ge=0)
     """New recordings that one iteration takes in, at most."""
     imports_per_iteration: int = Field(200, ge=0)
     """Demonstrations of other data sets (`flywheel import`) that one iteration takes in, at most."""

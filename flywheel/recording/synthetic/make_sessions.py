@@ -230,36 +230,49 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
     return Point(*max(points, key=lambda point: apart(*point)))
 
 
-async def make(folder: Path, count: int, settings: Settings) -> None:
-    """Make `count` sessions in `folder`, in place of those that are there."""
-    truth: dict[str, Any] = {}
+async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
+    """Make sessions `first` to `count` - 1 in `folder`, in place of those that are there. What was made before stays,
+    and each is the same however many are made."""
+    told = folder / "truth.json"
+    truth: dict[str, Any] = json.loads(told.read_text(encoding="utf-8")) if first else {}
+    number = 0
     async with open_sandbox(settings) as pool:
         for task in recorded_tasks(settings):
-            number = len(truth)
             if number == count:
                 break
             # A world takes each annotator in turn.
             name, level, voice = ANNOTATORS[(number + number // len(ANNOTATORS)) % len(ANNOTATORS)]
             target = folder / f"{number:03d}-{task.world}-{name}"
+            if number < first:
+                number += _shows(target, task)  # another one was left out
+                continue
             shutil.rmtree(target, ignore_errors=True)
             async with pool.env() as env:
                 found = await record(env, task, number, name, level, voice, target)
             if found:
                 truth[target.name] = found
+                number += 1
             log.info("%s: %s%s", target.name, task.instruction, "" if found else " (left out: one must wait)")
-    (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+    told.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+
+
+def _shows(folder: Path, task: Task) -> bool:
+    """Whether the session in the folder is of the task."""
+    meta = folder / "session.json"
+    return meta.is_file() and json.loads(meta.read_text(encoding="utf-8"))["task"]["task_id"] == task.task_id
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the sessions go, such as recordings")
-    parser.add_argument("--count", type=int, default=96, help="how many (default %(default)s)")
+    parser.add_argument("--count", type=int, default=144, help="how many there are in the end (default %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="those before it are there (default %(default)s)")
     parser.add_argument("--params", type=Path, help="a params.yaml, for its domains, levels and held-out templates")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     chosen = load(arguments.params) if arguments.params else Settings()
-    asyncio.run(make(arguments.folder, arguments.count, chosen))
+    asyncio.run(make(arguments.folder, arguments.count, chosen, arguments.first))
 
 
 if __name__ == "__main__":
