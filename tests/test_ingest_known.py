@@ -1,4 +1,4 @@
-"""A recording is held against earlier ones of the same task content, whoever made them, and no others are read."""
+"""The stage ingest: its shards; and that a recording is held against earlier ones of the same task content alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flywheel.schema import from_row
 from flywheel.settings import Settings
 from flywheel.stages import ingest
 from flywheel.stages.base import Context
-from flywheel.store import lookup, manifest, partitions
+from flywheel.store import lookup, manifest, partitions, sessions
 from flywheel.trajectory import Step
 
 HUMAN = {"source": "recording", "author": "human", "policy_version": None, "reward": None, "run_id": "r", "at": START}
@@ -50,3 +50,24 @@ def test_of_another_template_none_is_known(recorded):
     ctx, _, shared = recorded
     assert ingest._known(ctx, [shared | {"template": "another"}]) == {}
     assert ingest._known(ctx, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "shards"),
+    [
+        ([], []),
+        ([80] * 72, ["ingest-000-023", "ingest-024-047", "ingest-048-071"]),
+        ([0] * 25, ["ingest-000-023", "ingest-024-024"]),
+        ([9000, 9000], ["ingest-000-000", "ingest-001-001"]),  # one long session each
+        ([80, 0, 3000, 80], ["ingest-000-001", "ingest-002-002", "ingest-003-003"]),
+    ],
+)
+def test_a_shard_has_so_many_sessions_or_so_much_speech(ws, kilobytes, shards):
+    for number, size in enumerate(kilobytes):
+        folder = ws.root / "recordings" / f"{number:03d}"
+        folder.mkdir(parents=True)
+        (folder / "speech.opus").write_bytes(bytes(size * 1000))
+    (ws.root / "recordings").mkdir(exist_ok=True)
+    manifest.genesis(ws, digest="base")
+    sessions.plan(ws, 1, "recordings", 100)
+    assert ingest._plan(Context(ws, Settings(), 1, "ingest")) == shards

@@ -63,7 +63,7 @@ def ingest_sessions(
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (settings.model_dump(mode="json"),))
     try:
         # The slowest first: a long recording at the end would keep one process waiting.
-        order = sorted(range(len(folders)), key=lambda i: -_size(folders[i]))
+        order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
         futures = {i: pool.submit(_work, folders[i], iteration) for i in order}
         ingested = [futures[i].result() for i in range(len(folders))]
     except BrokenProcessPool:
@@ -77,7 +77,8 @@ def ingest_sessions(
     return mark_duplicates(ingested, seen or {})
 
 
-def _size(folder: Path) -> int:
+def speech_bytes(folder: Path) -> int:
+    """How much sound a session has; 0 where there is none."""
     return sum(path.stat().st_size for path in folder.glob("speech.*"))
 
 

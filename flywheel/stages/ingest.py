@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
-from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates
+from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates, speech_bytes
 from flywheel.recording.recognizers.recognizer import located
 from flywheel.schema import from_row, to_row
 from flywheel.stages import shards
@@ -20,7 +21,9 @@ from flywheel.store.artifacts import Record
 from flywheel.store.sessions import SessionFolder
 from flywheel.trajectory import Step, Trajectory
 
-_PER_SHARD = 6  # sessions that a kill can lose
+# What a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus), whichever is less. The
+# recognizer is opened anew for each shard, which takes as long as hearing four short sessions.
+_PER_SHARD, _SPEECH = 24, 2_000_000
 # Table -> the column by which shards may share a row.
 _TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id"}
 
@@ -30,12 +33,19 @@ def _sessions(ctx: Context) -> list[SessionFolder]:
 
 
 def _plan(ctx: Context) -> list[str]:
-    return [f"ingest-{number:03d}" for number in range(-(-len(_sessions(ctx)) // _PER_SHARD))]
+    firsts, speech = [0], 0
+    sizes = [speech_bytes(ctx.ws.resolve(session.path)) for session in _sessions(ctx)]
+    for number, size in enumerate(sizes):
+        if number > firsts[-1] and (number == firsts[-1] + _PER_SHARD or speech + size > _SPEECH):
+            firsts.append(number)
+            speech = 0
+        speech += size
+    return [f"ingest-{n:03d}-{end - 1:03d}" for n, end in pairwise([*firsts, len(sizes)]) if end]
 
 
 def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
-    first = int(shard.rpartition("-")[2]) * _PER_SHARD
-    chosen = _sessions(ctx)[first : first + _PER_SHARD]
+    first, last = map(int, shard.split("-")[1:])
+    chosen = _sessions(ctx)[first : last + 1]
     sessions.check(ctx.ws, chosen)
     ctx.report(f"{shard}: listening to {len(chosen)} sessions")
     settings = ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)})
