@@ -26,9 +26,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import flywheel_picture
 import flywheel_run
 
 from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.errors import BadInput
 from flywheel.intervals import student_mean
 
 RISE, RISE_IN_ALL, KEEP, NO_ACTION, RATIO = 0.05, 0.15, -0.02, 0.02, 1.5
@@ -49,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--merged", action="store_true", help="measure the base and the merged models alone")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="in all runs, to look for a recipe")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--picture", type=Path, metavar="PNG", help="draw the whole flywheel's curves of the profile")
     options = parser.parse_args(argv)
     if not options.table:
         for seed in options.seeds:
@@ -59,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"there are no results in {options.out}", file=sys.stderr)
         return 1
     print(table(results), file=sys.stderr)
+    if options.picture:
+        whole = [run for run in results if run["arm"] == "whole" and profile_of(run) == options.profile]
+        if not whole:
+            raise BadInput(f"no whole run of the profile {options.profile}", where=options.out, fix="make one")
+        flywheel_picture.write(options.picture, {run["seed"]: merged(run) for run in whole}, groups_of(whole[0]))
     return exit_code([emit(case) for case in cases(results)])
 
 

@@ -188,3 +188,13 @@ def test_results_are_read_and_shown(figures, tmp_path, capsys):
     assert "| whole 1 | 2: merged | 0.750 |" in said.err
     assert {json.loads(line)["case"] for line in said.out.splitlines()} >= {"main_job_rise", "stages_keep"}
     assert figures.main(["--out", str(tmp_path / "none"), "--table"]) == 1
+
+
+def test_the_picture_is_of_the_profile_that_is_asked_for(figures, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "whole-1.json").write_text(json.dumps(result("whole", 1, WHOLE)))
+    picture = tmp_path / "curve.png"
+    figures.main(["--out", str(tmp_path), "--table", "--picture", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(BadInput, match="no whole run of the profile overnight"):
+        figures.main(["--out", str(tmp_path), "--table", "--picture", str(picture), "--profile", "overnight"])

@@ -1,0 +1,62 @@
+"""The picture of `flywheel bench flywheel --picture`: success of the base and of each iteration's merged model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import flywheel_run
+
+from flywheel.report.charts import Chart, Series, lines
+from flywheel.report.palette import tone
+from flywheel.report.picture import screenshot
+from flywheel.report.sheet import sheet
+
+Curve = tuple[tuple[float, float], ...]  # iteration, percent of the tasks
+_UNSEEN = "unseen templates"
+
+
+def write(path: Path, models: Mapping[int, Sequence[Mapping[str, Any]]], places: Mapping[str, list[int]]) -> None:
+    """models: by seed, the base and the merged ones. places: by group of tasks, those of it."""
+
+    def curves(group: str) -> list[Curve]:
+        return [
+            tuple((float(n), 100 * flywheel_run.success(model, places[group])) for n, model in enumerate(mine))
+            for mine in models.values()
+        ]
+
+    seeds = zip(models, curves("all"), strict=True)
+    each = [Series(f"seed {seed}", tone("all"), curve, faint=True) for seed, curve in seeds]
+    whole = [*each, Series("mean", tone("all"), mean(curves("all")))]
+    apart = [
+        Series(group, tone("other" if group == _UNSEEN else group), mean(curves(group)), dashed=group == _UNSEEN)
+        for group in places
+        if group != "all"
+    ]
+    what = f"{len(places['all'])} tasks whose contents no run trains on, greedy"
+    charts = [
+        Chart("Success, %", f"{what}; a faint line for each of {len(models)} seeds, and their mean", _drawn(whole)),
+        Chart("Success by domain, %", "mean over seeds", _drawn(apart), tuple((one.label, one.tone) for one in apart)),
+    ]
+    svg = sheet(charts, [], "Is each iteration better than the last?", columns=2)
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        page.write_text(f'<!doctype html><body style="margin:0">{svg}</body>', encoding="utf-8")
+        width, height = (
+            math.ceil(float(size)) for size in re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups()
+        )
+        screenshot(page, path, width=width, height=height)
+
+
+def _drawn(series: Sequence[Series]) -> str:
+    return lines(series, title="success by iteration", x_label="iteration", zero=True)
+
+
+def mean(curves: Sequence[Curve]) -> Curve:
+    """At each iteration that all have."""
+    return tuple((points[0][0], fmean(y for _, y in points)) for points in zip(*curves, strict=False))
