@@ -23,7 +23,7 @@ import store_synthetic
 from flywheel.bench import BenchCase
 from flywheel.errors import FlywheelError
 from flywheel.settings import Settings
-from flywheel.store import build, catalog, expectations, manifest, partitions, parts
+from flywheel.store import build, catalog, manifest, partitions, parts
 from flywheel.workspace import Workspace
 
 INPUTS = 10_000
@@ -39,7 +39,6 @@ NAN, ENDLESS = float("nan"), float("inf")
 def cases(options: Namespace) -> Iterator[BenchCase]:
     inputs = min(INPUTS, options.trajectories // 2)
     rng = random.Random(options.seed)
-    expectations.write_page = lambda *_: None  # seconds each
     logging.disable(logging.WARNING)
     sound = _sound(options.folder / "damaged" / "sound")
     expected = _routed(sound)
@@ -77,7 +76,7 @@ def _sound(folder: Path) -> Workspace:
 def _routed(ws: Workspace) -> dict:
     staged = Workspace(ws.root / "staged")
     settings = Settings().model_copy(update={"routing": Settings().routing.model_copy(update={"broken_limit": 1.0})})
-    build.build(ws, 1, settings, READ, staged)
+    build.build(ws, 1, settings, READ, staged, page=False)
     found = {table: partitions.read(staged, table, 1, build.STAGE).to_pylist() for table in build.WRITTEN}
     shutil.rmtree(staged.root)
     return found

@@ -6,9 +6,8 @@ From Parquet to Parquet in bounded memory, whatever came in; the decisions are i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,25 +57,20 @@ def build(
     for table, stage in read:
         partitions.verify(ws, table, iteration, stage)
     rule, version = decisions.rule(ws, iteration), decisions.version(ws, iteration)
-    with connected(ws, iteration, sources, staged) as connection:
-        judged = contracts.judge(connection, iteration, sources)
-        shown = threading.Thread(target=expectations.write_page, args=(ws, iteration, judged))
-        if page:
-            shown.start()  # beside the rest: seconds of other libraries' imports
-        try:
-            _not_too_many(connection, iteration, settings.routing.broken_limit)
-            asked = tasks(ws, iteration, read)
-            duplicates.set_near_evaluation_aside(connection, asked)
-            routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
-            near = duplicates.find(ws, iteration, read, connection, asked, settings.routing, staged=staged)
-            weigh(connection, near.weights)
-            write(connection, staged, iteration, routing.stores(iteration, version))
-            for table, rows in near.tables.items():
-                partitions.write(staged, table, iteration, STAGE, rows)
-            built = figures(connection)
-        finally:
-            if page:
-                shown.join()
+    shown = expectations.page(ws, iteration) if page else nullcontext(lambda judged: None)
+    with shown as show, connected(ws, iteration, sources, staged) as connection:
+        judged = contracts.judge(connection, iteration, sources, _kept(ws, iteration, read, staged))
+        show(judged)
+        _not_too_many(connection, iteration, settings.routing.broken_limit)
+        asked = tasks(ws, iteration, read)
+        duplicates.set_near_evaluation_aside(connection, asked)
+        routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
+        near = duplicates.find(ws, iteration, read, connection, asked, settings.routing, staged=staged)
+        weigh(connection, near.weights)
+        write(connection, staged, iteration, routing.stores(iteration, version))
+        for table, rows in near.tables.items():
+            partitions.write(staged, table, iteration, STAGE, rows)
+        built = figures(connection)
     contracts.check_tables(ws, iteration, sources, staged)
     return built
 
@@ -98,6 +92,15 @@ def connected(
 
 def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:
     return [stage for name, stage in read if name == table]
+
+
+def _kept(ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], staged: Workspace) -> set[str]:
+    """Contracts that all steps that are read were seen to keep when they were written."""
+    found = []
+    for stage in _stages(read, "steps"):
+        own = staged if staged.partition("steps", iteration, stage).is_dir() else ws
+        found.append(partitions.kept(own, "steps", iteration, stage))
+    return set.intersection(*found) if found else set()
 
 
 def tasks(ws: Workspace, iteration: int, read: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
