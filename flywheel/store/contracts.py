@@ -76,7 +76,7 @@ STEP = (
     _step(
         "points_on_screen",
         "points of actions lie on the screen",
-        """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",  # a NaN is seen in a list alone
+        """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",  # NaN is seen in a list alone
         "format('step {}: {}', step, action)",
     ),
     _step(
