@@ -42,7 +42,7 @@ def coded(episodes: dict[str, list[tuple]]) -> dict[str, list[int]]:
     }
     with duckdb.connect() as connection:
         connection.register("made", pa.table(made))
-        table = encode(connection, "FROM made")
+        table = pa.concat_tables(encode(connection, "FROM made"))
     return dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
 
 
@@ -52,16 +52,22 @@ def table(episodes: dict[str, list[tuple]], **columns: dict[str, str]) -> pa.Tab
     steps = coded(episodes)
     same = {"content": "c", "arguments": "", "fate": "sft"}
     told = {name: [columns.get(name, {}).get(one, value) for one in ids] for name, value in same.items()}
+    screens = dict.fromkeys(("first_screen", "last_screen"), ["screen"] * len(ids))
     return pa.table(
-        {"trajectory_id": ids, **told, "steps": pa.array([steps[one] for one in ids], pa.list_(pa.uint64()))}
+        {"trajectory_id": ids, **told, "steps": pa.array([steps[one] for one in ids], pa.list_(pa.uint64())), **screens}
     )
 
 
 def found(new: pa.Table, known: pa.Table | None = None, *, look_alike: bool = True) -> dict[str, tuple]:
-    result = near_duplicates(
-        new, new.slice(0, 0) if known is None else known, LEAST, lambda pairs: [look_alike] * len(pairs)
-    )
-    return {one.trajectory_id: (one.twin, round(one.similarity, 3), one.reason, one.weight) for one in result}
+    with duckdb.connect() as connection:
+        connection.register("new", new)
+        connection.register("known", new.slice(0, 0) if known is None else known)
+        connection.execute(
+            "CREATE TABLE episodes AS SELECT *, true AS new FROM new UNION ALL SELECT *, false FROM known"
+        )
+        near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [look_alike] * len(pairs))
+        result = connection.execute("SELECT * REPLACE (round(similarity, 3) AS similarity) FROM near_duplicates")
+        return {name: tuple(told) for name, *told in result.fetchall()}
 
 
 def test_a_few_points_spacing_and_case_are_the_same_step():

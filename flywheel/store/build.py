@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -62,14 +61,11 @@ def build(
         judged = contracts.judge(connection, iteration, sources, _kept(ws, iteration, read, staged))
         show(judged)
         _not_too_many(connection, iteration, settings.routing.broken_limit)
-        asked = tasks(ws, iteration, read)
-        duplicates.set_near_evaluation_aside(connection, asked)
+        duplicates.ask(connection, iteration, _stages(read, "tasks"))
+        duplicates.set_near_evaluation_aside(connection)
         routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
-        near = duplicates.find(ws, iteration, read, connection, asked, settings.routing, staged=staged)
-        weigh(connection, near.weights)
+        duplicates.find(ws, iteration, read, connection, settings.routing, staged)
         write(connection, staged, iteration, routing.stores(iteration, version))
-        for table, rows in near.tables.items():
-            partitions.write(staged, table, iteration, STAGE, rows)
         built = figures(connection)
     contracts.check_tables(ws, iteration, sources, staged)
     return built
@@ -101,20 +97,6 @@ def _kept(ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], staged
         own = staged if staged.partition("steps", iteration, stage).is_dir() else ws
         found.append(partitions.kept(own, "steps", iteration, stage))
     return set.intersection(*found) if found else set()
-
-
-def tasks(ws: Workspace, iteration: int, read: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Rows of `tasks`, of all stages that are read."""
-    stages = _stages(read, "tasks")
-    return [row for stage in stages for row in partitions.read(ws, "tasks", iteration, stage).to_pylist()]
-
-
-def weigh(connection: duckdb.DuckDBPyConnection, weights: Mapping[str, float]) -> None:
-    """Make the table `weights` of the trajectories that do not weigh 1 in training."""
-    rows = {"trajectory_id": pa.array(weights, pa.string()), "weight": pa.array(weights.values(), pa.float64())}
-    connection.register("rows", pa.table(rows))
-    connection.execute("CREATE TEMP TABLE weights AS FROM rows")
-    connection.unregister("rows")
 
 
 def publish(ws: Workspace, iteration: int, staged: Workspace) -> tuple[partitions.PartitionManifest, ...]:

@@ -211,19 +211,11 @@ def _write(
     scores: bool,
 ) -> None:
     """scores: whether they are written too."""
-    known = ws.partition("signatures", iteration, build.STAGE).is_dir()
-    near = duplicates.Found({}, {})
-    if known:
-        signed, asked = (
-            partitions.read(ws, "signatures", iteration, build.STAGE),
-            build.tasks(ws, iteration, STAGE.partitions()),
-        )
-        near = duplicates.find(
-            ws, iteration, STAGE.partitions(), connection, asked, settings, staged=staged, signed=signed
-        )
-    build.weigh(connection, near.weights)
-    for table, rows in near.tables.items():
-        partitions.write(staged, table, iteration, build.STAGE, rows)
+    if ws.partition("signatures", iteration, build.STAGE).is_dir():
+        duplicates.ask(connection, iteration, [stage for _, stage in STAGE.partitions("tasks")])
+        duplicates.find(ws, iteration, STAGE.partitions(), connection, settings, staged, again=True)
+    else:
+        connection.execute("CREATE TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
     stores = routing.stores(iteration)
     stores.pop("lineage")
     build.write(connection, staged, iteration, stores)
