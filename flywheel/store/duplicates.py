@@ -35,7 +35,8 @@ _ROWS_AT_ONCE = 20_000
 def ask(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str]) -> None:
     """Make the table `contents` (task_id, content, near): what each of an iteration's tasks asks, and why it is near
     one for evaluation, where it is. stages: whose rows of `tasks` are meant."""
-    own = f"FROM tasks WHERE iteration = {int(iteration)} AND stage IN ({_texts(stages)})"
+    own = f"SELECT {', '.join(tasks.COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
+    own += f" AND stage IN ({_texts(stages)})"
     connection.execute("CREATE OR REPLACE TABLE contents (task_id VARCHAR, content VARCHAR, near VARCHAR)")
     with connection.cursor() as cursor:
         held_out = cursor.execute(f"{own} AND split = 'eval'").to_arrow_table().to_pylist()
@@ -132,17 +133,25 @@ def _sign(
                     connection.register("rows", coded)
                     connection.execute("INSERT INTO coded FROM rows")
                     connection.unregister("rows")
-            _copy(connection, _SIGNED.format(wanted=wanted), "signatures", writer)
-    connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded")
+            for sql in _SIGNED:  # one after the other: each holds less than all at once
+                connection.execute(sql.format(wanted=wanted))
+            _copy(connection, "FROM signed ORDER BY trajectory_id", "signatures", writer)
+    connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded; DROP TABLE IF EXISTS signed")
 
 
-_SIGNED = """
-SELECT trajectory_id, content, arguments, fate, steps, first_screen, last_screen
-FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
-    JOIN coded USING (trajectory_id)
-    JOIN (SELECT trajectory_id, arg_min(image_sha256, step) AS first_screen, arg_max(image_sha256, step) AS last_screen
-        {wanted} GROUP BY trajectory_id) USING (trajectory_id)
-ORDER BY trajectory_id"""
+_SIGNED = (
+    """CREATE OR REPLACE TABLE ends AS WITH own AS (SELECT trajectory_id, step, image_sha256 {wanted}),
+places AS (SELECT trajectory_id, min(step) AS first, max(step) AS last FROM own GROUP BY trajectory_id)
+SELECT trajectory_id, a.image_sha256 AS first_screen, b.image_sha256 AS last_screen FROM places
+    JOIN own a USING (trajectory_id) JOIN own b USING (trajectory_id) WHERE a.step = first AND b.step = last""",
+    """CREATE OR REPLACE TABLE told AS SELECT trajectory_id, content, arguments, fate, first_screen, last_screen
+    FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
+        JOIN ends USING (trajectory_id)""",
+    "DROP TABLE ends",
+    """CREATE OR REPLACE TABLE signed AS SELECT trajectory_id, content, arguments, fate, steps, first_screen, last_screen
+    FROM told JOIN coded USING (trajectory_id)""",
+    "DROP TABLE told",
+)
 
 
 def _gather(
