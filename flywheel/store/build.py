@@ -75,8 +75,8 @@ def build(
 def connected(
     ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
-    with catalog.connect(ws, staged) as connection:
+    """The tables of the catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
+    with catalog.connect(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
         connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
         stages = ", ".join(f"'{stage}'" for stage in sources)

@@ -148,7 +148,8 @@ SELECT trajectory_id, a.image_sha256 AS first_screen, b.image_sha256 AS last_scr
     FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
         JOIN ends USING (trajectory_id)""",
     "DROP TABLE ends",
-    """CREATE OR REPLACE TABLE signed AS SELECT trajectory_id, content, arguments, fate, steps, first_screen, last_screen
+    """CREATE OR REPLACE TABLE signed AS
+    SELECT trajectory_id, content, arguments, fate, steps, first_screen, last_screen
     FROM told JOIN coded USING (trajectory_id)""",
     "DROP TABLE told",
 )
