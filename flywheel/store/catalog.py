@@ -65,7 +65,7 @@ def _connect(
         missing = _missing(ws, done.iterations | touched)
         for table in TABLES:
             if table in missing:
-                _stand_in(connection, table, _kinds(table), missing[table])
+                _stand_in(connection, table, _kinds()[table], missing[table])
             else:
                 _table(connection, ws, table, staged, done, lost=lost)
         _promotions(connection, ws)
@@ -209,15 +209,16 @@ def _missing(ws: Workspace, without: Set[int]) -> dict[str, DataError]:
 
 
 @cache
-def _kinds(table: str) -> dict[str, str]:
-    """SQL's types of a table's columns, by name."""
-    return _sql_types(pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]))
-
-
-def _sql_types(schema: pa.Schema) -> dict[str, str]:
+def _kinds() -> dict[str, dict[str, str]]:
+    """SQL's types of all tables' columns, by table and name."""
     with duckdb.connect() as connection:
-        relation = connection.from_arrow(schema.empty_table())
-        return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
+        own = (("iteration", pa.int32()), ("stage", pa.string()))
+        return {table: _sql_types(connection, pa.schema([*own, *schema])) for table, schema in TABLES.items()}
+
+
+def _sql_types(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> dict[str, str]:
+    relation = connection.from_arrow(schema.empty_table())
+    return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
 
 
 def _table(
@@ -229,7 +230,7 @@ def _table(
     *,
     lost: bool,
 ) -> None:
-    kinds = _kinds(table)
+    kinds = _kinds()[table]
     try:
         new = partitions.all_files(staged, table) if staged else []
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
@@ -306,7 +307,7 @@ def _promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
         promotions = pa.Table.from_pylist(rows, schema=schema)
     except (DataError, pa.ArrowException) as error:
         fault = error if isinstance(error, DataError) else DataError(f"a promotion.json is wrong: {error}", where=path)
-        _stand_in(connection, "promotions", _sql_types(schema), fault)
+        _stand_in(connection, "promotions", _sql_types(connection, schema), fault)
         return
     connection.register("typed", promotions)
     connection.execute("CREATE TABLE promotions AS FROM typed")

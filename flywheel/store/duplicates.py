@@ -73,13 +73,12 @@ def find(
     Makes the view `weights` (trajectory_id, weight), of those that do not weigh 1; `duplicates` and the tables in
     `KEPT` are written to `staged`.
 
-    read: (table, stage) of what came in. connection: with the tables or views `incoming`, `decided` and `contents`.
-    again: the signatures that the workspace has are taken as they are, and the steps of these are not read. People's
-    demonstrations are not looked at: each is wanted. The cost is that of this iteration and the window, whatever lies
-    before it.
+    read: (table, stage) of what came in. connection: with the tables or views `incoming` and `decided`, and `contents`
+    (`ask`). again: the signatures that the workspace has are taken as they are; the tasks and the steps of these are
+    not read. People's demonstrations are not looked at: each is wanted. The cost is that of this iteration and the
+    window, whatever lies before it.
     """
-    own = [stage for table, stage in read if table == "steps"]
-    _sign(ws, iteration, own, connection, staged, again=again)
+    _sign(ws, iteration, read, connection, staged, again=again)
     before, since = manifest.read(ws, iteration - 1), iteration - settings.duplicates_window
     signed = partitions.files(staged, "signatures", iteration, STAGE)
     _gather(connection, iteration, since, signed, _checked(ws, before, "signatures", since))
@@ -97,7 +96,7 @@ def find(
 def _sign(
     ws: Workspace,
     iteration: int,
-    stages: Sequence[str],
+    read: Sequence[tuple[str, str]],
     connection: duckdb.DuckDBPyConnection,
     staged: Workspace,
     *,
@@ -106,12 +105,11 @@ def _sign(
     """Write signatures of the trajectories that are looked at, beside those that there are, which stay in their files:
     of a trajectory's signature nothing changes when it is decided again, but its fate, which the stores tell."""
     signed = partitions.files(ws, "signatures", iteration, STAGE) if again else []
-    wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_texts(stages)})"
+    stages = {table: [stage for name, stage in read if name == table] for table in ("steps", "tasks")}
+    wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_texts(stages['steps'])})"
     connection.execute(
-        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, content, instruction, destination AS fate
-        FROM incoming JOIN decided USING (trajectory_id)
-            JOIN (SELECT task_id, any_value(content) AS content FROM contents GROUP BY ALL) USING (task_id)
-        WHERE destination <> 'quarantine' AND author = 'model'"""
+        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS fate
+        FROM incoming JOIN decided USING (trajectory_id) WHERE destination <> 'quarantine' AND author = 'model'"""
     )
     if signed:
         connection.execute(f"DELETE FROM unsigned WHERE trajectory_id IN (SELECT trajectory_id FROM {_read(signed)})")
@@ -124,6 +122,8 @@ def _sign(
         if signed:
             partitions.take(ws, writer, "signatures", iteration, STAGE)
         if connection.execute("SELECT count(*) FROM unsigned").fetchone()[0]:
+            if again:
+                ask(connection, iteration, stages["tasks"])
             with connection.cursor() as cursor:
                 for batch in cursor.execute("SELECT DISTINCT instruction FROM unsigned").to_arrow_reader(_AT_ONCE):
                     said = batch.column(0).to_pylist()
@@ -146,6 +146,7 @@ SELECT trajectory_id, a.image_sha256 AS first_screen, b.image_sha256 AS last_scr
     JOIN own a USING (trajectory_id) JOIN own b USING (trajectory_id) WHERE a.step = first AND b.step = last""",
     """CREATE OR REPLACE TABLE told AS SELECT trajectory_id, content, arguments, fate, first_screen, last_screen
     FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
+        JOIN (SELECT task_id, any_value(content) AS content FROM contents GROUP BY ALL) USING (task_id)
         JOIN ends USING (trajectory_id)""",
     "DROP TABLE ends",
     """CREATE OR REPLACE TABLE signed AS

@@ -127,7 +127,7 @@ def _own_scorers(ws: Workspace, iteration: int, rule: Rule, settings: Settings) 
     sql = """SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
         FROM scores JOIN trajectories USING (trajectory_id, iteration)
         WHERE iteration = ? AND scores.stage = 'score' AND scorer <> ''"""
-    with catalog.connect(ws) as connection:
+    with catalog.connect(ws, tables_alone=True) as connection:
         rows = connection.execute(sql, [iteration]).fetchall()
     there: dict[str, set] = {}
     for domain, scorer, version in rows:
@@ -212,7 +212,6 @@ def _write(
 ) -> None:
     """scores: whether they are written too."""
     if ws.partition("signatures", iteration, build.STAGE).is_dir():
-        duplicates.ask(connection, iteration, [stage for _, stage in STAGE.partitions("tasks")])
         duplicates.find(ws, iteration, STAGE.partitions(), connection, settings, staged, again=True)
     else:
         connection.execute("CREATE TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
