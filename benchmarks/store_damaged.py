@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
+import os
 import random
 import shutil
+import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,10 +28,11 @@ import store_synthetic
 from flywheel.bench import BenchCase
 from flywheel.errors import FlywheelError
 from flywheel.settings import Settings
-from flywheel.store import build, catalog, expectations, manifest, partitions, parts
+from flywheel.store import build, manifest, partitions, parts
 from flywheel.workspace import Workspace
 
 INPUTS = 10_000
+SHARE = 250  # that a process judges at a time
 TRAJECTORIES = 12
 ROW_SHARE = 0.2  # of the inputs: a whole routing each
 READ = [
@@ -38,15 +44,30 @@ NAN, ENDLESS = float("nan"), float("inf")
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
     inputs = min(INPUTS, options.trajectories // 2)
-    rng = random.Random(options.seed)
-    expectations.write_page = lambda *_: None  # seconds each
-    logging.disable(logging.WARNING)
     sound = _sound(options.folder / "damaged" / "sound")
-    expected = _routed(sound)
+    began = time.monotonic()
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        numbers = [range(first, min(first + SHARE, inputs)) for first in range(0, inputs, SHARE)]
+        told = list(pool.map(partial(_judged, sound, options.seed), numbers))
+    found = sum((counts for counts, _ in told), Counter())
+    examples = {what: example for _, some in reversed(told) for what, example in some.items()}
+    bad = found["silent"] + found["traceback"]
+    yield BenchCase(
+        "store", "damaged", "inputs", bad, None, "", None, 0, bad == 0,
+        {"inputs": inputs, "seed": options.seed, "seconds": round(time.monotonic() - began), **dict(found),
+         "examples": examples},
+    )  # fmt: skip
+
+
+def _judged(sound: Workspace, seed: int, numbers: range) -> tuple[Counter[str], dict[str, str]]:
+    """What became of these inputs, each damaged by its own number, whichever process it falls to."""
+    logging.disable(logging.WARNING)
     found: Counter[str] = Counter()
     examples: dict[str, str] = {}
-    for number in range(inputs):
-        ws = Workspace(options.folder.resolve() / "damaged" / "input")
+    ws = Workspace(sound.root.with_name(f"input-{os.getpid()}"))
+    expected = _routed(sound, ws.root.with_name(f"staged-{os.getpid()}"))
+    for number in numbers:
+        rng = random.Random(f"{seed} {number}")
         shutil.rmtree(ws.root, ignore_errors=True)
         shutil.copytree(sound.root, ws.root)
         rows = rng.random() < ROW_SHARE
@@ -57,11 +78,7 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
         found[outcome] += 1
         if outcome in ("silent", "traceback"):
             examples.setdefault(f"{damage.__name__} {table}", f"input {number}: {told}")
-    bad = found["silent"] + found["traceback"]
-    yield BenchCase(
-        "store", "damaged", "inputs", bad, None, "", None, 0, bad == 0,
-        {"inputs": inputs, "seed": options.seed, **dict(found), "examples": examples},
-    )  # fmt: skip
+    return found, examples
 
 
 def _sound(folder: Path) -> Workspace:
@@ -74,10 +91,10 @@ def _sound(folder: Path) -> Workspace:
     return Workspace(folder.resolve())
 
 
-def _routed(ws: Workspace) -> dict:
-    staged = Workspace(ws.root / "staged")
+def _routed(ws: Workspace, at: Path | None = None) -> dict:
+    staged = Workspace(at or ws.root / "staged")
     settings = Settings().model_copy(update={"routing": Settings().routing.model_copy(update={"broken_limit": 1.0})})
-    build.build(ws, 1, settings, READ, staged)
+    build.build(ws, 1, settings, READ, staged, page=False)
     found = {table: partitions.read(staged, table, 1, build.STAGE).to_pylist() for table in build.WRITTEN}
     shutil.rmtree(staged.root)
     return found
@@ -91,7 +108,7 @@ def _outcome(ws: Workspace, expected: dict, damaged: str) -> str:
         return "named"
     except Exception:
         return "traceback"
-    rows = catalog.query(ws, "SELECT count(*) AS n FROM trajectories").to_pylist()[0]["n"]
+    rows = sum(part.rows for part in partitions.manifest_of(ws, "trajectories", 1, "rollout").parts)
     kept = sum(len(got[store]) for store in ("sft", "ct"))
     aside = sum(row["of_table"] == "trajectories" for row in got["quarantine"])
     if kept + aside != rows:
@@ -242,17 +259,12 @@ def _changed(**changes) -> Callable:
 
 def _whose(ws: Workspace, table: str, row: dict) -> str:
     """The trajectory that a row belongs to."""
-    if table == "tasks":
-        of = "SELECT trajectory_id FROM trajectories WHERE task_id = ? LIMIT 1"
-        name = row["task_id"]
-    elif table == "images":
-        of = "SELECT trajectory_id FROM steps WHERE image_sha256 = ? LIMIT 1"
-        name = row["sha256"]
-    else:
+    if table not in ("tasks", "images"):
         return row["trajectory_id"]
-    with catalog.connect(ws) as connection:
-        found = connection.execute(of, [name]).fetchone()
-    return found[0] if found else ""  # nobody's: to lose it changes nothing
+    of, own, key = ("trajectories",) + ("task_id",) * 2 if table == "tasks" else ("steps", "image_sha256", "sha256")
+    found = partitions.read(ws, of, 1, "rollout", ["trajectory_id", own])
+    names = [one["trajectory_id"] for one in found.to_pylist() if one[own] == row[key]]
+    return names[0] if names else ""  # nobody's: to lose it changes nothing
 
 
 def doubled(ws, table, stage, rng) -> str:

@@ -131,16 +131,16 @@ def _ours(made: pa.Table, tasks: pa.Table) -> tuple[float, float, set[tuple[str,
     began, cpu = time.perf_counter(), time.process_time()
     with duckdb.connect() as connection:
         connection.register("made", made)
-        coded = steps.encode(connection, "FROM made")
-    new = tasks.append_column("fate", pa.array(["sft"] * len(tasks))).append_column("steps", coded["steps"])
-    found = list(near_duplicates(new, new.slice(0, 0), LEAST, _screens))
-    took = time.perf_counter() - began, time.process_time() - cpu
-    return *took, {(one.trajectory_id, one.twin) for one in found}
-
-
-def _screens(pairs) -> list[bool]:
-    """All tasks of a page have the same screens: they alone tell nothing here."""
-    return [left[:-1] == right[:-1] for left, right in pairs]
+        connection.register("coded", pa.concat_tables(steps.encode(connection, "FROM made")))
+        connection.register("tasks", tasks)
+        # All tasks of a page have the same screens, which tell nothing: here each family has its own.
+        connection.execute(
+            """CREATE TABLE episodes AS SELECT trajectory_id, content, arguments, 'sft' AS fate, steps, true AS new,
+            family::VARCHAR AS first_screen, first_screen AS last_screen FROM tasks JOIN coded USING (trajectory_id)"""
+        )
+        near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [left == right for left, right in pairs])
+        found = connection.execute("SELECT trajectory_id, twin FROM near_duplicates").fetchall()
+    return time.perf_counter() - began, time.process_time() - cpu, set(found)
 
 
 def _datasketch(made: pa.Table) -> tuple[float, set[tuple[str, str]]]:
@@ -150,7 +150,7 @@ def _datasketch(made: pa.Table) -> tuple[float, set[tuple[str, str]]]:
     began = time.perf_counter()
     with duckdb.connect() as connection:
         connection.register("made", made)
-        coded = steps.encode(connection, "FROM made")
+        coded = pa.concat_tables(steps.encode(connection, "FROM made"))
     sequences, ids = Sequences.of(coded["steps"]), coded["trajectory_id"].to_pylist()
     lsh, signed = MinHashLSH(threshold=0.6, num_perm=64), {}
     coarse = minhash.coarse(sequences)

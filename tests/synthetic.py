@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import random
 import shutil
+from contextlib import nullcontext
 from datetime import timedelta
+from unittest.mock import patch
 
 from synthetic_rows import START, WORLDS, image_row, rl_curriculum, rl_metrics, step, task, trajectory
 
@@ -17,7 +19,7 @@ from flywheel.files import write_json, write_text
 from flywheel.settings import Settings
 from flywheel.stages import route
 from flywheel.stages.base import Context, StageResult, run_stage
-from flywheel.store import lineage, manifest, metrics, versioning
+from flywheel.store import expectations, lineage, manifest, metrics, versioning
 from flywheel.store.partitions import write
 from flywheel.workspace import Workspace, label
 
@@ -132,11 +134,14 @@ def _ingest(ws: Workspace, k: int) -> None:
     _metrics(ws, k, "ingest", figures, 22)
 
 
-def routed(ws: Workspace, settings: Settings, k: int, **blocks) -> StageResult:
-    """The stage `route` of iteration k, without DVC. blocks: of the settings, other ones."""
+def routed(ws: Workspace, settings: Settings, k: int, *, page: bool = False, **blocks) -> StageResult:
+    """The stage `route` of iteration k, without DVC. page: of what the contracts found, seconds of a core. blocks: of
+    the settings, other ones."""
+    shown = expectations.page if page else lambda *_: nullcontext(lambda judged: None)
     settings = settings.model_copy(update=blocks)
     shutil.rmtree(ws.staging(k, "route"), ignore_errors=True)
-    return run_stage(route.STAGE, Context(ws, settings, k, "route"))
+    with patch.object(expectations, "page", shown):
+        return run_stage(route.STAGE, Context(ws, settings, k, "route"))
 
 
 def outgoing(ws: Workspace, k: int) -> None:

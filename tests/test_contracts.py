@@ -13,7 +13,7 @@ from synthetic import routed
 
 from flywheel.errors import ContractBroken, DataError
 from flywheel.stages.route import INCOMING
-from flywheel.store import catalog, contracts, expectations, lineage, partitions
+from flywheel.store import catalog, contracts, lineage, partitions
 from flywheel.store.expectations import write_page
 from flywheel.workspace import Workspace
 
@@ -22,13 +22,7 @@ from flywheel.workspace import Workspace
 def built(tmp_path_factory) -> tuple[Workspace, object, object]:
     ws, settings = synthetic.workspace(tmp_path_factory.mktemp("ws"))
     synthetic.incoming(ws, settings, 1, tasks=3, samples=3)
-    return ws, settings, routed(ws, settings, 1)
-
-
-@pytest.fixture(autouse=True)
-def no_pages(monkeypatch):
-    """Seconds each; `built` has one."""
-    monkeypatch.setattr(expectations, "write_page", lambda *_: None)
+    return ws, settings, routed(ws, settings, 1, page=True)
 
 
 def copy(ws: Workspace, to: Path) -> Workspace:

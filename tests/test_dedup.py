@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from itertools import pairwise
+from functools import cache
+from itertools import combinations, pairwise
 
 import duckdb
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from flywheel.dedup import alignment, screens, tasks
+from flywheel.dedup import alignment, candidates, repeats, screens, steps, tasks
 from flywheel.dedup.repeats import RENAMED, SAME, near_duplicates
 from flywheel.dedup.steps import Sequences, encode
 
@@ -40,9 +41,8 @@ def coded(episodes: dict[str, list[tuple]]) -> dict[str, list[int]]:
     made = {
         name: pa.array(values, kind) for name, values, kind in zip(columns, zip(*rows, strict=True), kinds, strict=True)
     }
-    with duckdb.connect() as connection:
-        connection.register("made", pa.table(made))
-        table = encode(connection, "FROM made")
+    database().register("made", pa.table(made))
+    table = pa.concat_tables(encode(database(), "FROM made"))
     return dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
 
 
@@ -52,16 +52,26 @@ def table(episodes: dict[str, list[tuple]], **columns: dict[str, str]) -> pa.Tab
     steps = coded(episodes)
     same = {"content": "c", "arguments": "", "fate": "sft"}
     told = {name: [columns.get(name, {}).get(one, value) for one in ids] for name, value in same.items()}
+    screens = dict.fromkeys(("first_screen", "last_screen"), ["screen"] * len(ids))
     return pa.table(
-        {"trajectory_id": ids, **told, "steps": pa.array([steps[one] for one in ids], pa.list_(pa.uint64()))}
+        {"trajectory_id": ids, **told, "steps": pa.array([steps[one] for one in ids], pa.list_(pa.uint64())), **screens}
     )
+
+
+@cache
+def database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 1})
 
 
 def found(new: pa.Table, known: pa.Table | None = None, *, look_alike: bool = True) -> dict[str, tuple]:
-    result = near_duplicates(
-        new, new.slice(0, 0) if known is None else known, LEAST, lambda pairs: [look_alike] * len(pairs)
-    )
-    return {one.trajectory_id: (one.twin, round(one.similarity, 3), one.reason, one.weight) for one in result}
+    connection = database()
+    connection.register("new", new)
+    connection.register("known", new.slice(0, 0) if known is None else known)
+    connection.execute("CREATE OR REPLACE TABLE episodes AS SELECT *, true AS new FROM new")
+    connection.execute("INSERT INTO episodes SELECT *, false FROM known")
+    near_duplicates(connection, "FROM episodes", LEAST, lambda pairs: [look_alike] * len(pairs))
+    result = connection.execute("SELECT * REPLACE (round(similarity, 3) AS similarity) FROM near_duplicates")
+    return {name: tuple(told) for name, *told in result.fetchall()}
 
 
 def test_a_few_points_spacing_and_case_are_the_same_step():
@@ -114,6 +124,55 @@ def test_the_order_of_the_rows_changes_nothing(drawn, random):
     result = found(one)
     assert found(one.take(places)) == result
     assert all(0 < weight < 1 and twin != name for name, (twin, _, _, weight) in result.items())
+
+
+def test_of_a_small_group_all_pairs_are_looked_at_and_of_a_crowd_those_that_are_alike():
+    small, crowd = 5, candidates.CROWDED + 6
+    group = np.repeat([3, 1, 2], [small, crowd, 1])
+    done = [[k << 40] * 4 for k in range(small)] + [[k // 2 << 40, 5 << 40, 7 << 40, 9 << 40] for k in range(crowd)]
+    pairs = candidates.pairs(group, Sequences.of(pa.array([*done, done[0]], pa.list_(pa.uint64()))))
+    told = {tuple(pair) for pair in pairs.tolist()}
+    assert len(told) == len(pairs)
+    assert {pair for pair in told if pair[0] < small} == set(combinations(range(small), 2))
+    assert all(left < right and group[left] == group[right] for left, right in told)
+    assert {(small + k, small + k + 1) for k in range(0, crowd, 2)} <= told
+
+
+def test_many_episodes_are_compared_some_at_a_time_and_none_of_a_task_is_left_alone(monkeypatch):
+    """Tasks of one to five samples, in so many batches that tasks lie across their ends."""
+    monkeypatch.setattr(repeats, "_AT_ONCE", 700)
+    sizes = [k % 5 + 1 for k in range(2_000)]
+    names = [f"t{k:04d}-{sample}" for k, size in enumerate(sizes) for sample in range(size)]
+    numbers = [k for k, size in enumerate(sizes) for _ in range(size)]
+    done = [[k << 40, 1 << 40, 2 << 40, 3 << 40, place << 45] for place, k in enumerate(numbers)]
+    same = {"arguments": "", "fate": "sft", "first_screen": "screen", "last_screen": "screen"}
+    told = pa.table(
+        {
+            "trajectory_id": names,
+            "content": [f"c{k}" for k in numbers],
+            **{name: [value] * len(names) for name, value in same.items()},
+            "steps": pa.array(done, pa.list_(pa.uint64())),
+        }
+    )
+    weights = {name: weight for name, (*_, weight) in found(told).items()}
+    many = {name: sizes[k] for name, k in zip(names, numbers, strict=True) if sizes[k] > 1}
+    assert weights == {name: pytest.approx(1 / size) for name, size in many.items()}
+
+
+@pytest.mark.parametrize("order", ["trajectory_id, step", "step, trajectory_id", "trajectory_id DESC, step DESC"])
+def test_steps_are_put_in_order_where_they_do_not_lie_so(monkeypatch, order):
+    monkeypatch.setattr(steps, "_AT_ONCE", 100)
+    database().execute(
+        f"""CREATE OR REPLACE TABLE played AS SELECT 't' || (k // 7)::VARCHAR AS trajectory_id,
+        (k % 7)::INTEGER AS step, 'type' AS action_type, k::VARCHAR AS action, NULL::DOUBLE AS x, NULL::DOUBLE AS y,
+        NULL::DOUBLE AS x2, NULL::DOUBLE AS y2 FROM range(7 * 900) _(k) ORDER BY {order}"""
+    )
+    table = pa.concat_tables(encode(database(), "FROM played"))
+    told = dict(zip(table["trajectory_id"].to_pylist(), table["steps"].to_pylist(), strict=True))
+    hashed = database().execute("SELECT md5_number_lower('type ' || k::VARCHAR) FROM range(7 * 900) _(k)").fetchall()
+    done = [number >> 25 for (number,) in hashed]
+    found = {name: [code >> 25 for code in codes] for name, codes in told.items()}
+    assert found == {f"t{k}": done[7 * k : 7 * k + 7] for k in range(900)}
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=9), min_size=2, max_size=6))

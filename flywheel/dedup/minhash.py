@@ -15,6 +15,7 @@ BANDS, ROWS = 24, 4
 _GRID = 4  # bits an axis that a coarse step keeps: a sixteenth of the screen
 _NEIGHBOURS = 32  # in a crowded bucket, a row is held against so many before it
 _SEED = 22
+_AT_ONCE = 5_000  # episodes: their hashes come as lists of Python's numbers
 
 
 def coarse(sequences: Sequences) -> np.ndarray:
@@ -26,35 +27,37 @@ def coarse(sequences: Sequences) -> np.ndarray:
 
 def signatures(sequences: Sequences) -> np.ndarray:
     """One row an episode, BANDS * ROWS columns of uint32."""
-    digest = RMinHash.digest_matrix_from_flat_token_hashes
-    matrix = digest(mixed(coarse(sequences)), sequences.offsets, BANDS * ROWS, _SEED)
-    return np.array(matrix.to_rows(), np.uint32).reshape(len(sequences.offsets) - 1, BANDS * ROWS)
+    result = np.empty((len(sequences.lengths), BANDS * ROWS), np.uint32)
+    tokens = mixed(coarse(sequences))
+    for first in range(0, len(result), _AT_ONCE):
+        offsets = sequences.offsets[first : first + _AT_ONCE + 1]
+        own = tokens[offsets[0] : offsets[-1]]
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(own, offsets - offsets[0], BANDS * ROWS, _SEED)
+        result[first : first + _AT_ONCE] = np.array(matrix.to_rows(), np.uint32).reshape(-1, BANDS * ROWS)
+    return result
 
 
-def candidates(signed: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Pairs (earlier, later) of rows that agree in a band, each once, as an array of shape (pairs, 2).
+def candidates(signed: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Pairs (earlier, later) of rows of a group that agree in a band, each once, as an array of shape (pairs, 2).
 
-    order: the rows' places; in a crowded bucket a row is paired with those right before it, so like stands beside like.
+    In a crowded bucket a row is paired with those right before it: like should stand beside like.
     """
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
     found = []
+    of_group = mixed(group.astype(np.uint64))
     for band in range(BANDS):
-        key = np.zeros(len(signed), np.uint64)
+        key = of_group.copy()
         for column in range(band * ROWS, (band + 1) * ROWS):
             key = mixed(key ^ signed[:, column].astype(np.uint64))
-        by_key = np.lexsort((rank, key))
+        by_key = np.argsort(key, kind="stable")
         bucket = np.concatenate([[0], np.cumsum(key[by_key][1:] != key[by_key][:-1])]) if len(key) else key
         for apart in range(1, _NEIGHBOURS + 1):
             same = np.flatnonzero(bucket[apart:] == bucket[:-apart]) if apart < len(bucket) else np.empty(0, np.int64)
             if not len(same):
                 break
-            found.append(np.stack([by_key[same], by_key[same + apart]], 1))
+            found.append(by_key[same] * len(signed) + by_key[same + apart])
     if not found:
         return np.empty((0, 2), np.int64)
-    pairs = np.concatenate(found)
-    lower, upper = pairs.min(1), pairs.max(1)
-    joined = np.sort(lower * len(signed) + upper)  # np.unique takes four times as long
+    joined = np.sort(np.concatenate(found))  # np.unique takes four times as long
     joined = joined[np.diff(joined, prepend=-1) > 0]
     return np.stack([joined // len(signed), joined % len(signed)], 1)
 

@@ -9,146 +9,190 @@ Two episodes are near one another where they have the same fate (store, author) 
 An episode weighs 1 / (episodes near it, itself included): so many repeats weigh together about as much as one, and none
 is thrown away (the thoughts of samples differ where their actions do not). The weight depends on the set of episodes
 alone, never on their order. Demonstrations of people are each wanted, and are never weighed down.
+
+Memory does not grow with the episodes, but with the most of one content, or of one sequence of actions: DuckDB puts
+like beside like, on disk where need be, and so many at a time are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flywheel.dedup import alignment, minhash
-from flywheel.dedup.steps import Sequences
+from flywheel.dedup import alignment, candidates, minhash
+from flywheel.dedup.steps import WHERE, Sequences
 
 SAME, RENAMED = "a repeat of its task", "another task's steps on the same screens"
-COLUMNS = ("trajectory_id", "content", "arguments", "fate", "steps")
-Alike = Callable[[Sequence[tuple[str, str]]], Sequence[bool]]
+COLUMNS = ("trajectory_id", "content", "arguments", "fate", "steps", "first_screen", "last_screen", "new")
+Screens = tuple[str | None, str | None]  # an episode's first and last one, by sha256
+Alike = Callable[[Sequence[tuple[Screens, Screens]]], Sequence[bool]]
+_AT_ONCE = 20_000  # episodes
+
+# Rows that are alike in all but their names stand as one, with its first two names: a row's twin is the first that is
+# not itself. Of equally near ones an earlier iteration's comes first, then the first by id.
+_TABLES = """
+CREATE OR REPLACE TABLE dedup_ones (number BIGINT, key UBIGINT, told UBIGINT, content VARCHAR, count BIGINT,
+    new BOOLEAN, first VARCHAR, second VARCHAR, steps UBIGINT[], first_screen VARCHAR, last_screen VARCHAR);
+CREATE OR REPLACE TABLE dedup_members (number BIGINT, trajectory_id VARCHAR);
+CREATE OR REPLACE TABLE dedup_near (number BIGINT, other BIGINT, similarity DOUBLE, renamed BOOLEAN);
+"""
+_BY_CONTENT = """
+SELECT trajectory_id, content, fate, hash(fate, arguments) AS told, steps, first_screen, last_screen, new FROM ({})
+ORDER BY content, fate, told, new, trajectory_id"""
+_BY_KEY = """SELECT number, key, told, content, steps, first_screen, last_screen FROM dedup_ones
+WHERE key IN (SELECT key FROM dedup_ones GROUP BY key HAVING min(content) <> max(content))
+ORDER BY key, content, number"""
+_FOUND = f"""
+CREATE OR REPLACE TABLE near_duplicates AS
+WITH around AS (
+    SELECT near.number, sum(other.count) AS others,
+        arg_min({{'twin': first, 'similarity': similarity, 'renamed': renamed}}, (-similarity, new, first)) AS best
+    FROM dedup_near near JOIN dedup_ones other ON other.number = near.other GROUP BY near.number)
+SELECT trajectory_id,
+    CASE WHEN count = 1 THEN best.twin WHEN trajectory_id = first THEN second ELSE first END AS twin,
+    CASE WHEN count = 1 THEN best.similarity ELSE 1.0 END AS similarity,
+    CASE WHEN count = 1 AND best.renamed THEN '{RENAMED.replace("'", "''")}' ELSE '{SAME}' END AS reason,
+    1.0 / (count + coalesce(others, 0)) AS weight
+FROM dedup_members JOIN dedup_ones USING (number) LEFT JOIN around USING (number)
+WHERE count > 1 OR others > 0
+"""
 
 
-@dataclass(frozen=True)
-class NearDuplicate:
-    """twin: the nearest of its neighbours, of equally near ones an earlier iteration's, then the first by id.
-    similarity: share of the steps that agree with the twin's. weight: in training, beside 1."""
+def near_duplicates(connection: duckdb.DuckDBPyConnection, episodes: str, least: float, alike: Alike) -> None:
+    """Make the table `near_duplicates`, one row for each new episode that is near another one: trajectory_id; twin, the
+    nearest of its neighbours; similarity, the share of steps that agree with the twin's; reason; weight, in training.
 
-    trajectory_id: str
-    twin: str
-    similarity: float
-    reason: str
-    weight: float
-
-
-def near_duplicates(new: pa.Table, known: pa.Table, least: float, alike: Alike) -> Iterator[NearDuplicate]:
-    """One for each episode of `new` that is near another one, sorted by trajectory_id.
-
-    new, known: tables of `COLUMNS`, each trajectory once; those of `known` are of earlier iterations, and stay as they
-    are. least: share of steps, in (0, 1]. alike: of pairs of trajectories, whether their first and last screens look
-    alike; asked for few pairs.
+    episodes: SQL of a relation with `COLUMNS`, each trajectory once, which other cursors of the database see; those
+    that are not new are of earlier iterations, and stay as they are. least: share of steps, in (0, 1]. alike: of pairs
+    of episodes' screens, whether the first and the last look alike; asked for few pairs.
     """
-    table = pa.concat_tables([known.select(COLUMNS), new.select(COLUMNS)])
-    is_new = np.arange(len(table)) >= len(known)
-    order = np.lexsort((_ranks(table["trajectory_id"]), is_new, _ranks(table["content"])))
-    table, is_new = table.take(order), is_new[order]
-    own, count, member = _collapsed(table)
-    some = table.take(own)
-    sequences = Sequences.of(some["steps"])
-    pairs = minhash.candidates(minhash.signatures(sequences), np.arange(len(own)))
-    near, similarity, renamed = _confirmed(some, sequences, pairs, least, alike)
-    yield from _rows(table["trajectory_id"].to_pylist(), is_new, member, count, near, similarity, renamed)
+    connection.execute(_TABLES)
+    number = 0
+    for rows in _together(connection, _BY_CONTENT.format(episodes), "content"):
+        number += _of_one_content(connection, rows, number, least)
+    for rows in _together(connection, _BY_KEY, "key"):
+        _of_others(connection, rows, alike)
+    connection.execute(_FOUND)
+    connection.execute("DROP TABLE dedup_ones; DROP TABLE dedup_members; DROP TABLE dedup_near")
 
 
-def _ranks(column: pa.ChunkedArray) -> np.ndarray:
-    return pc.rank(column.combine_chunks(), sort_keys="ascending", tiebreaker="dense").to_numpy()
+def _together(connection: duckdb.DuckDBPyConnection, sql: str, by: str) -> Iterator[pa.Table]:
+    """The rows, some at a time, those that are alike in the column `by` never apart. They come in its order."""
+    with connection.cursor() as cursor:
+        held: list[pa.Table] = []
+        for batch in cursor.execute(sql).to_arrow_reader(_AT_ONCE):
+            rows = pa.Table.from_batches([batch])
+            if not len(rows):
+                continue
+            # All that is held goes but what is as the last row is: that may go on.
+            last = pc.index(rows[by], rows[by][-1]).as_py()
+            if last or (held and held[-1][by][-1] != rows[by][0]):
+                before = pa.concat_tables([*held, rows.slice(0, last)])
+                held = [rows.slice(last)]
+                yield before.combine_chunks()
+            else:
+                held.append(rows)
+        if held:
+            yield pa.concat_tables(held).combine_chunks()
 
 
-def _collapsed(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows that are alike in all but their names stand as one: its first row, how many they are, and of each row of
-    the table which one is its own."""
-    sequences = Sequences.of(table["steps"])
+def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, number: int, least: float) -> int:
+    """Rows by content, fate and arguments: which are one, and which of those are near one another. Returns how many
+    there are; they are numbered from `number` on."""
+    sequences = Sequences.of(rows["steps"])
+    content, told = _codes(rows["content"]), rows["told"].to_numpy()
+    first, second, count, member = _collapsed(content, told, sequences)
+    ones, some = rows.take(pa.array(first)), sequences.take(first)
+    numbers = np.arange(number, number + len(first))
+    names = rows["trajectory_id"]
+    _insert(connection, "dedup_ones", {
+        "number": numbers, "key": _keys(told[first], some), "told": ones["told"], "content": ones["content"],
+        "count": count, "new": ones["new"], "first": ones["trajectory_id"],
+        "second": names.take(pa.array(second, mask=second < 0)), "steps": ones["steps"],
+        "first_screen": ones["first_screen"], "last_screen": ones["last_screen"],
+    })  # fmt: skip
+    new = rows["new"].to_numpy()
+    _insert(connection, "dedup_members", {"number": numbers[member[new]], "trajectory_id": names.filter(rows["new"])})
+    found = candidates.pairs(_groups(content[first], _codes(ones["fate"])), some)
+    similar = alignment.similarity(some, found)
+    near = similar >= least
+    _tell(connection, numbers[found[near]], similar[near], renamed=False)
+    return len(first)
+
+
+def _of_others(connection: duckdb.DuckDBPyConnection, rows: pa.Table, alike: Alike) -> None:
+    """Rows by key: which of them are near one another though they are of two contents."""
+    sequences = Sequences.of(rows["steps"])
+    pairs = candidates.pairs(rows["key"].to_numpy(), sequences)
+    content, told = _codes(rows["content"]), rows["told"].to_numpy()
+    pairs = pairs[(content[pairs[:, 0]] != content[pairs[:, 1]]) & (told[pairs[:, 0]] == told[pairs[:, 1]])]
+    pairs = pairs[alignment.equal(sequences.without_idle(), pairs)]
+    screens = list(zip(rows["first_screen"].to_pylist(), rows["last_screen"].to_pylist(), strict=True))
+    seen = alike([(screens[i], screens[j]) for i, j in pairs.tolist()])
+    pairs = pairs[np.array(seen, bool)] if len(pairs) else pairs
+    _tell(connection, rows["number"].to_numpy()[pairs], alignment.similarity(sequences, pairs), renamed=True)
+
+
+def _collapsed(
+    content: np.ndarray, told: np.ndarray, sequences: Sequences
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of the rows that stand as one: the first and the second (-1: none), how many they are; and of each row which one
+    it is."""
+    length = minhash.mixed(sequences.lengths.astype(np.uint64))
+    key = minhash.mixed(minhash.mixed(content.astype(np.uint64)) ^ told ^ length) ^ _digests(sequences)
+    by_key = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[by_key], prepend=~key[by_key[:1]]))
+    count = np.diff(begins, append=len(key))
+    first, second = by_key[begins], np.where(count > 1, by_key[np.minimum(begins + 1, len(key) - 1)], -1)
+    order = np.argsort(first)  # that of the rows
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    member = np.empty(len(key), np.int64)
+    member[by_key] = np.repeat(place, count)
+    return first[order], second[order], count[order], member
+
+
+def _keys(told: np.ndarray, sequences: Sequences) -> pa.Array:
+    """The same for all rows that can be near one another under two contents; none for those that only idle."""
+    essential = sequences.without_idle()
+    done = Sequences(essential.codes >> np.uint64(2 * WHERE), essential.offsets)
+    lengths = essential.lengths
+    return pa.array(minhash.mixed(told ^ lengths.astype(np.uint64)) ^ _digests(done), mask=lengths == 0)
+
+
+def _digests(sequences: Sequences) -> np.ndarray:
+    """One number an episode, of its codes and their order."""
     places = np.arange(len(sequences.codes)) - np.repeat(sequences.offsets[:-1], sequences.lengths)
     with np.errstate(over="ignore"):
         mixed = minhash.mixed(sequences.codes + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
         summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
-        digest = summed[sequences.offsets[1:]] - summed[sequences.offsets[:-1]]
-    keys = np.stack(
-        [_ranks(table[name]).astype(np.uint64) for name in ("content", "arguments", "fate")]
-        + [sequences.lengths.astype(np.uint64), digest]
-    )
-    by_key = np.lexsort((np.arange(len(table)), *keys))
-    begins = np.concatenate([[True], (keys[:, by_key][:, 1:] != keys[:, by_key][:, :-1]).any(0)])[: len(table)]
-    first = by_key[begins]
-    member = np.empty(len(table), np.int64)
-    member[by_key] = np.cumsum(begins) - 1
-    ranked = np.argsort(first)  # back to the table's order, where like stands beside like
-    place = np.empty_like(ranked)
-    place[ranked] = np.arange(len(ranked))
-    member = place[member]
-    return first[ranked], np.bincount(member, minlength=len(first)), member
+        return summed[sequences.offsets[1:]] - summed[sequences.offsets[:-1]]
 
 
-def _confirmed(
-    some: pa.Table, sequences: Sequences, pairs: np.ndarray, least: float, alike: Alike
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pairs that are near, their similarity, and whether they are of two contents."""
-    content, fate, said = (_ranks(some[name]) for name in ("content", "fate", "arguments"))
-    pairs = pairs[fate[pairs[:, 0]] == fate[pairs[:, 1]]]
-    one_task = content[pairs[:, 0]] == content[pairs[:, 1]]
-    pairs = pairs[one_task | (said[pairs[:, 0]] == said[pairs[:, 1]])]
-    one_task = content[pairs[:, 0]] == content[pairs[:, 1]]
-    same, others = pairs[one_task], pairs[~one_task]
-    similar = alignment.similarity(sequences, same)
-    same, similar = same[similar >= least], similar[similar >= least]
-    essential = sequences.without_idle()
-    others = others[(essential.lengths[others] > 0).all(1)]
-    others = others[alignment.equal(essential, others)]
-    ids = some["trajectory_id"].to_pylist()
-    seen = np.array(alike([(ids[i], ids[j]) for i, j in others]), bool)
-    others = others[seen] if len(others) else others
-    return (
-        np.concatenate([same, others]),
-        np.concatenate([similar, alignment.similarity(sequences, others)]),
-        np.arange(len(same) + len(others)) >= len(same),
-    )
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    """Equal values as equal numbers."""
+    return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
 
 
-def _rows(
-    ids: list[str],
-    is_new: np.ndarray,
-    member: np.ndarray,
-    count: np.ndarray,
-    near: np.ndarray,
-    similarity: np.ndarray,
-    renamed: np.ndarray,
-) -> Iterator[NearDuplicate]:
-    neighbours = count.copy()
-    best: dict[int, tuple[float, int, bool]] = {}
-    members: dict[int, list[int]] = {}
-    wanted = np.zeros(len(count), bool)
-    wanted[near.ravel()] = True
-    wanted |= count > 1
-    # Of each collapsed row its first two names do: a row's twin is the first that is not itself.
-    for row in sorted(np.flatnonzero(wanted[member]).tolist(), key=lambda row: (bool(is_new[row]), ids[row])):
-        members.setdefault(int(member[row]), []).append(row)
-    for (left, right), share, other in zip(near.tolist(), similarity.tolist(), renamed.tolist(), strict=True):
-        neighbours[left] += count[right]
-        neighbours[right] += count[left]
-        for one, two in ((left, right), (right, left)):
-            first = members[two][0]
-            key = (-share, bool(is_new[first]), ids[first])
-            if one not in best or key < best[one][0]:
-                best[one] = (key, first, other)
-    found = []
-    for place, rows in members.items():
-        for row in rows:
-            if not is_new[row]:
-                continue
-            if len(rows) > 1:
-                twin, share, other = rows[rows[0] == row], 1.0, False
-            else:
-                key, twin, other = best[place]
-                share = -key[0]
-            reason = RENAMED if other else SAME
-            found.append(NearDuplicate(ids[row], ids[twin], share, reason, 1 / float(neighbours[place])))
-    yield from sorted(found, key=lambda one: one.trajectory_id)
+def _groups(content: np.ndarray, fate: np.ndarray) -> np.ndarray:
+    return content * (fate.max(initial=0) + 1) + fate
+
+
+def _tell(connection: duckdb.DuckDBPyConnection, pairs: np.ndarray, similarity: np.ndarray, *, renamed: bool) -> None:
+    """Each of a pair is near the other."""
+    if not len(pairs):
+        return
+    both = np.concatenate([pairs, pairs[:, ::-1]])
+    told = {"number": both[:, 0], "other": both[:, 1], "similarity": np.tile(similarity, 2)}
+    _insert(connection, "dedup_near", {**told, "renamed": np.full(len(both), renamed)})
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, Any]) -> None:
+    connection.register("dedup_rows", pa.table(columns))
+    connection.execute(f"INSERT INTO {table} BY NAME FROM dedup_rows")
+    connection.unregister("dedup_rows")

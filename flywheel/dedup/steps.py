@@ -9,34 +9,41 @@ The numbers are kept for later iterations: they depend on MD5 alone, on no libra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 WHERE = 12  # bits an axis
 NOWHERE = 2**WHERE - 1
 IDLE = np.uint64(1 << 2 * WHERE)
 _IDLE_VERBS = ("wait", "hover", "scroll")
 _POINTING = ("click", "left_double", "right_single", "hover", "drag", "long_press")  # nothing is told but points
+_AT_ONCE = 100_000  # rows
 
-# `steps`: a relation with the columns of the table `steps`. Digits of an action with a point are its coordinates.
-_ENCODE = f"""
-SELECT trajectory_id, list(code ORDER BY step) AS steps FROM (
-    SELECT trajectory_id, step,
-        (md5_number_lower(what) >> {2 * WHERE + 1} << {2 * WHERE + 1})
-        | (CASE WHEN action_type IN {_IDLE_VERBS} THEN 1 ELSE 0 END::UBIGINT << {2 * WHERE})
-        | (place(x) << {WHERE}) | place(y) AS code
-    FROM (
-        SELECT trajectory_id, step, action_type, x, y, concat_ws(' ', action_type, CASE
-            WHEN action_type IN {_POINTING} THEN ''
-            WHEN action IS NULL THEN 'no action'
-            WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
-            ELSE trim(regexp_replace(lower(action), '(\\s|\\\\n)+', ' ', 'g')) END,
-            round(x2 * 16), round(y2 * 16)) AS what
-        FROM steps))
-GROUP BY trajectory_id ORDER BY trajectory_id"""
+# What is hashed. Digits of an action with a point are its coordinates.
+_TOLD = f"""concat_ws(' ', action_type, CASE
+    WHEN action_type IN {_POINTING} THEN ''
+    WHEN action IS NULL THEN 'no action'
+    WHEN x IS NOT NULL THEN lower(translate(action, '0123456789.', ''))
+    ELSE trim(regexp_replace(lower(action), '(\\s|\\\\n)+', ' ', 'g')) END,
+    round(x2 * 16), round(y2 * 16))"""
+# Most steps point at one place: of them nothing but the verb is hashed, and that once.
+_VERBS = " ".join(f"WHEN action_type = '{verb}' THEN md5_number_lower('{verb} ')" for verb in _POINTING)
+_HASH = f"""CASE WHEN x2 IS NOT NULL OR y2 IS NOT NULL THEN md5_number_lower({_TOLD}) {_VERBS}
+    ELSE md5_number_lower({_TOLD}) END"""
+_CODE = f"""({_HASH} >> {2 * WHERE + 1} << {2 * WHERE + 1})
+    | (CASE WHEN action_type IN {_IDLE_VERBS} THEN 1 ELSE 0 END::UBIGINT << {2 * WHERE})
+    | (place(x) << {WHERE}) | place(y)"""
+
+# Whether the steps of each trajectory lie together and in order, as a partition of one file has them.
+_TOGETHER = """
+SELECT count(*) FILTER (begins) = count(DISTINCT trajectory_id) AND coalesce(bool_and(begins OR step > before), true)
+FROM (SELECT trajectory_id, step, lag(trajectory_id) OVER () IS DISTINCT FROM trajectory_id AS begins,
+    lag(step) OVER () AS before FROM ({}))"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,9 @@ class Sequences:
         return Sequences(self.codes[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets])
 
 
-def encode(connection: duckdb.DuckDBPyConnection, steps: str) -> pa.Table:
-    """Columns trajectory_id and steps (list of codes), sorted by trajectory_id.
+def encode(connection: duckdb.DuckDBPyConnection, steps: str) -> Iterator[pa.Table]:
+    """Columns trajectory_id and steps (list of codes), each trajectory once, some at a time; the connection is busy
+    until the last of them.
 
     steps: SQL of a relation with the columns trajectory_id, step, action_type, action, x, y, x2, y2.
     """
@@ -77,4 +85,29 @@ def encode(connection: duckdb.DuckDBPyConnection, steps: str) -> pa.Table:
         f"CREATE OR REPLACE TEMP MACRO place(v) AS "
         f"coalesce(greatest(0, least(floor(v * {NOWHERE}), {NOWHERE - 1})), {NOWHERE})::UBIGINT"  # NaN is the greatest
     )
-    return connection.execute(f"WITH steps AS ({steps}) {_ENCODE}").to_arrow_table()
+    (together,) = connection.execute(_TOGETHER.format(steps)).fetchone()
+    order = "" if together else "ORDER BY trajectory_id, step"
+    rows = connection.execute(f"SELECT trajectory_id, {_CODE} AS code FROM ({steps}) {order}")
+    begun = pa.table({"trajectory_id": pa.array([], pa.string()), "code": pa.array([], pa.uint64())})
+    for batch in rows.to_arrow_reader(_AT_ONCE):
+        begun = pa.concat_tables([begun, pa.Table.from_batches([batch])]).combine_chunks()
+        starts = _starts(begun["trajectory_id"])
+        yield _listed(begun, starts)  # all but the last one, which may go on
+        begun = begun.slice(starts[-1]) if len(starts) else begun
+    yield _listed(begun, np.append(_starts(begun["trajectory_id"]), len(begun)))
+
+
+def _starts(names: pa.ChunkedArray) -> np.ndarray:
+    """Places at which another name begins."""
+    differs = pc.not_equal(names.slice(1), names.slice(0, max(0, len(names) - 1)))
+    return np.concatenate([[0][: len(names)], np.flatnonzero(differs.to_numpy()) + 1]).astype(np.int64)
+
+
+def _listed(rows: pa.Table, ends: np.ndarray) -> pa.Table:
+    codes = pa.array(rows["code"].to_numpy()[: ends[-1] if len(ends) else 0])
+    return pa.table(
+        {
+            "trajectory_id": rows["trajectory_id"].take(pa.array(ends[:-1])),
+            "steps": pa.ListArray.from_arrays(pa.array(ends if len(ends) else [0], pa.int32()), codes),
+        }
+    )

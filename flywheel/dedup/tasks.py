@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Row = Mapping[str, Any]
+COLUMNS = ("task_id", "world", "template", "level", "params", "instruction", "seed", "split")
+"""Of the table `tasks`, what is looked at."""
 _ARGUMENT = re.compile(r"""\d+(?:[.,:/-]\d+)*|"[^"]*"|'[^']*'|“[^”]*”|«[^»]*»""")
 
 
@@ -38,7 +40,7 @@ def near_evaluation(tasks: Iterable[Row], held_out: Iterable[Row]) -> dict[str, 
         if task.get("seed") is not None:
             asked[_asked(task)] = task["task_id"]
     near = {}
-    for task in tasks:
+    for task in tasks if contents else ():
         if twin := contents.get(content(task)):
             near[task["task_id"]] = f"the content of {twin}"
         elif twin := asked.get(_asked(task)):

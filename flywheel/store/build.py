@@ -6,11 +6,9 @@ From Parquet to Parquet in bounded memory, whatever came in; the decisions are i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -23,7 +21,7 @@ from flywheel.workspace import Workspace, label
 
 STAGE = "route"
 WRITTEN = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *duplicates.KEPT)
-_MEMORY = "1GB"  # of DuckDB, which goes on on disk beyond it
+_MEMORY = "256MB"  # of DuckDB, which goes on on disk beyond it
 _ROWS_AT_ONCE = 20_000
 
 
@@ -58,25 +56,17 @@ def build(
     for table, stage in read:
         partitions.verify(ws, table, iteration, stage)
     rule, version = decisions.rule(ws, iteration), decisions.version(ws, iteration)
-    with connected(ws, iteration, sources, staged) as connection:
-        judged = contracts.judge(connection, iteration, sources)
-        shown = threading.Thread(target=expectations.write_page, args=(ws, iteration, judged))
-        if page:
-            shown.start()  # beside the rest: seconds of other libraries' imports
-        try:
-            _not_too_many(connection, iteration, settings.routing.broken_limit)
-            asked = tasks(ws, iteration, read)
-            duplicates.set_near_evaluation_aside(connection, asked)
-            routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
-            near = duplicates.find(ws, iteration, read, connection, asked, settings.routing, staged=staged)
-            weigh(connection, near.weights)
-            write(connection, staged, iteration, routing.stores(iteration, version))
-            for table, rows in near.tables.items():
-                partitions.write(staged, table, iteration, STAGE, rows)
-            built = figures(connection)
-        finally:
-            if page:
-                shown.join()
+    shown = expectations.page(ws, iteration) if page else nullcontext(lambda judged: None)
+    with shown as show, connected(ws, iteration, sources, staged) as connection:
+        judged = contracts.judge(connection, iteration, sources, _kept(ws, iteration, read, staged))
+        show(judged)
+        _not_too_many(connection, iteration, settings.routing.broken_limit)
+        duplicates.ask(connection, iteration, _stages(read, "tasks"))
+        duplicates.set_near_evaluation_aside(connection)
+        routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
+        duplicates.find(ws, iteration, read, connection, settings.routing, staged)
+        write(connection, staged, iteration, routing.stores(iteration, version))
+        built = figures(connection)
     contracts.check_tables(ws, iteration, sources, staged)
     return built
 
@@ -85,8 +75,8 @@ def build(
 def connected(
     ws: Workspace, iteration: int, sources: Sequence[str], staged: Workspace | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
-    with catalog.connect(ws, staged) as connection:
+    """The tables of the catalogue in bounded memory, with the view `incoming`: trajectories of the stages `sources`."""
+    with catalog.connect(ws, staged, tables_alone=True) as connection:
         connection.execute(f"SET memory_limit = '{_MEMORY}'")
         connection.execute("SET temp_directory = $folder", {"folder": str(ws.state / "duckdb")})
         stages = ", ".join(f"'{stage}'" for stage in sources)
@@ -100,18 +90,13 @@ def _stages(read: Sequence[tuple[str, str]], table: str) -> list[str]:
     return [stage for name, stage in read if name == table]
 
 
-def tasks(ws: Workspace, iteration: int, read: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Rows of `tasks`, of all stages that are read."""
-    stages = _stages(read, "tasks")
-    return [row for stage in stages for row in partitions.read(ws, "tasks", iteration, stage).to_pylist()]
-
-
-def weigh(connection: duckdb.DuckDBPyConnection, weights: Mapping[str, float]) -> None:
-    """Make the table `weights` of the trajectories that do not weigh 1 in training."""
-    rows = {"trajectory_id": pa.array(weights, pa.string()), "weight": pa.array(weights.values(), pa.float64())}
-    connection.register("rows", pa.table(rows))
-    connection.execute("CREATE TEMP TABLE weights AS FROM rows")
-    connection.unregister("rows")
+def _kept(ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], staged: Workspace) -> set[str]:
+    """Contracts that all steps that are read were seen to keep when they were written."""
+    found = []
+    for stage in _stages(read, "steps"):
+        own = staged if staged.partition("steps", iteration, stage).is_dir() else ws
+        found.append(partitions.kept(own, "steps", iteration, stage))
+    return set.intersection(*found) if found else set()
 
 
 def publish(ws: Workspace, iteration: int, staged: Workspace) -> tuple[partitions.PartitionManifest, ...]:

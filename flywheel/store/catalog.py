@@ -11,8 +11,8 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -31,22 +31,27 @@ Format = Literal["table", "csv", "json", "parquet"]
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
-def connect(ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:") -> duckdb.DuckDBPyConnection:
+def connect(
+    ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:", tables_alone: bool = False
+) -> duckdb.DuckDBPyConnection:
     """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
     `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the table `promotions`, and the views
     and macros of `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
     A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
-    place of the workspace's own.
+    place of the workspace's own. tables_alone: without views and macros, which take most of the time.
     """
+    made = partial(_connect, ws, staged, database, tables_alone=tables_alone)
     try:
-        return partitions.while_replaced(lambda: _connect(ws, staged, database, lost=False))
+        return partitions.while_replaced(partial(made, lost=False))
     except PartMissing:  # lost, and not replaced
-        return _connect(ws, staged, database, lost=True)
+        return made(lost=True)
 
 
-def _connect(ws: Workspace, staged: Workspace | None, database: str, *, lost: bool) -> duckdb.DuckDBPyConnection:
+def _connect(
+    ws: Workspace, staged: Workspace | None, database: str, *, tables_alone: bool, lost: bool
+) -> duckdb.DuckDBPyConnection:
     """lost: whether a file that is missing fails the queries of its table, or PartMissing is raised."""
     if database != ":memory:":
         Path(database).unlink(missing_ok=True)  # of the try before
@@ -60,11 +65,12 @@ def _connect(ws: Workspace, staged: Workspace | None, database: str, *, lost: bo
         missing = _missing(ws, done.iterations | touched)
         for table in TABLES:
             if table in missing:
-                _stand_in(connection, table, _typed(table), missing[table])
+                _stand_in(connection, table, _kinds()[table], missing[table])
             else:
                 _table(connection, ws, table, staged, done, lost=lost)
         _promotions(connection, ws)
-        connection.execute(views())
+        if not tables_alone:
+            connection.execute(views())
     except duckdb.Error as error:
         found = _damage(connection, error)
         connection.close()
@@ -202,9 +208,17 @@ def _missing(ws: Workspace, without: Set[int]) -> dict[str, DataError]:
     return found
 
 
-def _typed(table: str) -> pa.Table:
-    """No rows, of the table's columns."""
-    return pa.schema([("iteration", pa.int32()), ("stage", pa.string()), *TABLES[table]]).empty_table()
+@cache
+def _kinds() -> dict[str, dict[str, str]]:
+    """SQL's types of all tables' columns, by table and name."""
+    with duckdb.connect() as connection:
+        own = (("iteration", pa.int32()), ("stage", pa.string()))
+        return {table: _sql_types(connection, pa.schema([*own, *schema])) for table, schema in TABLES.items()}
+
+
+def _sql_types(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> dict[str, str]:
+    relation = connection.from_arrow(schema.empty_table())
+    return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
 
 
 def _table(
@@ -216,27 +230,25 @@ def _table(
     *,
     lost: bool,
 ) -> None:
-    typed = _typed(table)
+    kinds = _kinds()[table]
     try:
         new = partitions.all_files(staged, table) if staged else []
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
         own = partitions.all_files(ws, table, done.iterations)
         files = [*(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
     except DataError as fault:
-        _stand_in(connection, table, typed, fault)
+        _stand_in(connection, table, kinds, fault)
         return
     read = [_read(done.large[table]), *(_closed(path, without) for path, without in done.files[table])]
     if table in ADDED and files:  # older files lack these columns, perhaps all of them do
-        kinds = _kinds(connection, typed)
         added = ", ".join(f'NULL::{kinds[name]} AS "{name}"' for name in ADDED[table])
         read.append(f"(FROM {_read(files, union_by_name=True)} UNION ALL BY NAME SELECT {added} WHERE false)")
     else:
         read.append(_read(files))
     read = [one for one in read if one]
     if not read:
-        connection.register("typed", typed)
-        connection.execute(f"CREATE TABLE {table} AS FROM typed")
-        connection.unregister("typed")
+        typed = ", ".join(f'"{name}" {kind}' for name, kind in kinds.items())
+        connection.execute(f"CREATE TABLE {table} ({typed})")
         return
     columns = ", ".join(f'"{name}"' for name in ("iteration", "stage", *TABLES[table].names))
     every = " UNION ALL ".join(f"SELECT {columns} FROM {one}" for one in read)
@@ -248,7 +260,7 @@ def _table(
         if isinstance(found, PartMissing) and not lost:
             raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
-        _stand_in(connection, table, typed, found)
+        _stand_in(connection, table, kinds, found)
 
 
 def _read(files: Sequence[Path], *, union_by_name: bool = False) -> str:
@@ -268,18 +280,12 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
-def _kinds(connection: duckdb.DuckDBPyConnection, typed: pa.Table) -> dict[str, str]:
-    """SQL's types of a table's columns, by name."""
-    relation = connection.from_arrow(typed)
-    return {name: str(kind) for name, kind in zip(relation.columns, relation.types, strict=True)}
-
-
-def _stand_in(connection: duckdb.DuckDBPyConnection, table: str, typed: pa.Table, fault: DataError) -> None:
+def _stand_in(connection: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str], fault: DataError) -> None:
     """A view in place of a table that cannot be read: queries of other tables work, its own are told the fault."""
     told = _MARK + json.dumps({"what": fault.what, "where": fault.where, "fix": fault.fix})
     raised = "error('" + told.replace("'", "''") + "')"
     # Every column raises it too: a filter on constants (stage = 'score') would be answered before the WHERE here is.
-    columns = ", ".join(f'{raised}::{kind} AS "{name}"' for name, kind in _kinds(connection, typed).items())
+    columns = ", ".join(f'{raised}::{kind} AS "{name}"' for name, kind in kinds.items())
     connection.execute(f"CREATE VIEW {table} AS SELECT {columns} WHERE {raised} IS NULL")
 
 
@@ -301,7 +307,7 @@ def _promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
         promotions = pa.Table.from_pylist(rows, schema=schema)
     except (DataError, pa.ArrowException) as error:
         fault = error if isinstance(error, DataError) else DataError(f"a promotion.json is wrong: {error}", where=path)
-        _stand_in(connection, "promotions", schema.empty_table(), fault)
+        _stand_in(connection, "promotions", _sql_types(connection, schema), fault)
         return
     connection.register("typed", promotions)
     connection.execute("CREATE TABLE promotions AS FROM typed")

@@ -7,7 +7,7 @@ entry in a list below; `expectations.py` shows all of them, with what they found
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -76,7 +76,7 @@ STEP = (
     _step(
         "points_on_screen",
         "points of actions lie on the screen",
-        """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",
+        """NOT (list_min([x, y, x2, y2, 0]) = 0 AND list_max([x, y, x2, y2, 1]) = 1)""",  # NaN is seen in a list alone
         "format('step {}: {}', step, action)",
     ),
     _step(
@@ -212,21 +212,29 @@ TABLES = (
 )
 
 
-def judge(connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str]) -> list[Judged]:
-    """Hold the rows of an iteration against all row contracts, in one pass over its steps.
+def judge(
+    connection: duckdb.DuckDBPyConnection, iteration: int, incoming: Sequence[str], kept: Collection[str] = ()
+) -> list[Judged]:
+    """Hold the rows of an iteration against all row contracts, in two passes over its steps.
 
-    connection: from `catalog.connect`. Leaves four temporary tables: `judged`, one row a trajectory of the stages
+    connection: from `catalog.connect`. kept: names of contracts of steps that are known to hold (`kept.py`): what they
+    alone look at is not read. Leaves four temporary tables: `judged`, one row a trajectory of the stages
     `incoming`; `judgements`, their scores; `broken` (trajectory_id, reason), of the first contract that each breaks;
     `orphans` (of_table, trajectory_id, reason, detail), what belongs to none of them.
     """
     stages = ", ".join(f"'{stage}'" for stage in incoming)
     new, scored = f"iteration = {iteration} AND stage IN ({stages})", f"iteration = {iteration} AND stage = 'score'"
+    asked = [one for one in STEP if one.name not in kept]
+    connection.execute(_WALKED.format(new=new, fault=_any(ORDER)))
     connection.execute(_JUDGED.format(
         new=new,
         iteration=iteration,
-        step=_cases(STEP),
+        step=_cases(asked),
+        step_fault=_any(asked),
         order=_cases(ORDER),
-        first=", ".join(f"arg_min({one.name}, step) AS {one.name}" for one in (*ORDER, *STEP)),
+        first_steps=_first(asked),
+        first_order=_first(ORDER),
+        held="".join(f", NULL::VARCHAR AS {one.name}" for one in STEP if one.name in kept),
     ))  # fmt: skip
     # A table of its own: of a Parquet file DuckDB believes the least and the greatest value, which leave out NaN.
     connection.execute(f"CREATE TEMP TABLE judgements AS FROM scores WHERE {scored}")
@@ -265,24 +273,52 @@ def _cases(contracts: Sequence[RowContract]) -> str:
     return ", ".join(f"CASE WHEN {one.fault} THEN coalesce({one.detail}, '') END AS {one.name}" for one in contracts)
 
 
+def _any(contracts: Sequence[RowContract]) -> str:
+    return " OR ".join(f"({one.fault})" for one in contracts)
+
+
+def _first(contracts: Sequence[RowContract]) -> str:
+    return ", ".join(f"arg_min({one.name}, step) AS {one.name}" for one in contracts)
+
+
+# Steps as they lie in the files, each beside the one before it: where a trajectory's lie together and none is at odds
+# with the one before it, they are in order. The others are doubted, and put in order to be judged.
+_WALKED = """
+CREATE TEMP TABLE walked AS
+SELECT trajectory_id, count(*) AS rows, count(*) FILTER (begins) > 1 OR coalesce(bool_or({fault}), false) AS doubted
+FROM (SELECT * EXCLUDE (before_step, before_start), trajectory_id IS DISTINCT FROM before AS begins,
+        CASE WHEN trajectory_id = before THEN before_step END AS previous_step,
+        CASE WHEN trajectory_id = before THEN before_start END AS previous_start
+    FROM (SELECT trajectory_id, step, started_at, ended_at, lag(trajectory_id) OVER () AS before,
+            lag(step) OVER () AS before_step, lag(started_at) OVER () AS before_start
+        FROM steps WHERE {new}))
+GROUP BY trajectory_id
+"""
+
 _JUDGED = """
 CREATE TEMP TABLE judged AS
 WITH whole AS (SELECT DISTINCT i.sha256 FROM images i WHERE {new} AND sha256(i.bytes) = i.sha256),
-one AS (
-    SELECT trajectory_id, step, started_at, ended_at, {step}
+offences AS (SELECT trajectory_id, {first_steps} FROM (
+    SELECT trajectory_id, step, {step}
     FROM (SELECT s.*, whole.sha256 IS NOT NULL AS there FROM (FROM steps WHERE {new}) s
         LEFT JOIN whole ON whole.sha256 = s.image_sha256)
-), pairs AS (
-    SELECT *, {order} FROM (
-        SELECT *, lag(step) OVER own AS previous_step, lag(started_at) OVER own AS previous_start
-        FROM one WINDOW own AS (PARTITION BY trajectory_id ORDER BY step))
-), counted AS (SELECT trajectory_id, count(*) AS rows, {first} FROM pairs GROUP BY trajectory_id),
-known AS (SELECT task_id, bool_or(split = 'eval') AS held_out FROM tasks GROUP BY task_id),
-earlier AS (SELECT trajectory_id, max(iteration) AS before FROM trajectories WHERE iteration < {iteration} GROUP BY ALL)
+    WHERE {step_fault}) GROUP BY trajectory_id
+), disorder AS (SELECT trajectory_id, {first_order} FROM (
+    SELECT trajectory_id, step, {order} FROM (
+        SELECT trajectory_id, step, started_at, ended_at, lag(step) OVER own AS previous_step,
+            lag(started_at) OVER own AS previous_start
+        FROM (FROM steps WHERE {new}) SEMI JOIN (FROM walked WHERE doubted) USING (trajectory_id)
+        WINDOW own AS (PARTITION BY trajectory_id ORDER BY step))) GROUP BY trajectory_id
+), known AS (SELECT task_id, bool_or(split = 'eval') AS held_out FROM tasks GROUP BY task_id),
+earlier AS (
+    SELECT trajectory_id, max(iteration) AS before FROM trajectories WHERE iteration < {iteration} GROUP BY ALL),
+own AS (FROM trajectories WHERE {new}),
+several AS (SELECT trajectory_id, count(*) AS same FROM own GROUP BY trajectory_id HAVING count(*) > 1)
 SELECT t.trajectory_id, t.task_id, t.status, t.source, t.author, t.domain, t.steps, t.reward, t.started_at, t.ended_at,
-    count(*) OVER (PARTITION BY t.trajectory_id) AS same, earlier.before, known.held_out,
-    counted.* EXCLUDE (trajectory_id)
-FROM (FROM trajectories WHERE {new}) t LEFT JOIN counted USING (trajectory_id) LEFT JOIN known USING (task_id)
+    coalesce(several.same, 1) AS same, earlier.before, known.held_out, walked.rows,
+    disorder.* EXCLUDE (trajectory_id), offences.* EXCLUDE (trajectory_id){held}
+FROM own t LEFT JOIN walked USING (trajectory_id) LEFT JOIN disorder USING (trajectory_id)
+    LEFT JOIN offences USING (trajectory_id) LEFT JOIN several USING (trajectory_id) LEFT JOIN known USING (task_id)
     LEFT JOIN earlier USING (trajectory_id)
 """
 

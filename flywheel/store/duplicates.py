@@ -2,15 +2,14 @@
 
 What is near what is decided in `flywheel/dedup`. Here its columns are read from the tables, and kept for the
 iterations after: `signatures` (a trajectory's steps as numbers) and `screen_hashes` (of the screens that were looked
-at), so that nothing of an earlier iteration is read but these. `duplicates` has each trajectory that was weighed down,
-its twin, and why.
+at), so that nothing of an earlier iteration is read but these, and which store a trajectory is in. `duplicates` has
+each trajectory that was weighed down, its twin, and why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -18,42 +17,46 @@ import pyarrow.compute as pc
 
 from flywheel.dedup import screens as hashes
 from flywheel.dedup import steps, tasks
-from flywheel.dedup.repeats import near_duplicates
+from flywheel.dedup.repeats import Screens, near_duplicates
 from flywheel.schema import TABLES, empty
 from flywheel.settings import Routing
 from flywheel.store import catalog, manifest, partitions, screens
 from flywheel.store.manifest import Cumulative
+from flywheel.store.partition_writer import PartitionWriter
 from flywheel.workspace import Workspace
 
-Row = Mapping[str, Any]
+STAGE = "route"
 KEPT = ("signatures", "screen_hashes")
 _PROMISE = "no task held out for evaluation, and none near one, is trained on"
+_AT_ONCE = 5_000  # rows that Python looks at
+_ROWS_AT_ONCE = 20_000
 
 
-@dataclass(frozen=True)
-class Found:
-    """weights: of the trajectories that do not weigh 1. tables: rows of `duplicates` and of those in `KEPT`."""
+def ask(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str]) -> None:
+    """Make the table `contents` (task_id, content, near): what each of an iteration's tasks asks, and why it is near
+    one for evaluation, where it is. stages: whose rows of `tasks` are meant."""
+    own = f"SELECT {', '.join(tasks.COLUMNS)} FROM tasks WHERE iteration = {int(iteration)}"
+    own += f" AND stage IN ({_texts(stages)})"
+    connection.execute("CREATE OR REPLACE TABLE contents (task_id VARCHAR, content VARCHAR, near VARCHAR)")
+    with connection.cursor() as cursor:
+        held_out = cursor.execute(f"{own} AND split = 'eval'").to_arrow_table().to_pylist()
+        for batch in cursor.execute(own).to_arrow_reader(_AT_ONCE):
+            asked = batch.to_pylist()
+            near = tasks.near_evaluation((task for task in asked if task["split"] != "eval"), held_out)
+            names = [task["task_id"] for task in asked]
+            told = {"content": map(tasks.content, asked), "near": map(near.get, names)}
+            _insert(connection, "contents", {"task_id": names, **told})
 
-    weights: dict[str, float]
-    tables: dict[str, list[dict] | pa.Table]
 
-
-def set_near_evaluation_aside(connection: duckdb.DuckDBPyConnection, asked: Iterable[Row]) -> None:
+def set_near_evaluation_aside(connection: duckdb.DuckDBPyConnection) -> None:
     """Add to `broken` the trajectories whose task is near one for evaluation, but not one itself: that is a contract.
 
-    connection: as `contracts.judge` leaves it. asked: rows of `tasks`, of all splits.
+    connection: as `contracts.judge` and `ask` leave it.
     """
-    asked = list(asked)
-    held_out = [task for task in asked if task["split"] == "eval"]
-    near = tasks.near_evaluation((task for task in asked if task["split"] != "eval"), held_out)
-    why = [f"near_evaluation: {_PROMISE} ({twin})" for twin in near.values()]
-    found = {"task_id": pa.array(near, pa.string()), "reason": pa.array(why, pa.string())}
-    connection.register("near", pa.table(found))
     connection.execute(
-        """INSERT INTO broken SELECT DISTINCT trajectory_id, near.reason FROM judged JOIN near USING (task_id)
-        ANTI JOIN broken USING (trajectory_id)"""
+        f"""INSERT INTO broken SELECT DISTINCT trajectory_id, 'near_evaluation: {_PROMISE} (' || near || ')'
+        FROM judged JOIN contents USING (task_id) ANTI JOIN broken USING (trajectory_id) WHERE near IS NOT NULL"""
     )
-    connection.unregister("near")
 
 
 def find(
@@ -61,76 +64,143 @@ def find(
     iteration: int,
     read: Sequence[tuple[str, str]],
     connection: duckdb.DuckDBPyConnection,
-    asked: Iterable[Row],
     settings: Routing,
+    staged: Workspace,
     *,
-    staged: Workspace | None = None,
-    signed: pa.Table | None = None,
-) -> Found:
+    again: bool = False,
+) -> None:
     """Near-duplicates among the model's trajectories that join a store, and those of `duplicates_window` iterations.
+    Makes the view `weights` (trajectory_id, weight), of those that do not weigh 1; `duplicates` and the tables in
+    `KEPT` are written to `staged`.
 
-    read: (table, stage) of what came in. connection: with the tables `incoming` and `decided`. asked: rows of `tasks`.
-    staged: what it has of the iteration is taken in place of the workspace's. signed: rows of `signatures` that are
-    known already: the steps of these are not read. People's demonstrations are not looked at: each is wanted. The cost
-    is that of this iteration and the window, whatever lies before it.
+    read: (table, stage) of what came in. connection: with the tables or views `incoming` and `decided`, and `contents`
+    (`ask`). again: the signatures that the workspace has are taken as they are; the tasks and the steps of these are
+    not read. People's demonstrations are not looked at: each is wanted. The cost is that of this iteration and the
+    window, whatever lies before it.
     """
-    joining = _joining(connection, asked)
-    with catalog.connect(ws, staged) as connected:
-        own = [stage for table, stage in read if table == "steps"]
-        new = _signatures(connected, iteration, own, joining, empty("signatures") if signed is None else signed)
-    before = manifest.read(ws, iteration - 1)
-    known = _kept(ws, before, "signatures", iteration - settings.duplicates_window)
-    looked = _Looked(ws, iteration, read, before, iteration - settings.duplicates_window, [new, known])
-    found = list(near_duplicates(new, known, settings.duplicates_least, looked.alike))
+    _sign(ws, iteration, read, connection, staged, again=again)
+    before, since = manifest.read(ws, iteration - 1), iteration - settings.duplicates_window
+    signed = partitions.files(staged, "signatures", iteration, STAGE)
+    _gather(connection, iteration, since, signed, _checked(ws, before, "signatures", since))
+    looked = _Looked(ws, iteration, read, before, since)
+    near_duplicates(connection, "FROM episodes", settings.duplicates_least, looked.alike)
     if settings.duplicates_weigh == "each":
-        found = [replace(one, weight=1.0) for one in found]
-    rows = [asdict(one) for one in found]
-    weights = {one.trajectory_id: one.weight for one in found}
-    return Found(weights, {"duplicates": rows, "signatures": new, "screen_hashes": looked.rows()})
+        connection.execute("UPDATE near_duplicates SET weight = 1")
+    connection.execute("CREATE OR REPLACE VIEW weights AS SELECT trajectory_id, weight FROM near_duplicates")
+    with partitions.writing(staged, "duplicates", iteration, STAGE) as writer:
+        _copy(connection, "FROM near_duplicates ORDER BY trajectory_id", "duplicates", writer)
+    partitions.write(staged, "screen_hashes", iteration, STAGE, looked.rows())
+    connection.execute("DROP VIEW episodes; DROP TABLE fates")
 
 
-def _joining(connection: duckdb.DuckDBPyConnection, asked: Iterable[Row]) -> pa.Table:
-    """Rows of `signatures` less what their steps tell, of the model's trajectories that join a store."""
-    content = {task["task_id"]: tasks.content(task) for task in asked}
-    said = [text for (text,) in connection.execute("SELECT DISTINCT instruction FROM incoming").fetchall()]
-    words = [" ".join(tasks.arguments(text)) for text in said]
-    text = pa.string()
-    connection.register("content", pa.table({"task_id": pa.array(content, text), "content": list(content.values())}))
-    connection.register("words", pa.table({"instruction": pa.array(said, text), "arguments": pa.array(words, text)}))
-    found = connection.execute(
-        """SELECT trajectory_id, content.content, words.arguments, destination AS fate
-        FROM incoming JOIN decided USING (trajectory_id) JOIN content USING (task_id)
-            JOIN words ON words.instruction IS NOT DISTINCT FROM incoming.instruction
-        WHERE destination <> 'quarantine' AND author = 'model'"""
-    ).to_arrow_table()
-    connection.unregister("content")
-    connection.unregister("words")
-    return found
-
-
-def _signatures(
-    connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[str], joining: pa.Table, signed: pa.Table
-) -> pa.Table:
-    """Rows of `signatures`, sorted by trajectory_id."""
-    connection.register("joining", joining)
-    connection.register("signed", signed)
-    wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({', '.join(map(repr, stages))})"
-    if len(signed):
-        wanted += " AND trajectory_id IN (SELECT trajectory_id FROM joining ANTI JOIN signed USING (trajectory_id))"
-    coded = steps.encode(connection, wanted)
-    connection.register("coded", coded)
-    return (
-        connection.execute(
-            f"""SELECT joining.*, known.* EXCLUDE (trajectory_id) FROM joining JOIN (
-                SELECT trajectory_id, coded.steps, first AS first_screen, last AS last_screen FROM coded JOIN (
-                    SELECT trajectory_id, arg_min(image_sha256, step) AS first, arg_max(image_sha256, step) AS last
-                    {wanted} GROUP BY trajectory_id) USING (trajectory_id)
-                UNION ALL SELECT trajectory_id, steps, first_screen, last_screen FROM signed) known
-            USING (trajectory_id) ORDER BY trajectory_id"""
-        )
-        .to_arrow_table()
-        .cast(TABLES["signatures"])
+def _sign(
+    ws: Workspace,
+    iteration: int,
+    read: Sequence[tuple[str, str]],
+    connection: duckdb.DuckDBPyConnection,
+    staged: Workspace,
+    *,
+    again: bool,
+) -> None:
+    """Write signatures of the trajectories that are looked at, beside those that there are, which stay in their files:
+    of a trajectory's signature nothing changes when it is decided again, but its fate, which the stores tell."""
+    signed = partitions.files(ws, "signatures", iteration, STAGE) if again else []
+    stages = {table: [stage for name, stage in read if name == table] for table in ("steps", "tasks")}
+    wanted = f"FROM steps WHERE iteration = {int(iteration)} AND stage IN ({_texts(stages['steps'])})"
+    connection.execute(
+        """CREATE OR REPLACE TABLE unsigned AS SELECT trajectory_id, task_id, instruction, destination AS fate
+        FROM incoming JOIN decided USING (trajectory_id) WHERE destination <> 'quarantine' AND author = 'model'"""
     )
+    if signed:
+        connection.execute(f"DELETE FROM unsigned WHERE trajectory_id IN (SELECT trajectory_id FROM {_read(signed)})")
+        wanted += " AND trajectory_id IN (SELECT trajectory_id FROM unsigned)"
+    connection.execute(
+        """CREATE OR REPLACE TABLE words (instruction VARCHAR, arguments VARCHAR);
+        CREATE OR REPLACE TABLE coded (trajectory_id VARCHAR, steps UBIGINT[])"""
+    )
+    with partitions.writing(staged, "signatures", iteration, STAGE) as writer:
+        if signed:
+            partitions.take(ws, writer, "signatures", iteration, STAGE)
+        if connection.execute("SELECT count(*) FROM unsigned").fetchone()[0]:
+            if again:
+                ask(connection, iteration, stages["tasks"])
+            with connection.cursor() as cursor:
+                for batch in cursor.execute("SELECT DISTINCT instruction FROM unsigned").to_arrow_reader(_AT_ONCE):
+                    said = batch.column(0).to_pylist()
+                    words = [" ".join(tasks.arguments(text)) for text in said]
+                    _insert(connection, "words", {"instruction": said, "arguments": words})
+                for coded in steps.encode(cursor, wanted):
+                    connection.register("rows", coded)
+                    connection.execute("INSERT INTO coded FROM rows")
+                    connection.unregister("rows")
+            for sql in _SIGNED:  # one after the other: each holds less than all at once
+                connection.execute(sql.format(wanted=wanted))
+            _copy(connection, "FROM signed ORDER BY trajectory_id", "signatures", writer)
+    connection.execute("DROP TABLE unsigned; DROP TABLE words; DROP TABLE coded; DROP TABLE IF EXISTS signed")
+
+
+_SIGNED = (
+    """CREATE OR REPLACE TABLE ends AS WITH own AS (SELECT trajectory_id, step, image_sha256 {wanted}),
+places AS (SELECT trajectory_id, min(step) AS first, max(step) AS last FROM own GROUP BY trajectory_id)
+SELECT trajectory_id, a.image_sha256 AS first_screen, b.image_sha256 AS last_screen FROM places
+    JOIN own a USING (trajectory_id) JOIN own b USING (trajectory_id) WHERE a.step = first AND b.step = last""",
+    """CREATE OR REPLACE TABLE told AS SELECT trajectory_id, content, arguments, fate, first_screen, last_screen
+    FROM unsigned JOIN words ON words.instruction IS NOT DISTINCT FROM unsigned.instruction
+        JOIN (SELECT task_id, any_value(content) AS content FROM contents GROUP BY ALL) USING (task_id)
+        JOIN ends USING (trajectory_id)""",
+    "DROP TABLE ends",
+    """CREATE OR REPLACE TABLE signed AS
+    SELECT trajectory_id, content, arguments, fate, steps, first_screen, last_screen
+    FROM told JOIN coded USING (trajectory_id)""",
+    "DROP TABLE told",
+)
+
+
+def _gather(
+    connection: duckdb.DuckDBPyConnection, iteration: int, since: int, own: Sequence[Path], known: Sequence[Path]
+) -> None:
+    """Make the view `episodes`, of `repeats.COLUMNS`: what has a signature, and is in a store now."""
+    earlier = f"iteration >= {since} AND iteration < {iteration}"
+    catalog.run(
+        connection,
+        f"""CREATE OR REPLACE TABLE fates AS
+        SELECT trajectory_id, destination AS fate, true AS new FROM decided WHERE destination <> 'quarantine'
+        UNION ALL SELECT trajectory_id, 'sft', false FROM sft WHERE {earlier}
+        UNION ALL SELECT trajectory_id, 'ct', false FROM ct WHERE {earlier}""",
+    )
+    signed = [f"SELECT * EXCLUDE (fate), true AS new FROM {_read(own)}"]
+    signed += [f"SELECT * EXCLUDE (fate), false AS new FROM {_read(known)}"] if known else []
+    connection.execute(
+        f"CREATE OR REPLACE VIEW episodes AS FROM ({' UNION ALL '.join(signed)}) JOIN fates USING (trajectory_id, new)"
+    )
+
+
+def _read(files: Sequence[Path]) -> str:
+    return f"read_parquet([{_texts(map(str, files))}], hive_partitioning = false)"
+
+
+def _texts(values: Iterable[str]) -> str:
+    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, columns: Mapping[str, Iterable[str | None]]) -> None:
+    rows = {name: pa.array(list(values), pa.string()) for name, values in columns.items()}
+    connection.register("rows", pa.table(rows))
+    connection.execute(f"INSERT INTO {table} BY NAME FROM rows")
+    connection.unregister("rows")
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, sql: str, table: str, writer: PartitionWriter) -> None:
+    for batch in connection.execute(sql).to_arrow_reader(_ROWS_AT_ONCE):
+        writer.write(pa.Table.from_batches([batch]).cast(TABLES[table]))
+
+
+def _checked(ws: Workspace, before: Cumulative, table: str, since: int) -> list[Path]:
+    """Files of earlier iterations from `since` on. Raises DataError where one is damaged."""
+    found = [ws.resolve(shard.path) for shard in before.shards(table) if shard.iteration >= since]
+    for path in found:
+        partitions.opened(table, path, wholly=True).close()
+    return found
 
 
 def _kept(ws: Workspace, before: Cumulative, table: str, since: int) -> pa.Table:
@@ -142,28 +212,16 @@ class _Looked:
     """Looks at first and last screens, only where their bytes differ, and each once."""
 
     def __init__(
-        self,
-        ws: Workspace,
-        iteration: int,
-        read: Sequence[tuple[str, str]],
-        before: Cumulative,
-        since: int,
-        signatures: Sequence[pa.Table],
+        self, ws: Workspace, iteration: int, read: Sequence[tuple[str, str]], before: Cumulative, since: int
     ) -> None:
         self._ws, self._before, self._since = ws, before, since
         stages = [stage for table, stage in read if table == "images"]
         self._own = [path for stage in stages for path in partitions.files(ws, "images", iteration, stage)]
-        self._ends = {
-            row["trajectory_id"]: (row["first_screen"], row["last_screen"])
-            for table in signatures
-            for row in table.select(["trajectory_id", "first_screen", "last_screen"]).to_pylist()
-        }
         self._new: dict[str, int] = {}
 
-    def alike(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        ends = [(self._ends[left], self._ends[right]) for left, right in pairs]
+    def alike(self, pairs: Sequence[tuple[Screens, Screens]]) -> list[bool]:
         wanted = {
-            sha for ours, others in ends for two in zip(ours, others, strict=True) if two[0] != two[1] for sha in two
+            sha for ours, others in pairs for two in zip(ours, others, strict=True) if two[0] != two[1] for sha in two
         }
         known = self._hashes(wanted - {None})
 
@@ -172,7 +230,7 @@ class _Looked:
                 return False
             return left == right or (left in known and right in known and hashes.alike(known[left], known[right]))
 
-        return [all(like(*two) for two in zip(ours, others, strict=True)) for ours, others in ends]
+        return [all(like(*two) for two in zip(ours, others, strict=True)) for ours, others in pairs]
 
     def _hashes(self, wanted: set[str]) -> dict[str, int]:
         if not wanted:

@@ -1,24 +1,66 @@
 """What the contracts found, as Great Expectations' Data Docs: a page of each iteration that can be read offline.
 
 The rows were judged in SQL (`contracts.py`); here each contract is one expectation on its count of broken rows. The
-library is imported when first used (seconds), and sends nothing anywhere.
+library, which sends nothing anywhere, takes seconds to import. A process of its own does that while the rows are still
+being judged and routed, so that neither waits for it, and its memory is not theirs.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import subprocess
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from flywheel.store.contracts import Judged
+from flywheel.store.contracts import Judged, RowContract
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
+_LONGEST_S = 300.0
+
+
+@contextmanager
+def page(ws: Workspace, iteration: int) -> Iterator[Callable[[Sequence[Judged]], None]]:
+    """What it gives takes what was judged; the page of that is there at the end, or none where nothing was judged. What
+    fails of it stops nothing."""
+    command = [sys.executable, "-m", __name__, str(ws.root), str(iteration)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+
+    def show(judged: Sequence[Judged]) -> None:
+        with suppress(BrokenPipeError):  # it has ended, and said why
+            process.stdin.write(json.dumps([asdict(one) for one in judged]))
+            process.stdin.close()
+
+    try:
+        yield show
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    try:
+        process.wait(_LONGEST_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        log.warning("Data Docs are not written: no end after %.0f s", _LONGEST_S)
+
+
+def main(root: str, iteration: str) -> None:
+    """The process: imports the library, and waits for what was judged."""
+    _quiet_import()
+    told = sys.stdin.read()
+    judged = [Judged(RowContract(**one["contract"]), one["rows"], one["broken"]) for one in json.loads(told or "[]")]
+    if judged:
+        write_page(Workspace(Path(root)), int(iteration), judged)
 
 
 def write_page(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> None:
@@ -31,6 +73,8 @@ def write_page(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> None:
 
 
 def _write(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> None:
+    import pandas as pd
+
     gx = _quiet_import()
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
@@ -72,3 +116,8 @@ def _quiet_import():
         import great_expectations.expectations
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     return gx
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    main(*sys.argv[1:])

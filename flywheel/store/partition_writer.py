@@ -23,14 +23,15 @@ from flywheel.errors import DataError
 from flywheel.files import disk_full_is_named, locked, remember_sha256
 from flywheel.schema import SORT, TABLES
 from flywheel.store import parts
+from flywheel.store.kept import kept
 from flywheel.workspace import Workspace, label
 
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
 # A reader that wants one trajectory reads one group of its steps; one that wants one screen a few hundred kB.
-_ROW_GROUP = {"images": 100, "steps": 10_000}
+_ROW_GROUP = {"images": 100, "steps": 3_000}
 # Values that hardly repeat: a dictionary of them costs half of the time of a reading, and room.
-_NO_DICTIONARY = {"token_ids", "logprobs", "bytes"}
+_NO_DICTIONARY = {"token_ids", "logprobs", "bytes", "thought", "raw_text"}
 _SPLIT = {"logprobs": "logprobs.list.element"}  # floats by their bytes' places: smaller by a tenth
 _LOCK_S = 600.0
 
@@ -42,7 +43,7 @@ class PartitionWriter:
         self.folder, self.table, self.schema = folder, table, TABLES[table]
         self.rows = 0
         self._held: list[pa.Table] = []
-        self._files: list[tuple[Path, int, str]] = []
+        self._files: list[tuple[Path, int, str, tuple[str, ...]]] = []
 
     def write(self, data: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> None:
         """Take rows. Raises DataError where they do not fit the table's schema, naming the column."""
@@ -89,7 +90,7 @@ class PartitionWriter:
                 },
                 sorting_columns=order,
             )
-        self._files.append((path, run.num_rows, sink.sha.hexdigest()))
+        self._files.append((path, run.num_rows, sink.sha.hexdigest(), kept(self.table, run)))
 
     def take_file(self, path: Path, of: parts.Part) -> None:
         """Take a file as it is, from a partition on the same disk."""
@@ -97,7 +98,7 @@ class PartitionWriter:
         hidden = self.folder / f".{len(self._files):05d}.part"
         hidden.unlink(missing_ok=True)
         hidden.hardlink_to(path)
-        self._files.append((hidden, of.rows, of.sha256))
+        self._files.append((hidden, of.rows, of.sha256, of.kept))
         self.rows += of.rows
 
     def publish(self) -> list[parts.Part]:
@@ -105,10 +106,10 @@ class PartitionWriter:
         if self._held or not self._files:
             self._flush()
         listed = []
-        for number, (path, rows, sha256) in enumerate(self._files):
+        for number, (path, rows, sha256, holds) in enumerate(self._files):
             there = path.rename(path.with_name(f"part-{number:05d}-{sha256[:8]}.parquet"))
             remember_sha256(there, sha256)
-            listed.append(parts.part(there, rows, sha256))
+            listed.append(parts.part(there, rows, sha256, holds))
         os.utime(self.folder.parent)  # by it `closed.py` notices that the iteration is another, from here on
         parts.write(self.folder, self.table, listed)
         _remove(self.folder, keep={parts.NAME, *(one.name for one in listed)})

@@ -181,6 +181,13 @@ def verify(ws: Workspace, table: str, iteration: int, stage: str) -> None:
     while_replaced(once)
 
 
+def kept(ws: Workspace, table: str, iteration: int, stage: str) -> set[str]:
+    """Contracts that all of the partition's rows were seen to keep when they were written. Of rows whose bytes are as
+    the list has them (`verify`) they hold still."""
+    found = parts.read(ws.partition(table, iteration, stage)) or ()
+    return set.intersection(*(set(part.kept) for part in found)) if found else set()
+
+
 def adopt(ws: Workspace, staged: Workspace, table: str, iteration: int, stage: str) -> PartitionManifest:
     """Make a partition of another workspace this one's too; where it lies stays as it is."""
     with writing(ws, table, iteration, stage) as writer:

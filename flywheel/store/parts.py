@@ -34,23 +34,26 @@ class PartMissing(DataError):
 @dataclass(frozen=True)
 class Part:
     """A Parquet file of the folder. sha256: of all of it. footer: sha256 of its footer, which its page checksums do not
-    cover; that and the size are looked at wherever it is read, at the cost of a few kB."""
+    cover; that and the size are looked at wherever it is read, at the cost of a few kB. kept: contracts that its rows
+    were seen to keep when it was written (`kept.py`)."""
 
     name: str
     rows: int
     bytes: int
     sha256: str
     footer: str
+    kept: tuple[str, ...] = ()
 
 
-def part(path: Path, rows: int, sha256: str) -> Part:
+def part(path: Path, rows: int, sha256: str, kept: tuple[str, ...] = ()) -> Part:
     """Of a file as it is now. sha256: of its bytes."""
-    return Part(path.name, rows, path.stat().st_size, sha256, _footer(path))
+    return Part(path.name, rows, path.stat().st_size, sha256, _footer(path), kept)
 
 
 def write(folder: Path, table: str, parts: list[Part]) -> None:
     """Make these the files of the partition. Files that the list before named are removed by the caller."""
-    write_json(folder / NAME, {"version": _VERSION, "table": table, "parts": [asdict(one) for one in parts]})
+    listed = [{name: value for name, value in asdict(one).items() if value != ()} for one in parts]
+    write_json(folder / NAME, {"version": _VERSION, "table": table, "parts": listed})
 
 
 def read(folder: Path) -> list[Part] | None:
@@ -71,8 +74,8 @@ def _read(path: Path, *_: int) -> tuple[Part, ...]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["version"] != _VERSION:
             raise ValueError(f"version {found['version']}")
-        return tuple(Part(**one) for one in found["parts"])
-    except (ValueError, KeyError, TypeError) as error:
+        return tuple(Part(**{**one, "kept": tuple(one.get("kept", ()))}) for one in found["parts"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(path, f"not a list of a partition's files: {error!r}") from None
 
 

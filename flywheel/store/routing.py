@@ -17,15 +17,16 @@ from flywheel.store import lineage
 
 DESTINATIONS = ("sft", "ct", "quarantine")
 
+# Rows are numbered where an aggregate would hold one of each trajectory: of texts DuckDB holds these in memory.
 # Of several scorers the one that is satisfied least speaks: V = 0 before none before V = 1, then the lowest score.
 _VERDICTS = """
-SELECT trajectory_id, arg_min(said, (said.place, said.held, said.scorer, said.detail)) AS said FROM (
+SELECT trajectory_id, said FROM (
     SELECT trajectory_id, {
         'score': score, 'v': v, 'scorer': coalesce(scorer, ''), 'detail': coalesce(detail, ''),
         'place': CASE v WHEN false THEN 0 WHEN true THEN 2 ELSE 1 END, 'held': CASE WHEN v IS NULL THEN 0 ELSE score END
     } AS said
     FROM (SELECT * EXCLUDE (v), CASE WHEN score BETWEEN 0 AND 1 THEN score >= threshold END AS v FROM judgements))
-GROUP BY trajectory_id
+QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.held, said.scorer, said.detail) = 1
 """
 
 # `unjudged`: why there is no V; what differs from trajectory to trajectory in brackets.
@@ -36,7 +37,8 @@ WITH verdicts AS ({_VERDICTS}), known AS (
         CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
             ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
                 || ' (' || s.said.detail || ')' END AS unjudged
-    FROM (SELECT DISTINCT ON (trajectory_id) trajectory_id, status, source, error FROM incoming ORDER BY ALL) t
+    FROM (SELECT trajectory_id, status, source, error FROM incoming
+            QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY status, source, error) = 1) t
         LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
 )
 SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (

@@ -127,7 +127,7 @@ def _own_scorers(ws: Workspace, iteration: int, rule: Rule, settings: Settings) 
     sql = """SELECT DISTINCT domain, split_part(scorer, ':', 1) AS scorer, version
         FROM scores JOIN trajectories USING (trajectory_id, iteration)
         WHERE iteration = ? AND scores.stage = 'score' AND scorer <> ''"""
-    with catalog.connect(ws) as connection:
+    with catalog.connect(ws, tables_alone=True) as connection:
         rows = connection.execute(sql, [iteration]).fetchall()
     there: dict[str, set] = {}
     for domain, scorer, version in rows:
@@ -211,19 +211,10 @@ def _write(
     scores: bool,
 ) -> None:
     """scores: whether they are written too."""
-    known = ws.partition("signatures", iteration, build.STAGE).is_dir()
-    near = duplicates.Found({}, {})
-    if known:
-        signed, asked = (
-            partitions.read(ws, "signatures", iteration, build.STAGE),
-            build.tasks(ws, iteration, STAGE.partitions()),
-        )
-        near = duplicates.find(
-            ws, iteration, STAGE.partitions(), connection, asked, settings, staged=staged, signed=signed
-        )
-    build.weigh(connection, near.weights)
-    for table, rows in near.tables.items():
-        partitions.write(staged, table, iteration, build.STAGE, rows)
+    if ws.partition("signatures", iteration, build.STAGE).is_dir():
+        duplicates.find(ws, iteration, STAGE.partitions(), connection, settings, staged, again=True)
+    else:
+        connection.execute("CREATE TABLE weights (trajectory_id VARCHAR, weight DOUBLE)")
     stores = routing.stores(iteration)
     stores.pop("lineage")
     build.write(connection, staged, iteration, stores)

@@ -24,6 +24,7 @@ from flywheel.schema import TABLES, from_row
 from flywheel.settings import Settings
 from flywheel.store import lookup, screens
 from flywheel.store.manifest import Cumulative
+from flywheel.store.partition_writer import is_sorted
 from flywheel.store.screens import ScreenFile
 from flywheel.training.samples import Sample, general_samples, imitated, step_prompt, step_sample
 from flywheel.training.supervised.draw import Drawn, Pool
@@ -56,8 +57,12 @@ def pool(ws: Workspace, manifest: Cumulative, store: str, weights: Mapping[str, 
     if not kept:
         return Pool([], np.zeros(0, int), np.zeros(0))
     counted = pa.concat_tables(_counted(ws, manifest)).group_by("trajectory_id").aggregate([("steps", "sum")])
-    found = pa.concat_tables(kept).join(counted, "trajectory_id", join_type="inner").sort_by("trajectory_id")
-    return Pool(found["trajectory_id"].to_pylist(), found["steps_sum"].to_numpy(), found["weight"].to_numpy())
+    found = pa.concat_tables(kept)
+    place = pc.index_in(found["trajectory_id"], counted["trajectory_id"])  # a join takes three times as long
+    found = found.append_column("steps", counted["steps_sum"].take(place)).filter(pc.is_valid(place))
+    if not is_sorted(found, ("trajectory_id",)):
+        found = found.sort_by("trajectory_id")
+    return Pool(found["trajectory_id"].to_pylist(), found["steps"].to_numpy(), found["weight"].to_numpy())
 
 
 def _counted(ws: Workspace, manifest: Cumulative) -> list[pa.Table]:
