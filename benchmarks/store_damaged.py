@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import sys
 import time
 from argparse import Namespace
 from collections import Counter
@@ -32,7 +33,7 @@ from flywheel.store import build, manifest, partitions, parts
 from flywheel.workspace import Workspace
 
 INPUTS = 10_000
-SHARE = 250  # that a process judges at a time
+SHARE = 100  # that a process judges at a time
 TRAJECTORIES = 12
 ROW_SHARE = 0.2  # of the inputs: a whole routing each
 READ = [
@@ -46,11 +47,14 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     inputs = min(INPUTS, options.trajectories // 2)
     sound = _sound(options.folder / "damaged" / "sound")
     began = time.monotonic()
+    found: Counter[str] = Counter()
+    examples: dict[str, str] = {}
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         numbers = [range(first, min(first + SHARE, inputs)) for first in range(0, inputs, SHARE)]
-        told = list(pool.map(partial(_judged, sound, options.seed), numbers))
-    found = sum((counts for counts, _ in told), Counter())
-    examples = {what: example for _, some in reversed(told) for what, example in some.items()}
+        for counts, some in pool.map(partial(_judged, sound, options.seed), numbers):
+            found += counts
+            examples = {**some, **examples}
+            print(f"damaged: {found.total()} of {inputs} inputs: {dict(found)}", file=sys.stderr)
     bad = found["silent"] + found["traceback"]
     yield BenchCase(
         "store", "damaged", "inputs", bad, None, "", None, 0, bad == 0,
