@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import sys
 import time
 from argparse import Namespace
 from collections import Counter
@@ -32,7 +33,7 @@ from flywheel.store import build, manifest, partitions, parts
 from flywheel.workspace import Workspace
 
 INPUTS = 10_000
-SHARE = 250  # that a process judges at a time
+SHARE = 100  # that a process judges at a time
 TRAJECTORIES = 12
 ROW_SHARE = 0.2  # of the inputs: a whole routing each
 READ = [
@@ -46,11 +47,14 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     inputs = min(INPUTS, options.trajectories // 2)
     sound = _sound(options.folder / "damaged" / "sound")
     began = time.monotonic()
+    found: Counter[str] = Counter()
+    examples: dict[str, str] = {}
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         numbers = [range(first, min(first + SHARE, inputs)) for first in range(0, inputs, SHARE)]
-        told = list(pool.map(partial(_judged, sound, options.seed), numbers))
-    found = sum((counts for counts, _ in told), Counter())
-    examples = {what: example for _, some in reversed(told) for what, example in some.items()}
+        for counts, some in pool.map(partial(_judged, sound, options.seed), numbers):
+            found += counts
+            examples = {**some, **examples}
+            print(f"damaged: {found.total()} of {inputs} inputs: {dict(found)}", file=sys.stderr)
     bad = found["silent"] + found["traceback"]
     yield BenchCase(
         "store", "damaged", "inputs", bad, None, "", None, 0, bad == 0,
@@ -74,7 +78,7 @@ def _judged(sound: Workspace, seed: int, numbers: range) -> tuple[Counter[str], 
         table, stage = rng.choice(READ)
         damage = rng.choice(ROWS[table]) if rows else rng.choice(BYTES)
         told = damage(ws, table, stage, rng)
-        outcome = _outcome(ws, expected, told if rows else "")
+        outcome = _outcome(ws, expected, told if rows else None)
         found[outcome] += 1
         if outcome in ("silent", "traceback"):
             examples.setdefault(f"{damage.__name__} {table}", f"input {number}: {told}")
@@ -100,8 +104,9 @@ def _routed(ws: Workspace, at: Path | None = None) -> dict:
     return found
 
 
-def _outcome(ws: Workspace, expected: dict, damaged: str) -> str:
-    """damaged: the id of the trajectory whose rows cannot be; empty where whole files were damaged."""
+def _outcome(ws: Workspace, expected: dict, damaged: str | None) -> str:
+    """damaged: the id of the trajectory whose rows cannot be, perhaps an empty one; None where whole files
+    were damaged, or a row that is nobody's."""
     try:
         got = _routed(ws)
     except FlywheelError:
@@ -113,7 +118,7 @@ def _outcome(ws: Workspace, expected: dict, damaged: str) -> str:
     aside = sum(row["of_table"] == "trajectories" for row in got["quarantine"])
     if kept + aside != rows:
         return "silent"
-    if damaged:
+    if damaged is not None:
         return "set aside" if any(row["trajectory_id"] == damaged for row in got["quarantine"]) else "silent"
     return "harmless" if got == expected else "silent"
 
@@ -257,14 +262,14 @@ def _changed(**changes) -> Callable:
     return damage
 
 
-def _whose(ws: Workspace, table: str, row: dict) -> str:
+def _whose(ws: Workspace, table: str, row: dict) -> str | None:
     """The trajectory that a row belongs to."""
     if table not in ("tasks", "images"):
         return row["trajectory_id"]
     of, own, key = ("trajectories",) + ("task_id",) * 2 if table == "tasks" else ("steps", "image_sha256", "sha256")
     found = partitions.read(ws, of, 1, "rollout", ["trajectory_id", own])
     names = [one["trajectory_id"] for one in found.to_pylist() if one[own] == row[key]]
-    return names[0] if names else ""  # nobody's: to lose it changes nothing
+    return names[0] if names else None  # nobody's: to lose it changes nothing
 
 
 def doubled(ws, table, stage, rng) -> str:

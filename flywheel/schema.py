@@ -222,7 +222,8 @@ TABLES: dict[str, pa.Schema] = {
         "duplicates", trajectory_id=_TEXT, twin=_TEXT, similarity=pa.float64(), reason=_TEXT, weight=pa.float64()
     ),
     # What later iterations compare theirs with: the steps as numbers (`dedup/steps.py`), what was asked, and the sha256
-    # of the first and the last screen; difference hashes of screens that were looked at.
+    # of the first and the last screen; difference hashes of screens that were looked at. `fate`: the store that the
+    # trajectory joined when its steps became numbers; which one it is in since, the stores say.
     "signatures": _schema(
         "signatures",
         trajectory_id=_TEXT,

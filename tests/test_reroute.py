@@ -263,3 +263,11 @@ def test_a_decision_leaves_the_large_tables_as_they_are(ws):
     files = {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()}
     flywheel(ws, "reroute", 1, "--write")
     assert {path.stat().st_ino for path in ws.partition("steps", 1, "rollout").iterdir()} == files
+    signed, stores = partitions.files(ws, "signatures", 1, "route"), store_ids(ws)
+    flywheel(ws, "reroute", 1, "--threshold", 0.4, "--write")
+    assert store_ids(ws) != stores
+    assert partitions.files(ws, "signatures", 1, "route") == signed  # by content: they are named by it
+
+
+def store_ids(ws) -> list[list[str]]:
+    return [partitions.read(ws, store, 1, "route")["trajectory_id"].to_pylist() for store in ("sft", "ct")]

@@ -21,7 +21,7 @@ from flywheel.workspace import Workspace, label
 
 STAGE = "route"
 WRITTEN = ("routes", "sft", "ct", "quarantine", "lineage", "duplicates", *duplicates.KEPT)
-_MEMORY = "256MB"  # of DuckDB, which goes on on disk beyond it
+_MEMORY = "192MB"  # of DuckDB, which goes on on disk beyond it
 _ROWS_AT_ONCE = 20_000
 
 

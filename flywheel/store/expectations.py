@@ -119,5 +119,4 @@ def _quiet_import():
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="%(message)s")
     main(*sys.argv[1:])
