@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -198,3 +199,13 @@ def test_partitions_of_earlier_versions_are_read_and_replaced(ws):
     partitions.write(ws, "general", 1, "synthesize", [general("a")])
     assert partitions.read(ws, "general", 1, "synthesize").num_rows == 1
     assert len(list(path.parent.iterdir())) == 2
+
+
+def test_a_list_that_counts_other_rows_is_told(tmp_path):
+    ws = Workspace(tmp_path)
+    partitions.write(ws, "general", 1, "synthesize", [{"sample_id": "a"}])
+    (path,) = partitions.files(ws, "general", 1, "synthesize")
+    (listed,) = parts.read(path.parent)
+    parts.write(path.parent, "general", [replace(listed, rows=2)])
+    with pytest.raises(DataError, match="it has 1 rows, and its list says 2"):
+        partitions.verify(ws, "general", 1, "synthesize")

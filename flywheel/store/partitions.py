@@ -139,6 +139,9 @@ def opened(table: str, path: Path, *, wholly: bool = False) -> pq.ParquetFile:
         file.close()
         what = f"of table {of or '?'}, version {version or '?'}; expected {table}, version {SCHEMA_VERSION}"
         raise parts.damaged(path, f"it is a file {what}")
+    if file.metadata.num_rows != own.rows:
+        file.close()
+        raise parts.damaged(path, f"it has {file.metadata.num_rows} rows, and its list says {own.rows}")
     return file
 
 
