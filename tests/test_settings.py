@@ -131,7 +131,7 @@ def test_every_parameter_and_block_has_a_description_of_its_own():
 def test_a_field_that_changes_the_default_alone_keeps_its_description():
     (ct,), (sft,) = parameters.find("ct.samples").parameters, parameters.find("sft.samples").parameters
     assert ct.description == sft.description
-    assert (ct.default, sft.default) == (2400, 320)
+    assert (ct.default, sft.default) == (2000, 320)
 
 
 def test_a_comment_names_the_choices_that_the_description_leaves_out():

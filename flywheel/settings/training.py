@@ -43,7 +43,7 @@ class Supervised(Training):
 
     freeze_vision: bool = True
     """Whether the vision tower stays as it is. A step then takes half of the time."""
-    samples: int = Field(2400, ge=1)
+    samples: int = Field(2000, ge=1)
     """Samples trained on in one iteration, general data included."""
     batch: int = Field(16, ge=1)
     """Samples of a gradient step."""
