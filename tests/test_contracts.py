@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from synthetic import routed
 from flywheel.errors import ContractBroken, DataError
 from flywheel.stages.route import INCOMING
 from flywheel.store import catalog, contracts, lineage, partitions
-from flywheel.store.expectations import write_page
+from flywheel.store.expectations import page, write_page
 from flywheel.workspace import Workspace
 
 
@@ -323,5 +324,18 @@ def test_later_contracts_see_the_offence_too(built, tmp_path, name, monkeypatch)
 def test_a_page_that_cannot_be_written_stops_nothing(tmp_path, caplog):
     (tmp_path / "report").write_text("in the way")
     found = contracts.Judged(contracts.TRAJECTORY[0], 12, 1)
-    write_page(Workspace(tmp_path), 1, [found])
+    assert not write_page(Workspace(tmp_path), 1, [found])
     assert "Data Docs are not written" in caplog.text
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_page_whose_process_fails_is_told_and_stops_nothing(tmp_path, caplog, monkeypatch, killed):
+    (tmp_path / "report").write_text("in the way")
+    started, real = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **more: started.append(real(*a, **more)) or started[-1])
+    with page(Workspace(tmp_path), 1) as show:
+        if killed:
+            started[0].kill()
+            started[0].wait()
+        show([contracts.Judged(contracts.TRAJECTORY[0], 12, 1)])
+    assert f"their process ended with {-9 if killed else 1}" in caplog.text

@@ -52,24 +52,28 @@ def page(ws: Workspace, iteration: int) -> Iterator[Callable[[Sequence[Judged]],
         process.kill()
         process.wait()
         log.warning("Data Docs are not written: no end after %.0f s", _LONGEST_S)
+        return
+    if process.returncode:  # killed, say: then it has said nothing
+        log.warning("Data Docs are not written: their process ended with %d", process.returncode)
 
 
-def main(root: str, iteration: str) -> None:
-    """The process: imports the library, and waits for what was judged."""
+def main(root: str, iteration: str) -> int:
+    """The process: imports the library, and waits for what was judged. 1 where the page was not written."""
     _quiet_import()
     told = sys.stdin.read()
     judged = [Judged(RowContract(**one["contract"]), one["rows"], one["broken"]) for one in json.loads(told or "[]")]
-    if judged:
-        write_page(Workspace(Path(root)), int(iteration), judged)
+    return int(bool(judged) and not write_page(Workspace(Path(root)), int(iteration), judged))
 
 
-def write_page(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> None:
-    """Write Data Docs to `report/docs` (open `index.html`), with a suite for each table. What fails here stops nothing:
-    the contracts have been held against the rows already."""
+def write_page(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> bool:
+    """Write Data Docs to `report/docs` (open `index.html`), with a suite for each table; whether they are written. What
+    fails here stops nothing: the contracts have been held against the rows already."""
     try:
         _write(ws, iteration, judged)
     except Exception as error:  # a library's page
         log.warning("Data Docs are not written: %s: %s", type(error).__name__, error)
+        return False
+    return True
 
 
 def _write(ws: Workspace, iteration: int, judged: Sequence[Judged]) -> None:
@@ -119,4 +123,4 @@ def _quiet_import():
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    raise SystemExit(main(*sys.argv[1:]))
