@@ -17,7 +17,6 @@ like beside like, on disk where need be, and so many at a time are compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -25,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flywheel.dedup import alignment, candidates, minhash
+from flywheel.dedup.rows import insert
 from flywheel.dedup.steps import WHERE, Sequences
 
 SAME, RENAMED = "a repeat of its task", "another task's steps on the same screens"
@@ -110,14 +110,15 @@ def _of_one_content(connection: duckdb.DuckDBPyConnection, rows: pa.Table, numbe
     ones, some = rows.take(pa.array(first)), sequences.take(first)
     numbers = np.arange(number, number + len(first))
     names = rows["trajectory_id"]
-    _insert(connection, "dedup_ones", {
+    insert(connection, "dedup_ones", pa.table({
         "number": numbers, "key": _keys(told[first], some), "told": ones["told"], "content": ones["content"],
         "count": count, "new": ones["new"], "first": ones["trajectory_id"],
         "second": names.take(pa.array(second, mask=second < 0)), "steps": ones["steps"],
         "first_screen": ones["first_screen"], "last_screen": ones["last_screen"],
-    })  # fmt: skip
+    }))  # fmt: skip
     new = rows["new"].to_numpy()
-    _insert(connection, "dedup_members", {"number": numbers[member[new]], "trajectory_id": names.filter(rows["new"])})
+    mine = {"number": numbers[member[new]], "trajectory_id": names.filter(rows["new"])}
+    insert(connection, "dedup_members", pa.table(mine))
     found = candidates.pairs(_groups(content[first], _codes(ones["fate"])), some)
     similar = alignment.similarity(some, found)
     near = similar >= least
@@ -189,10 +190,4 @@ def _tell(connection: duckdb.DuckDBPyConnection, pairs: np.ndarray, similarity: 
         return
     both = np.concatenate([pairs, pairs[:, ::-1]])
     told = {"number": both[:, 0], "other": both[:, 1], "similarity": np.tile(similarity, 2)}
-    _insert(connection, "dedup_near", {**told, "renamed": np.full(len(both), renamed)})
-
-
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, Any]) -> None:
-    connection.register("dedup_rows", pa.table(columns))
-    connection.execute(f"INSERT INTO {table} BY NAME FROM dedup_rows")
-    connection.unregister("dedup_rows")
+    insert(connection, "dedup_near", pa.table({**told, "renamed": np.full(len(both), renamed)}))

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from flywheel.dedup import screens as hashes
 from flywheel.dedup import steps, tasks
 from flywheel.dedup.repeats import Screens, near_duplicates
+from flywheel.dedup.rows import insert
 from flywheel.schema import TABLES, empty
 from flywheel.settings import Routing
 from flywheel.store import catalog, manifest, partitions, screens
@@ -45,7 +46,7 @@ def ask(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[
             near = tasks.near_evaluation((task for task in asked if task["split"] != "eval"), held_out)
             names = [task["task_id"] for task in asked]
             told = {"content": map(tasks.content, asked), "near": map(near.get, names)}
-            _insert(connection, "contents", {"task_id": names, **told})
+            insert(connection, "contents", _texts_of({"task_id": names, **told}))
 
 
 def set_near_evaluation_aside(connection: duckdb.DuckDBPyConnection) -> None:
@@ -128,11 +129,9 @@ def _sign(
                 for batch in cursor.execute("SELECT DISTINCT instruction FROM unsigned").to_arrow_reader(_AT_ONCE):
                     said = batch.column(0).to_pylist()
                     words = [" ".join(tasks.arguments(text)) for text in said]
-                    _insert(connection, "words", {"instruction": said, "arguments": words})
+                    insert(connection, "words", _texts_of({"instruction": said, "arguments": words}))
                 for coded in steps.encode(cursor, wanted):
-                    connection.register("rows", coded)
-                    connection.execute("INSERT INTO coded FROM rows")
-                    connection.unregister("rows")
+                    insert(connection, "coded", coded)
             for sql in _SIGNED:  # one after the other: each holds less than all at once
                 connection.execute(sql.format(wanted=wanted))
             _copy(connection, "FROM signed ORDER BY trajectory_id", "signatures", writer)
@@ -183,11 +182,8 @@ def _texts(values: Iterable[str]) -> str:
     return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, columns: Mapping[str, Iterable[str | None]]) -> None:
-    rows = {name: pa.array(list(values), pa.string()) for name, values in columns.items()}
-    connection.register("rows", pa.table(rows))
-    connection.execute(f"INSERT INTO {table} BY NAME FROM rows")
-    connection.unregister("rows")
+def _texts_of(columns: Mapping[str, Iterable[str | None]]) -> pa.Table:
+    return pa.table({name: pa.array(list(values), pa.string()) for name, values in columns.items()})
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, sql: str, table: str, writer: PartitionWriter) -> None:
