@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter, defaultdict
 from itertools import islice
 
 import pytest
 
+from flywheel.errors import BadInput
 from flywheel.recording.synthetic.make_sessions import make, recorded_tasks
 from flywheel.settings import Settings, parse
 from flywheel.synthesis.tasks import content, held_out, make_tasks
@@ -80,3 +82,8 @@ async def test_more_are_added_to_those_that_are_there(tmp_path):
     assert sorted(json.loads((tmp_path / "truth.json").read_text())) == [path.name for path in folders]
     shown = [json.loads((path / "session.json").read_text())["task"]["task_id"] for path in folders]
     assert shown == [task.task_id for task in islice(recorded_tasks(Settings()), 2)]
+    shutil.rmtree(first)
+    with pytest.raises(BadInput, match="session 000 is missing"):
+        await make(tmp_path, 3, Settings(), first=2)
+    with pytest.raises(BadInput, match=r"no truth\.json"):
+        await make(tmp_path / "none", 3, Settings(), first=2)

@@ -27,6 +27,7 @@ import numpy as np
 
 from flywheel.agent.actions import Action, Click, Drag, Finished, LeftDouble, Point, RightSingle, Type, Wait
 from flywheel.environments.env import Env, Observation, Task
+from flywheel.errors import BadInput
 from flywheel.recording.actions import InputEvent, to_events
 from flywheel.recording.session import Meta, Outcome, ScreenFrame, write_session
 from flywheel.recording.sound import audio
@@ -40,6 +41,7 @@ from flywheel.worlds.oracle import demonstrate, next_step
 
 log = logging.getLogger(__name__)
 SEEDS = 2**31  # the first seed of recorded tasks: above those of training and evaluation
+_LEFT_OUT = 200  # tasks in a row in which one must wait: there are never so many
 FIRST_DAY = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 
 # name, level, voice
@@ -232,10 +234,12 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
 
 async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
     """Make sessions `first` to `count` - 1 in `folder`, in place of those that are there. What was made before stays,
-    and each is the same however many are made."""
+    and each is the same however many are made. Raises BadInput where one before `first` is not there."""
     told = folder / "truth.json"
+    if first and not told.is_file():
+        raise BadInput("no truth.json", where=folder, fix="make the sessions before it first, without --first")
     truth: dict[str, Any] = json.loads(told.read_text(encoding="utf-8")) if first else {}
-    number = 0
+    number = passed = 0
     async with open_sandbox(settings) as pool:
         for task in recorded_tasks(settings):
             if number == count:
@@ -244,7 +248,12 @@ async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> 
             name, level, voice = ANNOTATORS[(number + number // len(ANNOTATORS)) % len(ANNOTATORS)]
             target = folder / f"{number:03d}-{task.world}-{name}"
             if number < first:
-                number += _shows(target, task)  # another one was left out
+                there = _shows(target, task)  # another one was left out
+                number, passed = number + there, 0 if there else passed + 1
+                if passed > _LEFT_OUT:
+                    raise BadInput(
+                        f"session {number:03d} is missing, or of other parameters", where=folder, fix="make all anew"
+                    )
                 continue
             shutil.rmtree(target, ignore_errors=True)
             async with pool.env() as env:
@@ -272,7 +281,10 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     chosen = load(arguments.params) if arguments.params else Settings()
-    asyncio.run(make(arguments.folder, arguments.count, chosen, arguments.first))
+    try:
+        asyncio.run(make(arguments.folder, arguments.count, chosen, arguments.first))
+    except BadInput as error:
+        parser.exit(2, f"make_sessions: {error}\n")
 
 
 if __name__ == "__main__":
