@@ -14,7 +14,7 @@ from synthetic import routed
 
 from flywheel.errors import ContractBroken, DataError
 from flywheel.stages.route import INCOMING
-from flywheel.store import catalog, contracts, lineage, partitions
+from flywheel.store import catalog, contracts, judging, lineage, partitions
 from flywheel.store.expectations import page, write_page
 from flywheel.workspace import Workspace
 
@@ -291,10 +291,10 @@ TABLE_OFFENCES = {
 @pytest.mark.parametrize("name", TABLE_OFFENCES)
 def test_a_table_contract_stops_with_its_name(built, tmp_path, name):
     ws = copy(built[0], tmp_path)
-    contracts.check_tables(ws, 1, INCOMING)
+    judging.check_tables(ws, 1, INCOMING)
     TABLE_OFFENCES[name](ws)
     with pytest.raises(ContractBroken, match=f"contract {name} is broken") as raised:
-        contracts.check_tables(ws, 1, INCOMING)
+        judging.check_tables(ws, 1, INCOMING)
     table = next(contract.table for contract in contracts.TABLES if contract.name == name)
     assert raised.value.where == f"data/{table}/iteration=001"
 
@@ -305,11 +305,11 @@ def test_rl_does_not_train_on_an_evaluation_task(built, tmp_path):
     partitions.write(ws, "tasks", 1, "synthesize", [*rows(ws, "tasks", "synthesize"), held_out])
     played = rows(ws, "trajectories", "rollout")[0] | {"trajectory_id": "of RL", "task_id": "held out", "steps": 0}
     partitions.write(ws, "trajectories", 1, "rl-games", [played])
-    contracts.check_tables(ws, 1, INCOMING)
+    judging.check_tables(ws, 1, INCOMING)
     trained = lineage.trained("models/iteration=001/rl-games", "its digest", trajectories=["of RL"])
     partitions.write(ws, "lineage", 1, "rl-games", trained)
     with pytest.raises(ContractBroken, match=r"no_evaluation_task .* store models/iteration=001/rl-games"):
-        contracts.check_tables(ws, 1, INCOMING)
+        judging.check_tables(ws, 1, INCOMING)
 
 
 @pytest.mark.parametrize("name", ["ct_sft_disjoint", "conservation"])
@@ -318,12 +318,12 @@ def test_later_contracts_see_the_offence_too(built, tmp_path, name, monkeypatch)
     in_both(ws)
     monkeypatch.setattr(contracts, "TABLES", tuple(c for c in contracts.TABLES if c.name == name))
     with pytest.raises(ContractBroken, match=f"contract {name} is broken"):
-        contracts.check_tables(ws, 1, INCOMING)
+        judging.check_tables(ws, 1, INCOMING)
 
 
 def test_a_page_that_cannot_be_written_stops_nothing(tmp_path, caplog):
     (tmp_path / "report").write_text("in the way")
-    found = contracts.Judged(contracts.TRAJECTORY[0], 12, 1)
+    found = judging.Judged(contracts.TRAJECTORY[0], 12, 1)
     assert not write_page(Workspace(tmp_path), 1, [found])
     assert "Data Docs are not written" in caplog.text
 
@@ -337,5 +337,5 @@ def test_a_page_whose_process_fails_is_told_and_stops_nothing(tmp_path, caplog, 
         if killed:
             started[0].kill()
             started[0].wait()
-        show([contracts.Judged(contracts.TRAJECTORY[0], 12, 1)])
+        show([judging.Judged(contracts.TRAJECTORY[0], 12, 1)])
     assert f"their process ended with {-9 if killed else 1}" in caplog.text

@@ -19,7 +19,7 @@ from flywheel.recording.recognizers.recognizer import Transcript, Word
 from flywheel.recording.session import load_session
 from flywheel.schema import to_row
 from flywheel.scoring import verifiers
-from flywheel.settings import Recording, Settings
+from flywheel.settings import Recording, Settings, Synthesis
 from flywheel.store import partitions
 from flywheel.synthesis.tasks import content, from_row, make_tasks
 from flywheel.trajectory import trajectory_id
@@ -132,6 +132,17 @@ def test_without_names_of_elements_no_click_is_a_slip(recordings, tmp_path):
         marks[number] = [marks[number], [s.slip for s in ingest_session(copied, FixedRecognizer(), SETTINGS, 1).steps]]
     assert any(any(before) for before, _ in marks)
     assert not any(any(after) for _, after in marks)
+
+
+def test_a_recording_of_a_template_that_is_held_out_is_not_learnt_from(recordings):
+    """Else what evaluation calls unseen would have been shown."""
+    settings = Settings(synthesis=Synthesis(held_out=["tiles/clear"]))
+    shown, other = (
+        ingest_session(recordings / name, FixedRecognizer(), settings, 3) for name in ("000-tiles-anna", "001-shop-ben")
+    )
+    assert shown.trajectory.status == "invalid"
+    assert shown.trajectory.error == "tiles/clear is held out for evaluation (synthesis.held_out)"
+    assert other.trajectory.status == "completed"
 
 
 def test_what_was_hardly_understood_is_kept_and_marked_and_is_no_thought_to_learn_from(recordings):

@@ -21,7 +21,7 @@ from flywheel.recording.curate import Curation, curate, fingerprint
 from flywheel.recording.session import Session, load_meta
 from flywheel.recording.utterances import Utterance
 from flywheel.settings import Settings
-from flywheel.synthesis.tasks import to_row
+from flywheel.synthesis.tasks import is_held_out, to_row
 from flywheel.trajectory import Step, Trajectory, trajectory_id
 
 Row = Mapping[str, Any]
@@ -76,6 +76,9 @@ def session_rows(
     )
     images = {s.sha256: s for s in session.screens.values()}
     found = curate(trajectory, steps, list(images), grammar, session.task.max_steps)
+    if is_held_out(settings, session.task):
+        shown = f"{session.task.world}/{session.task.template} is held out for evaluation (synthesis.held_out)"
+        found = replace(found, faults=(*found.faults, shown))
     if any(doubtful):
         remark = f"{sum(doubtful)} of {len(texts)} utterances were hardly understood"
         found = replace(found, remarks=(*found.remarks, remark))

@@ -13,7 +13,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.stages import inputs
 from flywheel.stages.base import Context, StageResult, single
 from flywheel.stages.route import INCOMING
-from flywheel.store import contracts, metrics
+from flywheel.store import judging, metrics
 from flywheel.store.artifacts import Checkpoint, Partition, Record
 
 
@@ -23,9 +23,7 @@ def _decision(ctx: Context) -> dict | None:
 
 
 def _work(ctx: Context, folder: Path) -> dict:
-    contracts.check_tables(
-        ctx.ws, ctx.iteration, INCOMING
-    )  # once more: of what was trained on and played since `route`
+    judging.check_tables(ctx.ws, ctx.iteration, INCOMING)  # once more: of what was trained on and played since `route`
     rule = ctx.settings.promotion
     if rule.rule == "always":
         return {"promoted": True, "reason": "the rule promotes always"}

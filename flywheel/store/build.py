@@ -1,7 +1,7 @@
 """Build the training stores of an iteration from what came in: check, judge, route, write, check again.
 
 From Parquet to Parquet in bounded memory, whatever came in; the decisions are in `routing.py`, the promises in
-`contracts.py`. What is built lies beside the workspace's data until all of it has passed.
+`judging.py`. What is built lies beside the workspace's data until all of it has passed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from flywheel.errors import ContractBroken, DataError
 from flywheel.schema import TABLES
 from flywheel.settings import Settings
-from flywheel.store import catalog, contracts, decisions, duplicates, expectations, metrics, partitions, routing
+from flywheel.store import catalog, decisions, duplicates, expectations, judging, metrics, partitions, routing
 from flywheel.workspace import Workspace, label
 
 STAGE = "route"
@@ -58,7 +58,7 @@ def build(
     rule, version = decisions.rule(ws, iteration), decisions.version(ws, iteration)
     shown = expectations.page(ws, iteration) if page else nullcontext(lambda judged: None)
     with shown as show, connected(ws, iteration, sources, staged) as connection:
-        judged = contracts.judge(connection, iteration, sources, _kept(ws, iteration, read, staged))
+        judged = judging.judge(connection, iteration, sources, _kept(ws, iteration, read, staged))
         show(judged)
         _not_too_many(connection, iteration, settings.routing.broken_limit)
         duplicates.ask(connection, iteration, _stages(read, "tasks"))
@@ -67,7 +67,7 @@ def build(
         duplicates.find(ws, iteration, read, connection, settings.routing, staged)
         write(connection, staged, iteration, routing.stores(iteration, version))
         built = figures(connection)
-    contracts.check_tables(ws, iteration, sources, staged)
+    judging.check_tables(ws, iteration, sources, staged)
     return built
 
 

@@ -52,7 +52,7 @@ def ask(connection: duckdb.DuckDBPyConnection, iteration: int, stages: Sequence[
 def set_near_evaluation_aside(connection: duckdb.DuckDBPyConnection) -> None:
     """Add to `broken` the trajectories whose task is near one for evaluation, but not one itself: that is a contract.
 
-    connection: as `contracts.judge` and `ask` leave it.
+    connection: as `judging.judge` and `ask` leave it.
     """
     connection.execute(
         f"""INSERT INTO broken SELECT DISTINCT trajectory_id, 'near_evaluation: {_PROMISE} (' || near || ')'

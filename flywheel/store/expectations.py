@@ -1,6 +1,6 @@
 """What the contracts found, as Great Expectations' Data Docs: a page of each iteration that can be read offline.
 
-The rows were judged in SQL (`contracts.py`); here each contract is one expectation on its count of broken rows. The
+The rows were judged in SQL (`judging.py`); here each contract is one expectation on its count of broken rows. The
 library, which sends nothing anywhere, takes seconds to import. A process of its own does that while the rows are still
 being judged and routed, so that neither waits for it, and its memory is not theirs.
 """
@@ -19,7 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flywheel.store.contracts import Judged, RowContract
+from flywheel.store.contracts import RowContract
+from flywheel.store.judging import Judged
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)

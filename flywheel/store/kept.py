@@ -1,7 +1,7 @@
 """Row contracts that are held when a file is written, of whole columns: a fiftieth of what reading them again costs.
 
 The partition's list names them beside the file's sha256, and that is looked at before anything is routed: what held of
-the bytes then holds now, so `contracts.judge` leaves such a contract's columns unread. A file that another program
+the bytes then holds now, so `judging.judge` leaves such a contract's columns unread. A file that another program
 wrote names none, and is judged row by row; so is one of which a single row is in doubt.
 """
 

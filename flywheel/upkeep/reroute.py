@@ -28,6 +28,7 @@ from flywheel.store import (
     decisions,
     duplicates,
     frozen,
+    judging,
     lineage,
     metrics,
     partitions,
@@ -90,7 +91,7 @@ def route(
     found = difference(ws, connection, iteration, scores)
     if found.routes or scores:
         _write(ws, connection, staged, iteration, settings.routing, scores=bool(scores) and held)
-        contracts.check_tables(ws, iteration, INCOMING, staged)
+        judging.check_tables(ws, iteration, INCOMING, staged)
     return found
 
 
@@ -171,7 +172,7 @@ def _broken(connection: duckdb.DuckDBPyConnection, iteration: int) -> None:
             SELECT trajectory_id, substr(reason, len('contract: ') + 1) AS reason, 0 AS place FROM {aside}
                 AND coalesce(of_table, 'trajectories') = 'trajectories' AND starts_with(reason, 'contract: ')
                 AND split_part(substr(reason, len('contract: ') + 1), ':', 1) NOT IN ({names})
-            UNION ALL SELECT trajectory_id, reason, 1 FROM ({contracts.broken_scores()}))
+            UNION ALL SELECT trajectory_id, reason, 1 FROM ({judging.broken_scores()}))
         GROUP BY ALL"""
     )
     connection.execute(
