@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flywheel import progress
+from flywheel import memory, progress
 from flywheel.errors import FlywheelError
 from flywheel.files import disk_full_is_named, write_json
 from flywheel.settings import Settings
@@ -153,6 +153,7 @@ def do_shard(stage: Stage, ctx: Context, shard: str) -> tuple[Path, Any, bool]:
     with disk_full_is_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
         result = stage.work(ctx, shard, folder)
+    memory.give_back()
     write_json(marker, {"result": result, "seconds": round(time.monotonic() - started, 3)})
     return folder, result, False
 
