@@ -15,6 +15,7 @@ from flywheel.policy import checkpoint
 from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Settings
+from flywheel.stages import ingest
 from flywheel.stages.base import Context, clear_staging, run_stage
 from flywheel.store import closed, dvc_lock, frozen, git, manifest, pipeline, recovery, remote, versioning
 from flywheel.upkeep import again, rollback
@@ -91,7 +92,8 @@ def _found(ws: Workspace, settings: Settings) -> None:
 
 def begin(ws: Workspace, settings: Settings, iteration: int) -> None:
     """Give an iteration its frozen parameters and its place in DVC's index; nothing where it has them."""
-    if versioning.add_iteration(ws, iteration, settings) != settings:
+    later = ingest.later(ws, settings, iteration)
+    if versioning.add_iteration(ws, iteration, settings, later) != settings:
         where = ws.relative(ws.frozen_params(iteration))
         tell("run", f"iteration {label(iteration)} goes on with the parameters it began with ({where})")
 

@@ -6,7 +6,9 @@ import pytest
 import synthetic
 
 from flywheel.errors import DataError
+from flywheel.recording.session import load_meta
 from flywheel.settings import Settings, parse
+from flywheel.stages import ingest
 from flywheel.store import manifest
 from flywheel.synthesis import levels
 from flywheel.synthesis.tasks import make_task, make_tasks
@@ -70,6 +72,34 @@ def test_tasks_are_made_of_the_open_levels():
 def test_by_default_all_levels_are_open_from_the_first_iteration():
     assert drawn({}, opens_at=0) == drawn({"merge": 3}, opens_at=0)
     assert {level for slots in drawn({}, opens_at=0).values() for _, level in slots} == {1, 2, 3}
+
+
+def test_what_is_above_the_open_levels():
+    def above(opened, **synthesis):
+        return [levels.above(chosen(**synthesis), opened, TASK[level]) for level in (1, 2, 3)]
+
+    assert above({}) == [False, True, True]
+    assert above({"merge": 2}) == [False, False, True]
+    assert above({}, opens_at=0) == [False] * 3
+    assert above({}, levels=[2, 3]) == [False, False, True]
+    assert above({}, levels=[9]) == [False, True, True]  # none of them is the world's own
+
+
+def test_recordings_of_levels_that_are_not_open_come_later(tmp_path, project):
+    ws, _ = synthetic.workspace(tmp_path / "ws")
+    levels.write(ws, 1, {"shop": 2})
+    shop, merge = (
+        next(folder for folder in sorted((project / "recordings").glob(f"*-{world}-*")) if _level(folder) == 2)
+        for world in ("shop", "merge")
+    )
+    later = ingest.later(ws, chosen(), 2)
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    assert [later(folder) for folder in (shop, merge, damaged)] == [False, True, False]
+
+
+def _level(folder):
+    return load_meta(folder)[1].level
 
 
 def test_evaluation_has_all_levels():

@@ -35,6 +35,15 @@ def test_imported_ones_have_a_number_of_their_own_and_half_of_one_is_none(ws):
     assert [s.id for s in sessions.plan(ws, 2, "recordings", 0, 9)] == ["2-import"]
 
 
+def test_what_is_for_later_waits_while_there_are_others(ws):
+    def later(folder):
+        return folder.name in "ab"
+
+    assert [s.id for s in sessions.plan(ws, 1, "recordings", 2, later=later)] == ["a", "c"]
+    manifest.write(ws, 1, window=1, sessions=["a", "c"])
+    assert [s.id for s in sessions.plan(ws, 2, "recordings", 2, later=later)] == ["b"]
+
+
 def test_a_choice_stands_when_sessions_are_added(ws):
     before = sessions.plan(ws, 1, "recordings", 6)
     write_text(ws.root / "recordings" / "aa" / "events.jsonl", "new")

@@ -67,7 +67,7 @@ class Synthesis(Block):
     opens_at: float = Field(0.0, ge=0, le=1)
     """Training tasks of a world begin with the lowest of these levels, and the next one opens once this share of the
     model's trajectories of the highest open one succeed. 0: all levels are open from the first iteration. Evaluation
-    has all levels, always."""
+    has all levels, always. Recordings of levels that are not open wait while there are others."""
     general_samples: int = Field(1000, ge=0, le=1_000_000)
     """General screens, with something to say of them, that CT and SFT mix with the steps of tasks."""
 

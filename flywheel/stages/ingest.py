@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from flywheel.errors import DataError
 from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
 from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates, speech_bytes
 from flywheel.recording.recognizers.recognizer import located
+from flywheel.recording.session import load_meta
 from flywheel.schema import from_row, to_row
+from flywheel.settings import Settings
 from flywheel.stages import shards
 from flywheel.stages.base import Context, Stage, StageResult
 from flywheel.store import lookup, manifest, metrics, sessions
 from flywheel.store.artifacts import Record
 from flywheel.store.sessions import SessionFolder
+from flywheel.synthesis import levels
 from flywheel.trajectory import Step, Trajectory
+from flywheel.workspace import Workspace
 
 # What a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus), whichever is less. The
 # recognizer is opened anew for each shard, which takes as long as hearing four short sessions.
@@ -30,6 +35,21 @@ _TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", 
 
 def _sessions(ctx: Context) -> list[SessionFolder]:
     return sessions.listed(ctx.ws, ctx.iteration)
+
+
+def later(ws: Workspace, settings: Settings, iteration: int) -> Callable[[Path], bool]:
+    """Of a session's folder: its task is of a level that the iteration's training tasks have not reached
+    (`synthesis.opens_at`). Such recordings wait while there are others: the model learns what it is asked for."""
+    opened = levels.read(ws, iteration - 1)
+
+    def ahead(folder: Path) -> bool:
+        try:
+            _, task = load_meta(folder)
+        except DataError:  # it has its turn, and is told then
+            return False
+        return levels.above(settings, opened, task)
+
+    return ahead
 
 
 def _plan(ctx: Context) -> list[str]:

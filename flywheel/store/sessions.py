@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +34,12 @@ IMPORTED = "demonstration.json"
 """The file by which a folder is another data set's demonstration (`flywheel import`), and no recorded session."""
 
 
-def plan(ws: Workspace, iteration: int, folder: str, limit: int, imports: int = 0) -> list[SessionFolder]:
+Later = Callable[[Path], bool]  # of a session's folder: it comes after all sessions of which this is not true
+
+
+def plan(
+    ws: Workspace, iteration: int, folder: str, limit: int, imports: int = 0, later: Later | None = None
+) -> list[SessionFolder]:
     """Choose the next `limit` recorded sessions, and the next `imports` imported ones, by name, that no earlier
     iteration used; a choice once made stands.
 
@@ -44,7 +49,7 @@ def plan(ws: Workspace, iteration: int, folder: str, limit: int, imports: int = 
     """
     path = _path(ws, iteration)
     if not path.exists():
-        chosen = _choose(ws, iteration, ws.resolve(folder), limit, imports)
+        chosen = _choose(ws, iteration, ws.resolve(folder), limit, imports, later)
         _write(path, chosen)
     elif "ingest" not in dvc_lock.recorded(ws, iteration):
         before = listed(ws, iteration)
@@ -109,7 +114,9 @@ def digest(folder: Path) -> str:
     return state.hexdigest()
 
 
-def _choose(ws: Workspace, iteration: int, folder: Path, limit: int, imports: int) -> list[SessionFolder]:
+def _choose(
+    ws: Workspace, iteration: int, folder: Path, limit: int, imports: int, later: Later | None
+) -> list[SessionFolder]:
     if not folder.is_dir():
         if not limit:
             return []
@@ -120,7 +127,10 @@ def _choose(ws: Workspace, iteration: int, folder: Path, limit: int, imports: in
     fresh = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in taken)
     whole = [path for path in fresh if not path.name.startswith(".")]  # an import may be going on
     imported = [path for path in whole if (path / IMPORTED).is_file()]
-    chosen = [path for path in whole if path not in imported][:limit] + imported[:imports]
+    recorded = [path for path in whole if path not in imported]
+    if later is not None and len(recorded) > limit:
+        recorded.sort(key=later)
+    chosen = recorded[:limit] + imported[:imports]
     return [SessionFolder(path.name, _name(ws, path), digest(path)) for path in sorted(chosen)]
 
 

@@ -78,11 +78,12 @@ def prepare(ws: Workspace) -> None:
     newest.prepare(ws, max(begun, default=0))
 
 
-def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings:
+def add_iteration(ws: Workspace, iteration: int, settings: Settings, later: sessions.Later | None = None) -> Settings:
     """Begin iteration k: its own copy of the parameters, its list of sessions, its stages.
 
     What was frozen stands: a resumed iteration keeps the parameters that it began with. Returns those. Its stages are
-    those of this version until it is complete. Raises DataError where the iteration before it is not there.
+    those of this version until it is complete. later: as for `sessions.plan`. Raises DataError where the iteration
+    before it is not there.
     """
     begun = iterations(ws)
     if iteration > 1 and iteration - 1 not in begun:
@@ -96,7 +97,7 @@ def add_iteration(ws: Workspace, iteration: int, settings: Settings) -> Settings
         settings = frozen_settings.load(ws, iteration)
         decisions.begin(ws, iteration)
         own = settings.recording
-        sessions.plan(ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration)
+        sessions.plan(ws, iteration, own.folder, own.sessions_per_iteration, own.imports_per_iteration, later)
     if not dvc_lock.complete(ws, iteration):
         _declare(ws, iteration, list(settings.synthesis.domains))
     newest.name(ws, max([*begun, iteration]))

@@ -37,6 +37,19 @@ def write(ws: Workspace, iteration: int, found: Mapping[str, int]) -> None:
     write_json(ws.levels(iteration), {"open": dict(sorted(found.items()))})
 
 
+def lowest(settings: Settings, world: str) -> int:
+    """Of the levels asked for, the lowest that a world has; of all of its levels, where it has none of those."""
+    own = set(catalogue.get(world).levels)
+    return min(own & set(settings.synthesis.levels) or own)
+
+
+def above(settings: Settings, opened: Mapping[str, int], task: Task) -> bool:
+    """Whether a task is of a level that is not open yet in its world; false where all are open, or no levels known."""
+    if not settings.synthesis.opens_at or task.world not in catalogue.names():
+        return False
+    return task.level > opened.get(task.world, lowest(settings, task.world))
+
+
 def raised(settings: Settings, before: Mapping[str, int], outcomes: Iterable[tuple[Task, bool]]) -> dict[str, int]:
     """The open levels after an iteration.
 

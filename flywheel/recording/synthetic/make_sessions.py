@@ -95,7 +95,7 @@ def recorded_tasks(settings: Settings) -> Iterator[Task]:
 
 def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
     """Templates and levels of a world, without end: every template comes once before any comes again, then at its
-    next level."""
+    next level. Where levels open one after the other, a lower one comes more often: 1, 1, 2, 1, 2, 3."""
     world = catalogue.get(name)
     levels = {
         template: [level for level in settings.synthesis.levels if level in spec.max_steps]
@@ -104,6 +104,8 @@ def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
     }
     learnt = [template for template in levels if levels[template]]
     learnt = random.Random(name).sample(learnt, len(learnt))
+    if settings.synthesis.opens_at:
+        levels = {name: [one for top in range(len(own)) for one in own[: top + 1]] for name, own in levels.items()}
     for turn in itertools.count():
         for place, template in enumerate(learnt):
             yield template, levels[template][(turn + place) % len(levels[template])]
