@@ -6,9 +6,9 @@ the worst domain's share of steps without an action, in the merged model of the 
 its gain beside the whole flywheel's (flywheel_vs_one_round: the ratio). Runs and measurements lie in --out and are not
 done again; a run that was killed goes on. Each run takes about ten minutes, its measurements as long.
 
-Of the profile `overnight`: p_v1_rise, what P(V = 1) on like tasks gains from the first iteration to the last;
-held_out_rise_3 and held_out_rise, what success on templates that are trained on gains over three iterations and over
-all; games_normalised, the mean score of the 15 games as a share of their experts'.
+Of each run of a long profile, `evening` or `overnight`: p_v1_rise, what P(V = 1) on like tasks gains from the first
+iteration to the last; held_out_rise_3 and held_out_rise, what success on templates that are trained on gains over
+three iterations and over all; games_normalised, the mean score of the games as a share of their experts'.
 
 With --table nothing is run: the figures of what --out holds, such as benchmarks/results/flywheel.
 """
@@ -35,7 +35,7 @@ from flywheel.intervals import student_mean
 
 RISE, RISE_IN_ALL, KEEP, NO_ACTION, RATIO = 0.05, 0.15, -0.02, 0.02, 1.5
 LIKE_TASKS, RISING_STEPS, THREE, LONG = 0.30, 0.8, 0.20, 0.35
-LONG_RUN = "overnight"
+LONG_RUNS = ("evening", "overnight")
 Result = Mapping[str, Any]
 
 
@@ -86,9 +86,9 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def cases(results: Sequence[Result]) -> Iterator[BenchCase]:
     for run in results:
-        if profile_of(run) == LONG_RUN:
+        if profile_of(run) in LONG_RUNS:
             yield from _long_run(run)
-    results = [run for run in results if profile_of(run) != LONG_RUN]
+    results = [run for run in results if profile_of(run) not in LONG_RUNS]
     if not results:
         return
     places = groups_of(results[0])
@@ -221,20 +221,24 @@ def _long_run(run: Result) -> Iterator[BenchCase]:
             for where, group in {**seen, "unseen templates": sorted(unseen)}.items()
             if group
         }
-        about = {"interval": [low, high], "n": len(seen["all"]), "by_group": rises, "seed": run["seed"]}
+        about = {"interval": [low, high], "n": len(seen["all"]), "by_group": rises, **_of(run)}
         fell = any(rise < 0 for where, rise in rises.items() if where not in ("all", "unseen templates"))
         peer = flywheel_run.success(found[0], seen["all"])
         met = rises["all"] >= goal and low > 0 and not fell
         yield _case(name, rises["all"], peer, "success of the base", goal, met, about)
     (whole,) = run["p_v1_in_all"]
     rising = [step["rise"] > 0 for step in run["p_v1_rise"]]
-    about = {"steps_that_rise": [sum(rising), len(rising)], **whole, "seed": run["seed"]}
+    about = {"steps_that_rise": [sum(rising), len(rising)], **whole, **_of(run)}
     met = whole["rise"] >= LIKE_TASKS and whole["low"] > 0 and sum(rising) >= RISING_STEPS * len(rising)
     yield _case("p_v1_rise", whole["rise"], whole["before"], "P(V=1) of the first", LIKE_TASKS, met, about)
     before, after = found[0]["games"], found[last]["games"]
-    about = {"games": len(after), "by_game": {name: [before[name], after[name]] for name in after}, "seed": run["seed"]}
+    about = {"games": len(after), "by_game": {name: [before[name], after[name]] for name in after}, **_of(run)}
     ours, peer = fmean(after.values()), fmean(before.values())
     yield BenchCase("flywheel", "games_normalised", "of expert", ours, peer, "the base", None, None, ours > peer, about)
+
+
+def _of(run: Result) -> dict[str, Any]:
+    return {"profile": profile_of(run), "seed": run["seed"]}
 
 
 def _paired(before: Result, after: Result, places: Sequence[int]) -> tuple[float, float]:
