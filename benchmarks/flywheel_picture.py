@@ -39,9 +39,17 @@ def write(path: Path, models: Mapping[int, Sequence[Mapping[str, Any]]], places:
         if group != "all"
     ]
     what = f"{len(places['all'])} tasks whose contents no run trains on, greedy"
+    seeds_of = (
+        f"a faint line for each of {len(models)} seeds, and their mean" if len(models) > 1 else f"seed {min(models)}"
+    )
     charts = [
-        Chart("Success, %", f"{what}; a faint line for each of {len(models)} seeds, and their mean", _drawn(whole)),
-        Chart("Success by domain, %", "mean over seeds", _drawn(apart), tuple((one.label, one.tone) for one in apart)),
+        Chart("Success, %", f"{what}; {seeds_of}", _drawn(whole)),
+        Chart(
+            "Success by domain, %",
+            "mean over seeds" if len(models) > 1 else "the same run",
+            _drawn(apart),
+            tuple((one.label, one.tone) for one in apart),
+        ),
     ]
     svg = sheet(charts, [], "Is each iteration better than the last?", columns=2)
     with TemporaryDirectory() as folder:
