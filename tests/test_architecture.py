@@ -50,6 +50,7 @@ ORDER = (
     "run_lock",
     "workspace",
     "settings",
+    "memory",
     "progress",
     "local_server",
     "secret",

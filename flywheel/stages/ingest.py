@@ -165,7 +165,7 @@ STAGE = Stage(
     "ingest",
     reads=(Record("sessions"), Record("manifest", previous=True)),
     writes=("trajectories", "steps", "thoughts", "events", "images", "tasks", "reviews"),
-    settings=("policy", "sandbox", "recording", "language_model"),
+    settings=("policy", "sandbox", "recording", "language_model", "synthesis"),
     plan=_plan,
     work=_work,
     finish=_finish,
