@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.picture:
         whole = [run for run in results if run["arm"] == "whole" and profile_of(run) == options.profile]
         if not whole:
-            raise BadInput(f"no whole run of the profile {options.profile}", where=options.out, fix="make one")
+            raise BadInput(
+                f"no whole run of the profile {options.profile}", where=options.out, fix="name its --profile"
+            )
         flywheel_picture.write(options.picture, {run["seed"]: merged(run) for run in whole}, groups_of(whole[0]))
     return exit_code([emit(case) for case in cases(results)])
 

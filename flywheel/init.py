@@ -41,8 +41,8 @@ PROFILES: dict[str, dict] = {
         "synthesis.train_tasks": 60,
         "ct.samples": 4000,
     },
-    # A night on two cores: all games and sites, whose levels open with success. It wants more recordings than are
-    # shipped; docs/turning.md says how they are made.
+    # Two to three hours on two cores: all games and sites, whose levels open with success. It wants more recordings
+    # than are shipped; docs/turning.md says how they are made.
     "overnight": {
         "iterations": 6,
         "recording.sessions_per_iteration": 200,

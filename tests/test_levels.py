@@ -96,6 +96,7 @@ def test_recordings_of_levels_that_are_not_open_come_later(tmp_path, project):
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     assert [later(folder) for folder in (shop, merge, damaged)] == [False, True, False]
+    assert ingest.later(ws, chosen(opens_at=0), 2) is None
 
 
 def _level(folder):

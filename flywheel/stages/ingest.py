@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,9 +37,12 @@ def _sessions(ctx: Context) -> list[SessionFolder]:
     return sessions.listed(ctx.ws, ctx.iteration)
 
 
-def later(ws: Workspace, settings: Settings, iteration: int) -> Callable[[Path], bool]:
+def later(ws: Workspace, settings: Settings, iteration: int) -> sessions.Later | None:
     """Of a session's folder: its task is of a level that the iteration's training tasks have not reached
-    (`synthesis.opens_at`). Such recordings wait while there are others: the model learns what it is asked for."""
+    (`synthesis.opens_at`). Such recordings wait while there are others: the model learns what it is asked for. None
+    where all levels are open: then no recording need be opened to be chosen."""
+    if not settings.synthesis.opens_at:
+        return None
     opened = levels.read(ws, iteration - 1)
 
     def ahead(folder: Path) -> bool:

@@ -63,7 +63,7 @@ def raised(settings: Settings, before: Mapping[str, int], outcomes: Iterable[tup
     found = {}
     for world in sorted({world for world, _ in judged} & set(catalogue.names())):
         levels = sorted(set(catalogue.get(world).levels) & set(settings.synthesis.levels))
-        found[world] = before.get(world, levels[0]) if settings.synthesis.opens_at else levels[-1]
+        found[world] = before.get(world, lowest(settings, world)) if settings.synthesis.opens_at else levels[-1]
         verdicts = judged[world, found[world]]
         enough = len(verdicts) >= _FEWEST and sum(verdicts) >= settings.synthesis.opens_at * len(verdicts)
         if enough:
