@@ -11,6 +11,7 @@ import dataclasses
 import types
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
@@ -281,9 +282,16 @@ def to_row(table: str, record: Any) -> dict[str, Any]:
 def from_row(table: str, kind: type[T], row: Mapping[str, Any]) -> T:
     """Back from a row. Columns that it lacks are None, lists become tuples; what is no column (`iteration`) and no
     field of the record is left out."""
-    values = {name: row.get(name) for name in TABLES[table].names}
-    values |= {field.name: row[field.name] for field in dataclasses.fields(kind) if field.name in row}
+    columns, others = _names(table, kind)
+    values = {name: row.get(name) for name in columns} | {name: row[name] for name in others if name in row}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+@cache
+def _names(table: str, kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A table's columns, and the record's fields that are none; found out once, not for each of a million rows."""
+    columns = tuple(TABLES[table].names)
+    return columns, tuple(field.name for field in dataclasses.fields(kind) if field.name not in columns)
 
 
 def empty(table: str) -> pa.Table:

@@ -60,6 +60,8 @@ def _connect(
         connection.execute("SET GLOBAL TimeZone = 'UTC'")
         # So many screens of one trajectory are looked for in the row groups that can hold them, not in all.
         connection.execute("SET GLOBAL dynamic_or_filter_threshold = 1000")
+        # Footers are read once a connection, not at each question: a file's name changes with its content.
+        connection.execute("SET GLOBAL parquet_metadata_cache = true")
         touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
         done = closed.look(ws, without=touched)
         missing = _missing(ws, done.iterations | touched)
