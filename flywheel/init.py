@@ -12,7 +12,8 @@ from flywheel.workspace import Workspace
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-# Settings that differ from the defaults, by profile.
+# Settings that differ from the defaults, by profile. The long ones take more recordings than are shipped;
+# `flywheel init` says how they are made.
 PROFILES: dict[str, dict] = {
     "laptop": {},
     # A turn of about two minutes: to try a change, and for continuous integration.
@@ -32,8 +33,7 @@ PROFILES: dict[str, dict] = {
         "promotion.margin": 0.2,
         "promotion.tasks": 40,
     },
-    # An hour on two cores: the default's tasks, six times, each with twice the recordings and the training. It wants
-    # more recordings than are shipped; docs/turning.md says how they are made.
+    # An hour on two cores: the default's tasks, six times, each with twice the recordings and the training.
     "evening": {
         "iterations": 6,
         "recording.sessions_per_iteration": 144,
@@ -41,8 +41,7 @@ PROFILES: dict[str, dict] = {
         "synthesis.train_tasks": 60,
         "ct.samples": 4000,
     },
-    # Two to three hours on two cores: all games and sites, whose levels open with success. It wants more recordings
-    # than are shipped; docs/turning.md says how they are made.
+    # Two to three hours on two cores: all games and sites, whose levels open with success.
     "overnight": {
         "iterations": 6,
         "recording.sessions_per_iteration": 200,
@@ -98,6 +97,13 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     versioning.prepare(ws)
     git.commit(ws.root, "DVC", ("--all", "."))
     return ws
+
+
+def recordings(ws: Workspace) -> tuple[int, int]:
+    """(those that are there, those that all of its iterations may take)."""
+    chosen = settings.load(ws.params)
+    there = sum(1 for path in ws.resolve(chosen.recording.folder).iterdir() if path.is_dir())
+    return there, chosen.iterations * chosen.recording.sessions_per_iteration
 
 
 def made_by_runs(ws: Workspace) -> list[Path]:

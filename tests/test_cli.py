@@ -266,6 +266,15 @@ def test_init_refuses_a_folder_that_holds_something(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+@pytest.mark.parametrize(("profile", "wanted"), [("small", None), ("laptop", None), ("evening", 864)])
+def test_init_says_how_many_recordings_the_profile_lacks(tmp_path, profile, wanted):
+    code, output = flywheel("init", tmp_path / "new", "--profile", profile)
+    assert code == 0
+    assert ("make_sessions" in output) == bool(wanted)
+    if wanted:
+        assert f"--first 144 --count {wanted}" in output
+
+
 def test_init_refuses_an_unknown_profile_and_makes_nothing(tmp_path):
     assert flywheel("init", tmp_path / "new", "--profile", "huge")[0] == 2
     assert not (tmp_path / "new").exists()

@@ -19,14 +19,25 @@ from flywheel.workspace import Workspace
 @click.command(epilog="Example: flywheel init my-flywheel && cd my-flywheel && flywheel run")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--profile", default="laptop", show_default=True, help="laptop, or small: an iteration in about two minutes."
+    "--profile",
+    default="laptop",
+    show_default=True,
+    help="small: one iteration in two minutes. laptop: two in ten. evening: six in an hour. overnight: of all worlds.",
 )
 def init(folder: Path, profile: str) -> None:
     """Make a workspace of its own, in git. Each iteration is committed and tagged there."""
     from flywheel import init as workspace
 
     ws = workspace.create(folder, profile)
-    Console().print(f"made {ws.root}; next: cd {folder} && flywheel run", highlight=False)
+    click.echo(f"made {ws.root}; next: cd {folder} && flywheel run")
+    there, wanted = workspace.recordings(ws)
+    if there < wanted:
+        click.echo(
+            f"its iterations take up to {wanted} recordings, and {there} are there; make the others before the run, "
+            "one a second:\n"
+            "python -m flywheel.recording.synthetic.make_sessions recordings --params params.yaml "
+            f"--first {there} --count {wanted}"
+        )
 
 
 @click.command(epilog="Example: flywheel clean --yes")
