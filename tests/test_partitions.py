@@ -71,6 +71,36 @@ def test_a_partition_is_replaced_as_a_whole(ws):
     assert [path.name for path in (ws.data / "general" / "iteration=001").iterdir()] == ["stage=synthesize"]
 
 
+def test_a_reader_that_its_writer_always_outruns_holds_it_off_in_the_end(ws):
+    written = itertools.count(1)
+    folder = ws.partition("general", 1, "synthesize")
+
+    def write() -> None:
+        partitions.write(ws, "general", 1, "synthesize", [general(f"s{next(written)}")])
+
+    def read() -> list[list[str]]:
+        paths = partitions.files(ws, "general", 1, "synthesize")
+        with contextlib.suppress(DataError):
+            with partition_writer.held_off(folder, 0.0):
+                pass
+            write()  # at the worst moment, whenever it may
+        return [partitions.read_file(ws, "general", path)["sample_id"].to_pylist() for path in paths]
+
+    write()
+    assert partitions.while_replaced(read) == [["s5"]]
+    write()  # nobody holds it off any more
+    assert partitions.read(ws, "general", 1, "synthesize")["sample_id"].to_pylist() == ["s6"]
+
+
+def test_a_file_that_is_lost_is_told_and_not_waited_for(ws):
+    partitions.write(ws, "general", 1, "synthesize", [general("a")])
+    (path,) = partitions.files(ws, "general", 1, "synthesize")
+    path.unlink()
+    with pytest.raises(parts.PartMissing, match="missing") as caught:
+        partitions.read(ws, "general", 1, "synthesize")
+    assert caught.value.folder == path.parent
+
+
 @pytest.mark.parametrize("backwards", [False, True])
 def test_many_rows_are_cut_into_files_each_in_order(ws, monkeypatch, backwards):
     monkeypatch.setattr(partition_writer, "_RUN_BYTES", 400)

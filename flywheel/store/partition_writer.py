@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from flywheel.files import disk_full_is_named, locked, remember_sha256
 from flywheel.schema import SORT, TABLES
 from flywheel.store import parts
 from flywheel.store.kept import kept
-from flywheel.workspace import Workspace, label
+from flywheel.workspace import Workspace
 
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
@@ -130,8 +130,7 @@ def writing(ws: Workspace, table: str, iteration: int, stage: str) -> Iterator[P
     more than ten minutes.
     """
     folder = ws.partition(table, iteration, stage)
-    lock = ws.state / "locks" / f"{table}-{label(iteration)}-{stage}"
-    with locked(lock, _LOCK_S, f"writing {ws.relative(folder)}"), disk_full_is_named(folder):
+    with held_off(folder, _LOCK_S), disk_full_is_named(folder):
         writer = PartitionWriter(folder, table)
         try:
             yield writer
@@ -140,6 +139,13 @@ def writing(ws: Workspace, table: str, iteration: int, stage: str) -> Iterator[P
             writer.discard()
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+def held_off(folder: Path, seconds: float) -> AbstractContextManager[None]:
+    """No other process writes the partition meanwhile. Raises DataError where one still does after so many seconds."""
+    iteration, table, ws = folder.parent, folder.parents[1], Workspace(folder.parents[3])
+    name = "-".join([table.name, *(path.name.partition("=")[2] for path in (iteration, folder))])
+    return locked(ws.state / "locks" / name, seconds, f"writing {ws.relative(folder)}")
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]], first: int = 0) -> pa.Table:

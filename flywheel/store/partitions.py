@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -19,13 +20,14 @@ import pyarrow.parquet as pq
 from flywheel.errors import DataError
 from flywheel.schema import ADDED, SCHEMA_VERSION, TABLES
 from flywheel.store import parts
-from flywheel.store.partition_writer import PartitionWriter, from_rows, writing
+from flywheel.store.partition_writer import PartitionWriter, from_rows, held_off, writing
 from flywheel.workspace import Workspace, label
 
 __all__ = ["from_rows", "writing"]
 
 T = TypeVar("T")
 _REPLACED_S = 30.0  # how long a reader begins again while a partition is replaced under it
+_HELD_OFF_AFTER = 4  # readings that a writer was faster than
 
 
 @dataclass(frozen=True)
@@ -93,17 +95,24 @@ def read(ws: Workspace, table: str, iteration: int, stage: str, columns: list[st
 
 def while_replaced(read: Callable[[], T]) -> T:
     """What `read` gives. Where a file is gone that a list named, the partition was replaced meanwhile, perhaps: read
-    again, by the new list."""
+    again, by the new list. A reader that was too slow for its writer several times holds the writer off.
+    """
     deadline = time.monotonic() + _REPLACED_S
-    missing = None
-    while True:
-        try:
-            return read()
-        except parts.PartMissing as error:
-            # The same file missed twice was not lost to a writer, but for good.
-            if error.where == missing or time.monotonic() > deadline:
-                raise
-            missing = error.where
+    missing, tries = None, 0
+    waiting: set[Path] = set()
+    with ExitStack() as held:
+        while True:
+            try:
+                return read()
+            except parts.PartMissing as error:
+                # The same file missed twice was not lost to a writer, but for good.
+                if error.where == missing or time.monotonic() > deadline:
+                    raise
+                missing, tries = error.where, tries + 1
+                if tries >= _HELD_OFF_AFTER and error.folder not in waiting:
+                    waiting.add(error.folder)
+                    with suppress(OSError):  # where nothing can be written, there is no lock, and no writer either
+                        held.enter_context(held_off(error.folder, deadline - time.monotonic()))
 
 
 def read_file(ws: Workspace, table: str, path: Path, columns: list[str] | None = None) -> pa.Table:

@@ -28,7 +28,9 @@ _LISTED = re.compile(r"part-\d{5}-[0-9a-f]{8}\.parquet")
 
 
 class PartMissing(DataError):
-    """A file that a list names is not there: it is lost, or the partition was replaced meanwhile."""
+    """A file that a list names is not there: it is lost, or the partition was replaced meanwhile. folder: its own."""
+
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def check_wholly(path: Path, of: Part) -> None:
 
 
 def missing(path: Path) -> PartMissing:
-    return damaged(path, "a file of the partition is missing", PartMissing)
+    error = damaged(path, "a file of the partition is missing", PartMissing)
+    error.folder = path.parent
+    return error
 
 
 def damaged(path: Path, what: str, kind: type[E] = DataError) -> E:
