@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, FlowRunFilterState
-from prefect.client.schemas.objects import StateType
-from prefect.client.schemas.sorting import FlowRunSort, TaskRunSort
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterName,
+    FlowRunFilterState,
+    LogFilter,
+    LogFilterFlowRunId,
+)
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
+from prefect.client.schemas.sorting import FlowRunSort, LogSort, TaskRunSort
 from prefect.states import Crashed
 
 from flywheel.workspace import label
 
 _PAGE = 200
+_KILLED = "its process was killed, and the next run went on from here; last heard of at "
 
 
 def mark_killed_runs() -> int:
-    """Flow runs that the server believes running, though no run is at work here, become Crashed. Returns how many.
+    """Flow runs that the server believes running, though no run is at work here, and their tasks become Crashed.
+    Returns how many flow runs.
 
-    Called under the workspace's lock, so whatever still says Running belongs to a process that was killed.
+    Called under the workspace's lock, so whatever still says Running belongs to a process that was killed. Prefect
+    dates the state by now; when they were last heard of is in its message, and in the table `runs`.
     """
-    states = FlowRunFilterState(type={"any_": [StateType.RUNNING, StateType.PENDING, StateType.PAUSED]})
+    unfinished = {"any_": [StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
+    states = FlowRunFilter(state=FlowRunFilterState(type=unfinished))
     with get_client(sync_client=True) as client:
-        stale = _all(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=FlowRunFilter(state=states))
+        stale = _all(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
         for run in stale:
-            message = "its process was killed; the next run went on from here"
+            own = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+            tasks = _all(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
+            message = _KILLED + _last_heard_of(client, run, tasks).isoformat()
+            for one in tasks:
+                if one.state is None or not one.state.is_final():
+                    client.set_task_run_state(one.id, Crashed(message=message), force=True)
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
     return len(stale)
+
+
+def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[TaskRun]) -> datetime:
+    """By its tasks and its log."""
+    of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+    logs = client.read_logs(of_run, limit=1, sort=LogSort.TIMESTAMP_DESC)
+    times = [run.start_time, run.created, *(log.timestamp for log in logs)]
+    times += [moment for one in tasks for moment in (one.start_time, one.end_time)]
+    return max(moment for moment in times if moment)
 
 
 def runs_of(iteration: int) -> list[dict[str, Any]]:
@@ -52,8 +79,12 @@ def _all(read, sort, **filters) -> list:
     return found
 
 
-def _row(run, kind: str, parent, attempts: int, parameters: dict) -> dict[str, Any]:
-    seconds = run.total_run_time.total_seconds() if run.total_run_time else None
+def _row(run: FlowRun | TaskRun, kind: str, parent, attempts: int, parameters: dict) -> dict[str, Any]:
+    seconds, ended = run.total_run_time.total_seconds() if run.total_run_time else None, run.end_time
+    message = run.state.message if run.state else None
+    if message and message.startswith(_KILLED):
+        ended = datetime.fromisoformat(message.removeprefix(_KILLED))
+        seconds = (ended - run.start_time).total_seconds() if run.start_time else None
     return {
         "run_id": str(run.id),
         "parent_id": str(parent or ""),
@@ -62,7 +93,7 @@ def _row(run, kind: str, parent, attempts: int, parameters: dict) -> dict[str, A
         "state": run.state_name or "",
         "attempts": attempts,
         "started_at": _time(run.start_time),
-        "ended_at": _time(run.end_time),
+        "ended_at": _time(ended),
         "seconds": seconds,
         "parameters": json.dumps(parameters, default=str, sort_keys=True),
     }

@@ -8,6 +8,7 @@ import importlib
 import os
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -155,8 +156,6 @@ def test_a_reviewer_who_does_not_come_is_an_error_with_a_name(ws):
 
 
 def test_a_decision_that_is_there_is_not_asked_for_again(ws):
-    from datetime import UTC, datetime
-
     ctx = waiting(ws, 1)
     review.write(ws, 1, promote=False, reviewer="Bo", comment="", at=datetime(2026, 1, 2, tzinfo=UTC))
     asking(ctx)()
@@ -237,6 +236,37 @@ def test_history_has_flow_and_task_runs_of_the_iteration_alone():
     (flow_row,) = (row for row in rows if row["kind"] == "flow")
     (task_row,) = (row for row in rows if row["kind"] == "task")
     assert task_row["parent_id"] == flow_row["run_id"]
+
+
+def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of():
+    from prefect import flow, task
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import LogCreate
+    from prefect.states import Completed, Running
+
+    from tasks import history
+
+    @flow
+    def stage() -> None: ...
+
+    @task(name="shard")
+    def shard() -> None: ...
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(stage, name="043 score", state=Running())
+        for key, state in (("0", Completed()), ("1", Running())):
+            client.create_task_run(shard, run.id, dynamic_key=key, name=f"shard {key}", state=state)
+        last = run.created + timedelta(seconds=100)
+        said = LogCreate(name="test", level=20, message="step 7", timestamp=last, flow_run_id=run.id)
+        client.create_logs([said])
+    assert history.mark_killed_runs() == 1
+    assert history.mark_killed_runs() == 0
+    rows = {row["name"]: row for row in history.runs_of(43)}
+    states = {"043 score": "Crashed", "shard 0": "Completed", "shard 1": "Crashed"}
+    assert {name: row["state"] for name, row in rows.items()} == states
+    for name in ("043 score", "shard 1"):
+        assert datetime.fromisoformat(rows[name]["ended_at"]) == last
+    assert rows["043 score"]["seconds"] == pytest.approx(100, abs=1)
 
 
 @pytest.mark.parametrize("command", ["flow-run ls", "deployment ls", "work-pool ls", "automation ls"])
