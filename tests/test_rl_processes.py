@@ -94,7 +94,8 @@ def test_killed_browsers(model, tmp_path):
             yield Router({"browser": pool})
             killer.cancel()
 
-    tasks = [replace(task_of("tiles", "clear"), task_id=f"tiles{n}", max_steps=10) for n in range(3)]  # long enough to be killed
+    # Long enough that a busy machine kills a browser before its episodes are over.
+    tasks = [replace(task_of("tiles", "clear"), task_id=f"tiles{n}", max_steps=10) for n in range(3)]
     sandbox = {"browsers": 1, "pages": 3, "timeout_s": 60, "width": 224, "height": 224}
     metrics = train_rl(
         model,
