@@ -8,6 +8,7 @@ own host alone (`flows/guarded.py`), and no other origin may read what it says.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import json
 import os
@@ -15,19 +16,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import httpx
 
 from flywheel import secret
-from flywheel.errors import FlywheelError
+from flywheel.errors import BadInput, FlywheelError
 from flywheel.files import write_json
 from flywheel.local_server import at_port
+from flywheel.progress import tell
 from flywheel.workspace import Workspace
 
 START_DEADLINE_S = 120
 _FLUSH_S = 5
+_RESTARTS = 20  # of a server, in one run
+_OURS: set[str] = set()  # addresses of servers that this process started or found
 _PR_SET_PDEATHSIG = 1
 
 
@@ -42,58 +47,130 @@ def configure(ws: Workspace, url: str = "") -> None:
         PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW="ignore",
     )
     if url:
+        _OURS.add(url)
         os.environ.update(PREFECT_API_URL=f"{url}/api", PREFECT_API_AUTH_STRING=secret.of(ws.state))
 
 
 @contextlib.contextmanager
 def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
-    """The workspace's server: the one that runs already, else one of our own, ended with us. Yields its address.
+    """A server for the workspace's runs: the one that PREFECT_API_URL names, else the workspace's own where it runs,
+    else one that is started, begun again where it ends before us, and ended with us. Yields its address.
 
     meanwhile: what is done while it starts; the first start of a workspace takes twenty seconds.
-    port: 0 takes a free one. Raises BadInput where it is taken, FlywheelError where the server does not answer within
-    START_DEADLINE_S.
+    port: 0 takes a free one. Raises BadInput where it is taken or PREFECT_API_URL does not answer, FlywheelError where
+    the server does not answer within START_DEADLINE_S.
     """
     configure(ws)
-    url = running(ws)
-    if url:
-        configure(ws, url)
+    if url := named() or running(ws):
+        if not named():
+            configure(ws, url)
         if meanwhile:
             meanwhile()
         yield url
         return
-    ws.prefect_home.mkdir(parents=True, exist_ok=True)
-    port = _free_port(port)
-    url = f"http://127.0.0.1:{port}"
-    log = ws.prefect_home / "server.log"
-    with log.open("ab") as out:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "flows.guarded", str(port)],
-            env={
-                **os.environ,
-                "PREFECT_SERVER_UI_API_URL": f"{url}/api",
-                "PREFECT_SERVER_API_AUTH_STRING": secret.of(ws.state),
-                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{url},http://localhost:{port}",
-                "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-                "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",  # no flow has any, and they take a second
-            },
-            stdout=out,
-            stderr=out,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
-            start_new_session=True,
-        )
+    server = _Server(ws, _free_port(port))
     note = ws.prefect_home / "server.json"
+    server.start()
     try:
-        configure(ws, url)
+        configure(ws, server.url)
         if meanwhile:
             meanwhile()
-        _wait_until_healthy(url, server, log)
-        write_json(note, {"url": url, "pid": server.pid})
-        yield url
+        server.wait_until_healthy()
+        with server.begun_again():
+            write_json(note, {"url": server.url, "pid": server.process.pid})
+            yield server.url
     finally:
         note.unlink(missing_ok=True)
         _flush()
-        _end(server)
+        server.end()
+
+
+def named() -> str:
+    """Address of the server of one's own that PREFECT_API_URL names; "" where it names none. Raises BadInput where it
+    does not answer."""
+    api = os.environ.get("PREFECT_API_URL", "").rstrip("/")
+    url = api.removesuffix("/api")
+    if not api or url in _OURS:
+        return ""
+    if not _healthy(url):
+        raise BadInput(
+            "no Prefect server answers there", where=f"PREFECT_API_URL={api}", fix="start it, or unset the variable"
+        )
+    return url
+
+
+class _Server:
+    """Prefect's server of a workspace, as a process."""
+
+    def __init__(self, ws: Workspace, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._ws, self._port = ws, port
+        self._log = ws.prefect_home / "server.log"
+
+    def start(self) -> None:
+        self._ws.prefect_home.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "flows.guarded", str(self._port)],
+                env={
+                    **os.environ,
+                    "PREFECT_SERVER_UI_API_URL": f"{self.url}/api",
+                    "PREFECT_SERVER_API_AUTH_STRING": secret.of(self._ws.state),
+                    "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{self.url},http://localhost:{self._port}",
+                    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+                    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",  # they take a second
+                },
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,
+                start_new_session=True,
+            )
+
+    def wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + START_DEADLINE_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise FlywheelError("Prefect's server ended while starting", where=self._log, fix="read its log")
+            if _healthy(self.url):
+                return
+            time.sleep(0.1)
+        raise FlywheelError(
+            f"Prefect's server gave no answer in {START_DEADLINE_S} s", where=self._log, fix="read its log"
+        )
+
+    @contextlib.contextmanager
+    def begun_again(self) -> Iterator[None]:
+        """Within the block, where the server ends it is begun again, on its port and with its database. Prefect's
+        client asks again for a minute, so that runs do not see it."""
+        over = threading.Event()
+
+        def watch() -> None:
+            for _ in range(_RESTARTS):
+                while not over.wait(0.2):
+                    if (code := self.process.poll()) is not None:
+                        break
+                else:
+                    return
+                tell("prefect", f"its server ended (code {code}, {self._log}); it is begun again")
+                self.start()
+
+        watching = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join(10)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
 
 
 def running(ws: Workspace) -> str:
@@ -113,17 +190,6 @@ def _healthy(url: str) -> bool:
         return False
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen, log) -> None:
-    deadline = time.monotonic() + START_DEADLINE_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise FlywheelError("Prefect's server ended while starting", where=log, fix="read its log")
-        if _healthy(url):
-            return
-        time.sleep(0.1)
-    raise FlywheelError(f"Prefect's server gave no answer in {START_DEADLINE_S} s", where=log, fix="read its log")
-
-
 def _flush() -> None:
     """Logs and events that still wait to be sent go to the server before it ends."""
     if "prefect" in sys.modules:
@@ -134,16 +200,6 @@ def _flush() -> None:
             worker.drain_all(timeout=_FLUSH_S)
 
 
-def _end(server: subprocess.Popen) -> None:
-    if server.poll() is None:
-        server.send_signal(signal.SIGTERM)
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(10)
-
-
 def _free_port(wanted: int) -> int:
     with socket.socket() as probe, at_port(wanted):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was given back a moment ago is free
@@ -151,7 +207,7 @@ def _free_port(wanted: int) -> int:
         return probe.getsockname()[1]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """So that no server is left behind where this process is killed (Linux; elsewhere it is ended in order)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

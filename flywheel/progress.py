@@ -26,6 +26,19 @@ def tell(stage: str, line: str) -> None:
 
 
 @contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """Within the block, `listener` hears it too, after the one that listens already."""
+    before = _listener.get()
+
+    def both(stage: str, line: str) -> None:
+        before(stage, line)
+        listener(stage, line)
+
+    with listening(both):
+        yield
+
+
+@contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Within the block, `report` calls `listener(stage, line)`."""
     token = _listener.set(listener)

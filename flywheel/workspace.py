@@ -90,6 +90,10 @@ class Workspace:
         """How far a run was asked to go, until it is there."""
         return self.state / "run.json"
 
+    def closing(self, iteration: int) -> Path:
+        """Is there from when an iteration's last stage begins until it is reported, tagged and copied to the remote."""
+        return self.state / "closing" / label(iteration)
+
     def run_history(self, iteration: int) -> Path:
         """Flow and task runs as the orchestrator told them, until the stage `runs` makes a table of them."""
         return self.state / "runs" / f"{label(iteration)}.json"

@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
-    FlowRunFilterName,
     FlowRunFilterState,
+    FlowRunFilterTags,
     LogFilter,
     LogFilterFlowRunId,
 )
 from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.client.schemas.sorting import FlowRunSort, LogSort, TaskRunSort
+from prefect.runtime import flow_run
 from prefect.states import Crashed
 
-from flywheel.workspace import label
+from flywheel.workspace import Workspace
+from tasks import tags
 
 _PAGE = 200
 _KILLED = "its process was killed, and the next run went on from here; last heard of at "
 
 
-def mark_killed_runs() -> int:
-    """Flow runs that the server believes running, though no run is at work here, and their tasks become Crashed.
-    Returns how many flow runs.
+def mark_killed_runs(ws: Workspace) -> list[FlowRun]:
+    """Runs of this workspace that the server believes running, though no run is at work here, and their tasks become
+    Crashed. Returns these flow runs.
 
-    Called under the workspace's lock, so whatever still says Running belongs to a process that was killed. Prefect
-    dates the state by now; when they were last heard of is in its message, and in the table `runs`.
+    Called under the workspace's lock, so whatever still says Running belongs to a process that was killed; the run that
+    calls is left out. Prefect dates the state by now; when they were last heard of is in its message, and in the table
+    `runs`.
     """
     unfinished = {"any_": [StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
-    states = FlowRunFilter(state=FlowRunFilterState(type=unfinished))
+    states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[tags.workspace(ws)]))
     with get_client(sync_client=True) as client:
         stale = _all(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
+        stale = [run for run in stale if not _may_be_at_work(run)]
         for run in stale:
             own = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
             tasks = _all(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
@@ -45,7 +49,13 @@ def mark_killed_runs() -> int:
                 if one.state is None or not one.state.is_final():
                     client.set_task_run_state(one.id, Crashed(message=message), force=True)
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
-    return len(stale)
+    return stale
+
+
+def _may_be_at_work(run: FlowRun) -> bool:
+    """The run that asks, and one that a worker is about to begin."""
+    begins = run.deployment_id is not None and run.state_type == StateType.PENDING
+    return begins or str(run.id) == flow_run.id
 
 
 def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[TaskRun]) -> datetime:
@@ -57,17 +67,22 @@ def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[Task
     return max(moment for moment in times if moment)
 
 
-def runs_of(iteration: int) -> list[dict[str, Any]]:
-    """Rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier tries too."""
-    named = FlowRunFilterName(like_=f"{label(iteration)} "), FlowRunFilterName(like_=f"iteration {label(iteration)}")
-    rows = []
+def runs_of(ws: Workspace, iteration: int, *, closing: str = "") -> list[dict[str, Any]]:
+    """Rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier tries too.
+
+    closing: the run that asks as its last act; it counts as completed now.
+    """
+    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[tags.turn(ws, iteration)]))
     with get_client(sync_client=True) as client:
-        for name in named:
-            flows = FlowRunFilter(name=name)
-            for run in _all(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=flows):
-                rows.append(_row(run, "flow", run.parent_task_run_id, run.run_count, run.parameters))
-            for run in _all(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=flows):
-                rows.append(_row(run, "task", run.flow_run_id, run.run_count, {}))
+        flows = _all(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=own)
+        rows = [_row(run, "flow", run.parent_task_run_id, run.run_count, run.parameters) for run in flows]
+        for run in _all(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own):
+            rows.append(_row(run, "task", run.flow_run_id, run.run_count, {}))
+    now = datetime.now(UTC)
+    for row in rows:
+        if row["run_id"] == closing:
+            seconds = (now - datetime.fromisoformat(row["started_at"])).total_seconds()
+            row |= {"state": "Completed", "ended_at": now.isoformat(), "seconds": seconds}
     return list({row["run_id"]: row for row in rows}.values())
 
 

@@ -14,6 +14,7 @@ ORDER = (
     "commands",
     "play",
     "doctor",
+    "turns",
     "preflight",
     "standing",
     "init",
@@ -48,6 +49,7 @@ ORDER = (
     "endpoint",
     # what all of them stand on
     "run_lock",
+    "identity",
     "workspace",
     "settings",
     "memory",

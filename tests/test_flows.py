@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import json
 import os
+import signal
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -20,7 +22,7 @@ from hostile import Page, Site
 from reviews import waiting
 
 from flows.server import prefect_server
-from flywheel import bench, secret, settings
+from flywheel import bench, identity, secret, settings
 from flywheel.cli import main
 from flywheel.errors import BadInput, EnvError, FlywheelError
 from flywheel.evaluation import review
@@ -214,10 +216,14 @@ def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error,
     assert len(calls) == tries
 
 
-def test_history_has_flow_and_task_runs_of_the_iteration_alone():
-    from prefect import flow, task
+def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):
+    """Not those of an iteration of the same number that was begun before, nor of another workspace on the server."""
+    from prefect import flow, tags, task
 
     from tasks import history
+    from tasks import tags as named
+
+    other = Workspace(tmp_path / "other")
 
     @task(task_run_name="a shard")
     def shard() -> None: ...
@@ -226,9 +232,16 @@ def test_history_has_flow_and_task_runs_of_the_iteration_alone():
     def stage() -> None:
         shard()
 
-    stage.with_options(flow_run_name="041 score")()
-    stage.with_options(flow_run_name="042 score")()
-    rows = history.runs_of(41)
+    def run(ws: Workspace, name: str) -> None:
+        with tags(*named.iteration(ws, 41)):
+            stage.with_options(flow_run_name=name)()
+
+    identity.begin_turn(ws, 41)
+    run(ws, "041 given up")
+    identity.begin_turn(ws, 41)
+    run(ws, "041 score")
+    run(other, "041 of the other")
+    rows = history.runs_of(ws, 41)
     assert sorted((row["kind"], row["name"], row["state"]) for row in rows) == [
         ("flow", "041 score", "Completed"),
         ("task", "a shard", "Completed"),
@@ -238,13 +251,18 @@ def test_history_has_flow_and_task_runs_of_the_iteration_alone():
     assert task_row["parent_id"] == flow_row["run_id"]
 
 
-def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of():
+def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of(ws, tmp_path):
+    """What another workspace runs on the same server goes on, and so does what a worker is about to begin."""
     from prefect import flow, task
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import LogCreate
+    from prefect.client.schemas.objects import StateType
     from prefect.states import Completed, Running
 
     from tasks import history
+    from tasks import tags as named
+
+    other = Workspace(tmp_path / "other")
 
     @flow
     def stage() -> None: ...
@@ -253,20 +271,50 @@ def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of():
     def shard() -> None: ...
 
     with get_client(sync_client=True) as client:
-        run = client.create_flow_run(stage, name="043 score", state=Running())
+        tagged = named.iteration(ws, 43)
+        run = client.create_flow_run(stage, name="043 score", state=Running(), tags=tagged)
+        living = client.create_flow_run(stage, name="043 score", state=Running(), tags=named.iteration(other, 43))
         for key, state in (("0", Completed()), ("1", Running())):
             client.create_task_run(shard, run.id, dynamic_key=key, name=f"shard {key}", state=state)
         last = run.created + timedelta(seconds=100)
         said = LogCreate(name="test", level=20, message="step 7", timestamp=last, flow_run_id=run.id)
         client.create_logs([said])
-    assert history.mark_killed_runs() == 1
-    assert history.mark_killed_runs() == 0
-    rows = {row["name"]: row for row in history.runs_of(43)}
+        assert [one.id for one in history.mark_killed_runs(ws)] == [run.id]
+        assert history.mark_killed_runs(ws) == []
+        assert client.read_flow_run(living.id).state_type == StateType.RUNNING
+    rows = {row["name"]: row for row in history.runs_of(ws, 43)}
     states = {"043 score": "Crashed", "shard 0": "Completed", "shard 1": "Crashed"}
     assert {name: row["state"] for name, row in rows.items()} == states
     for name in ("043 score", "shard 1"):
         assert datetime.fromisoformat(rows[name]["ended_at"]) == last
     assert rows["043 score"]["seconds"] == pytest.approx(100, abs=1)
+
+
+def test_a_server_that_is_killed_comes_back_with_what_it_knew(prefect):
+    """A run in its midst does not see it: Prefect's client asks again."""
+    from prefect import flow, task
+    from prefect.client.orchestration import get_client
+
+    _, served = prefect
+    pid = json.loads((served.prefect_home / "server.json").read_text())["pid"]
+
+    @task
+    def before() -> int:
+        os.kill(pid, signal.SIGKILL)
+        return 1
+
+    @task
+    def after() -> int:
+        return 2
+
+    @flow(flow_run_name="through a kill")
+    def through() -> int:
+        return before() + after()
+
+    assert through() == 3
+    with get_client(sync_client=True) as client:
+        runs = {run.name: run.state_name for run in client.read_flow_runs(sort="START_TIME_DESC", limit=10)}
+    assert runs["through a kill"] == "Completed"
 
 
 @pytest.mark.parametrize("command", ["flow-run ls", "deployment ls", "work-pool ls", "automation ls"])

@@ -67,7 +67,7 @@ def test_a_damaged_file_of_a_complete_iteration_comes_back_and_nothing_is_done_a
     before, said = whole(ws), []
     damage(ws)
     with listening(lambda stage, line: said.append(line)):
-        outcome = run(ws, SETTINGS, iteration=1)
+        outcome = run(ws, {}, iteration=1)
     assert (outcome.ran, outcome.done_before) == ((), (1,))
     assert whole(ws) == before
     assert versioning.status(ws) == {}
@@ -108,7 +108,7 @@ def test_what_no_copy_is_left_of_stops_the_run_with_what_to_type(ws):
     shutil.rmtree(ws.root / ".dvc" / "cache")
     before = whole(ws)
     with pytest.raises(DataError, match=r"dvc pull.*nothing was done again") as raised:
-        run(ws, SETTINGS)
+        run(ws, {})
     assert raised.value.exit_code == 1
     assert "stage=rollout" in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -117,7 +117,7 @@ def test_what_no_copy_is_left_of_stops_the_run_with_what_to_type(ws):
 
 def test_a_cache_that_was_cleared_stops_nothing_where_the_files_are_here(ws):
     shutil.rmtree(ws.root / ".dvc" / "cache")
-    assert run(ws, SETTINGS, iteration=1).done_before == (1,)
+    assert run(ws, {}, iteration=1).done_before == (1,)
 
 
 def test_a_clone_fetches_from_its_remote_and_without_one_says_dvc_pull(ws, tmp_path):
@@ -128,26 +128,26 @@ def test_a_clone_fetches_from_its_remote_and_without_one_says_dvc_pull(ws, tmp_p
     subprocess.run(["git", "clone", "-q", str(ws.root), str(tmp_path / "clone")], check=True)
     clone = Workspace(tmp_path / "clone")
     with pytest.raises(DataError, match="dvc pull"):
-        run(clone, SETTINGS)
+        run(clone, {})
     lines = [line for _, line in standing.lines(standing.look(clone))]
     assert len(lines) == 1
     assert "dvc pull" in lines[0]
     (clone.root / ".dvc" / "config").write_text(config)
-    assert run(clone, SETTINGS, iteration=1).done_before == (1,)
+    assert run(clone, {}, iteration=1).done_before == (1,)
     assert whole(clone) == whole(ws)
 
 
 def test_a_small_file_that_git_keeps_is_told_with_the_command(ws):
     ws.promotion(1).write_text('{"model": ')
     with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/promotion\.json"):
-        run(ws, SETTINGS)
+        run(ws, {})
 
 
 def test_a_complete_iteration_whose_parameters_were_changed_is_told_and_not_done_again(ws):
     text = ws.frozen_params(1).read_text()
     ws.frozen_params(1).write_text(text.replace("threshold: 1.0", "threshold: 0.5"))
     with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):
-        run(ws, SETTINGS, iteration=1)
+        run(ws, {}, iteration=1)
 
 
 def test_a_stage_whose_inputs_changed_is_not_taken_back(ws):
@@ -175,18 +175,18 @@ def test_a_lost_small_file_of_an_open_iteration_is_told_with_the_stage_that_make
 def test_lost_parameters_of_a_complete_iteration_are_told_with_git(ws):
     ws.frozen_params(1).unlink()
     with pytest.raises(FlywheelError, match=r"git checkout HEAD -- iterations/001/params\.yaml"):
-        run(ws, SETTINGS)
+        run(ws, {})
 
 
 def test_stages_that_are_lost_beside_full_data_are_told(ws):
     pipeline.path(ws, 1).unlink()
-    for act in (lambda: run(ws, SETTINGS), lambda: standing.look(ws)):
+    for act in (lambda: run(ws, {}), lambda: standing.look(ws)):
         with pytest.raises(DataError, match=r"git checkout HEAD -- iterations/001/dvc\.yaml"):
             act()
     assert not pipeline.path(ws, 1).exists()
     dvc_lock.path(ws, 1).unlink()
     with pytest.raises(DataError, match=r"no iterations/NNN/dvc\.yaml names them"):
-        run(ws, SETTINGS)
+        run(ws, {})
 
 
 def test_status_names_the_file_and_what_mends_it(ws):
@@ -200,4 +200,4 @@ def test_status_names_the_file_and_what_mends_it(ws):
 
 def test_an_iteration_out_of_order_is_still_refused(ws):
     with pytest.raises(BadInput, match="the next is 2"):
-        run(ws, SETTINGS, iteration=3)
+        run(ws, {}, iteration=3)

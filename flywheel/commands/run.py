@@ -28,16 +28,14 @@ from flywheel.workspace import Workspace, label
 def run(workspace: Path | None, iterations: int | None, iteration: int | None, assignments: tuple[str, ...]) -> None:
     """Turn the flywheel. Makes iterations; typed again, it goes on with a run that was stopped."""
     from flows.run import run as turn_flywheel
-    from flywheel import settings
     from flywheel.console import RunConsole
     from flywheel.progress import listening
     from flywheel.report import summary
 
     ws = Workspace.find(workspace)
-    chosen = settings.load(ws.params, overrides(assignments))
     console = Console()
     with RunConsole(console) as screen, listening(screen):
-        outcome = turn_flywheel(ws, chosen, iterations=iterations, iteration=iteration)
+        outcome = turn_flywheel(ws, overrides(assignments), iterations=iterations, iteration=iteration)
     for k in outcome.done_before:
         console.print(f"iteration {label(k)} is complete: nothing to do")
     if outcome.ran:

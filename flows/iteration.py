@@ -1,0 +1,123 @@
+"""An iteration of the flywheel (section 2.3), whole: lock, beginning, the stages in their order, end.
+
+Nothing is decided here but the order. `flywheel run` calls it, and so does a worker told by a schedule or a person.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow, tags
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, State
+
+from flows import telling
+from flows.review import ask_reviewer
+from flywheel import identity, run_lock, turns
+from flywheel import settings as parameters
+from flywheel.files import write_json
+from flywheel.progress import report, tell
+from flywheel.report import page
+from flywheel.settings import Settings
+from flywheel.stages import ingest
+from flywheel.stages.base import Context, StageResult, clear_staging, run_stage
+from flywheel.store import closed, frozen, git, pipeline, remote, versioning
+from flywheel.workspace import Workspace, label
+from tasks import history
+from tasks import tags as named
+from tasks.stages import do_shard, finish_stage, publish_report, record_version
+
+
+@flow(name="iteration", flow_run_name="iteration")
+def iteration(workspace: str, number: int | None = None, settings: dict[str, Any] | None = None) -> State | None:
+    """Turn the flywheel once: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate,
+    promote. Then report, tag and copy to the remote.
+
+    Where it was stopped it goes on: what is finished is passed over. Two never work in one workspace: the second one is
+    skipped, which its state says.
+
+    Args:
+        workspace: Its folder.
+        number: The iteration; left out, the one that is not complete, else the next.
+        settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.samples": 8}.
+    """
+    ws = Workspace.find(workspace)
+    try:
+        with run_lock.hold_or_keep(ws), telling.to_prefect():
+            _turn(ws, number, settings or {})
+    except run_lock.AtWork as busy:
+        if not flow_run.deployment_id:
+            raise
+        return Cancelled(name="Skipped", message=str(busy))
+    return None
+
+
+def _turn(ws: Workspace, number: int | None, overrides: dict[str, Any]) -> None:
+    chosen = parameters.load(ws.params, overrides)
+    turns.mend(ws)
+    k = turns.plan(ws, chosen, None if number else 1, number)[0]
+    if turns.complete(ws, k):
+        tell("run", f"iteration {label(k)} is complete: nothing to do")
+        return
+    turns.look(ws, chosen, k)
+    turns.found(ws, chosen)
+    history.mark_killed_runs(ws)
+    _begin(ws, chosen, k)
+    with frozen.named(ws, k), tags(*named.iteration(ws, k)):
+        for name in pipeline.order(frozen.load(ws, k).synthesis.domains):
+            if versioning.is_done(ws, name, k):
+                report(name, "was done before")
+                continue
+            with tags(f"stage:{name}"):
+                run = stage.with_options(name=name, flow_run_name=f"{label(k)} {name}")
+                run(str(ws.root), k, name)
+        publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
+    _close(ws, chosen, k)
+
+
+def _begin(ws: Workspace, settings: Settings, k: int) -> None:
+    """Give an iteration its frozen parameters and its place in DVC's index, nothing where it has them; its name and
+    tags to the run."""
+    versioning.prepare(ws)
+    remote.name(ws, settings.versioning.remote)
+    if not ws.frozen_params(k).exists():
+        identity.begin_turn(ws, k)
+    later = ingest.later(ws, settings, k)
+    if versioning.add_iteration(ws, k, settings, later) != settings:
+        where = ws.relative(ws.frozen_params(k))
+        tell("run", f"iteration {label(k)} goes on with the parameters it began with ({where})")
+    with get_client(sync_client=True) as client:
+        tagged = sorted({*flow_run.tags, *named.iteration(ws, k)})
+        client.update_flow_run(flow_run.id, name=f"iteration {label(k)}", tags=tagged)
+
+
+def _close(ws: Workspace, settings: Settings, k: int) -> None:
+    """After the stages: the run history as Parquet, the report, and git where the workspace is flywheel's own."""
+    write_json(ws.closing(k), flow_run.id)
+    write_json(ws.run_history(k), history.runs_of(ws, k, closing=flow_run.id))
+    ctx = Context.open(ws, k, "runs")
+    run_stage(pipeline.get("runs"), ctx)
+    versioning.commit(ws, "runs", k)
+    clear_staging(ctx)
+    closed.bring_up_to_date(ws)
+    page.build(ws)
+    if settings.versioning.git:
+        git.tag(ws, k)
+    remote.push(ws, settings.versioning.remote)
+    ws.closing(k).unlink()
+
+
+@flow
+def stage(workspace: str, number: int, name: str) -> StageResult:
+    """One stage: its shards, its finish, its version."""
+    ctx = Context.open(Workspace.find(workspace), number, name, run_id=flow_run.id or "")
+    with telling.to_prefect():
+        report(name, "begins")
+        ask_reviewer(ctx)
+        results = {shard: do_shard(ctx, shard) for shard in pipeline.get(name).plan(ctx)}
+        outcome = finish_stage(ctx, results)
+        record_version(ctx)
+        summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())
+        report(name, f"ended: {summary}")
+    return outcome
