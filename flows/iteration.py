@@ -5,24 +5,27 @@ Nothing is decided here but the order. `flywheel run` calls it, and so does a wo
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
-from prefect.runtime import flow_run
-from prefect.states import Cancelled, State
+from prefect.runtime import deployment, flow_run
+from prefect.states import Cancelled, Completed, State
 
 from flows import telling
+from flows.notify import notify
 from flows.review import ask_reviewer
-from flywheel import identity, run_lock, turns
+from flywheel import due, identity, run_lock, turns
 from flywheel import settings as parameters
 from flywheel.files import write_json
 from flywheel.progress import report, tell
 from flywheel.report import page
-from flywheel.settings import Settings
+from flywheel.settings import Operations, Settings
 from flywheel.stages import ingest
 from flywheel.stages.base import Context, StageResult, clear_staging, run_stage
-from flywheel.store import closed, frozen, git, pipeline, remote, versioning
+from flywheel.store import closed, frozen, git, manifest, pipeline, remote, versioning
 from flywheel.workspace import Workspace, label
 from tasks import history
 from tasks import tags as named
@@ -30,7 +33,9 @@ from tasks.stages import do_shard, finish_stage, publish_report, record_version
 
 
 @flow(name="iteration", flow_run_name="iteration")
-def iteration(workspace: str, number: int | None = None, settings: dict[str, Any] | None = None) -> State | None:
+def iteration(
+    workspace: str, number: int | None = None, settings: dict[str, Any] | None = None, until: str | None = None
+) -> State | None:
     """Turn the flywheel once: ingest, synthesize; rollout, score, route; ct, sft, rl (one a domain), merge; evaluate,
     promote. Then report, tag and copy to the remote.
 
@@ -41,39 +46,68 @@ def iteration(workspace: str, number: int | None = None, settings: dict[str, Any
         workspace: Its folder.
         number: The iteration; left out, the one that is not complete, else the next.
         settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.samples": 8}.
+        until: The stage after which it waits, such as ingest; left out, it goes on to its end.
     """
-    ws = Workspace.find(workspace)
+    ws, unwatched = Workspace.find(workspace), deployment.id is not None
     try:
         with run_lock.hold_or_keep(ws), telling.to_prefect():
-            _turn(ws, number, settings or {})
+            rules = parameters.load(ws.params).operations
+            with _told(ws, rules):
+                if unwatched:
+                    due.stop(ws, rules)
+                return _turn(ws, rules, number, settings or {}, until)
     except run_lock.AtWork as busy:
-        if not flow_run.deployment_id:
+        if not unwatched:
             raise
         return Cancelled(name="Skipped", message=str(busy))
-    return None
 
 
-def _turn(ws: Workspace, number: int | None, overrides: dict[str, Any]) -> None:
+@contextlib.contextmanager
+def _told(ws: Workspace, rules: Operations) -> Iterator[None]:
+    """Who wants to know of it is told of an error within the block."""
+    try:
+        yield
+    except Exception as error:
+        notify(ws, rules, "stopped" if isinstance(error, due.Stopped) else "failed", str(error))
+        raise
+
+
+def _turn(
+    ws: Workspace, rules: Operations, number: int | None, overrides: dict[str, Any], until: str | None
+) -> State | None:
     chosen = parameters.load(ws.params, overrides)
     turns.mend(ws)
     k = turns.plan(ws, chosen, None if number else 1, number)[0]
     if turns.complete(ws, k):
-        tell("run", f"iteration {label(k)} is complete: nothing to do")
-        return
+        return Completed(message=f"iteration {label(k)} is complete: nothing to do")
+    if until == due.INGEST and not ws.frozen_params(k).exists() and (lacking := due.recordings_lacking(ws, chosen)):
+        return Completed(name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {label(k)}")
     turns.look(ws, chosen, k)
     turns.found(ws, chosen)
     history.mark_killed_runs(ws)
     _begin(ws, chosen, k)
+    own = frozen.load(ws, k)
     with frozen.named(ws, k), tags(*named.iteration(ws, k)):
-        for name in pipeline.order(frozen.load(ws, k).synthesis.domains):
+        for name in pipeline.until(until, own.synthesis.domains):
             if versioning.is_done(ws, name, k):
                 report(name, "was done before")
                 continue
             with tags(f"stage:{name}"):
-                run = stage.with_options(name=name, flow_run_name=f"{label(k)} {name}")
+                longest = rules.stage_timeout_s + (own.promotion.review_timeout_s if name == "promote" else 0)
+                run = stage.with_options(name=name, flow_run_name=f"{label(k)} {name}", timeout_seconds=longest)
                 run(str(ws.root), k, name)
+        if until:
+            return Completed(message=f"iteration {label(k)} waits after {until}")
         publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
     _close(ws, chosen, k)
+    notify(ws, rules, "done", _summary(ws, k))
+    return None
+
+
+def _summary(ws: Workspace, k: int) -> str:
+    """In a line, for who is told."""
+    promoted = manifest.read_promotion(ws, k)
+    return f"iteration {label(k)} is done; promoted: {'yes' if promoted['promoted'] else 'no'}, {promoted['reason']}"
 
 
 def _begin(ws: Workspace, settings: Settings, k: int) -> None:

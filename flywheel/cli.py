@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flywheel.commands import again, exchange, look, model, page, run, settings, upkeep, workspace
+from flywheel.commands import again, exchange, look, model, page, run, settings, unwatched, upkeep, workspace
 from flywheel.errors import BadInput, FlywheelError
 
 _COMMANDS = (
@@ -24,6 +24,8 @@ _COMMANDS = (
     run.stage,
     run.review,
     run.discard,
+    unwatched.up,
+    unwatched.down,
     again.reroute,
     again.quarantine,
     upkeep.rollback,

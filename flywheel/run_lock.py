@@ -1,40 +1,30 @@
-"""One run at a time in a workspace; the kernel frees the lock when the process ends, however it ends."""
+"""One run at a time in a workspace, and one keeper (`flywheel up`); the kernel frees a lock when its process ends,
+however it ends."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from flywheel.errors import FlywheelError
 from flywheel.workspace import Workspace
 
+_PROBED_S = 0.2  # `is_held` takes a lock for a moment, which is nobody at work
 _mine: set[Path] = set()  # workspaces whose lock this process holds
 
 
 class AtWork(FlywheelError):
-    """Another run is at work in the workspace."""
+    """Another process holds the lock."""
 
 
 @contextlib.contextmanager
 def hold(ws: Workspace) -> Iterator[None]:
     """Raises AtWork naming the process that holds it."""
-    ws.state.mkdir(parents=True, exist_ok=True)
-    with (ws.state / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise AtWork(
-                f"another run is at work here (process {file.read().strip() or 'unknown'})",
-                where=ws.root,
-                fix="wait for it, or end it with Ctrl-C in its terminal",
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    with alone(_path(ws), "another run is at work here", fix="wait for it, or end it with Ctrl-C in its terminal"):
         _mine.add(ws.root)
         try:
             yield
@@ -51,11 +41,43 @@ def hold_or_keep(ws: Workspace) -> Iterator[None]:
 
 def held(ws: Workspace) -> bool:
     """Whether a run is at work here now."""
+    return is_held(_path(ws))
+
+
+@contextlib.contextmanager
+def alone(path: Path, otherwise: str, fix: str) -> Iterator[None]:
+    """Hold the lock of a file, which has the process's number. Raises AtWork, in words that begin with `otherwise`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + _PROBED_S
+    with path.open("a+") as file:
+        while not _taken(file):
+            if time.monotonic() > until:
+                file.seek(0)
+                process = file.read().strip() or "unknown"
+                raise AtWork(f"{otherwise} (process {process})", where=path.parent.parent, fix=fix)
+            time.sleep(_PROBED_S / 10)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock of a file now."""
     try:
-        with (ws.state / "lock").open("a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        with path.open("a+") as file:
+            return not _taken(file)
     except OSError:  # no such folder, or one that cannot be written: nothing can run in it
         return False
-    return False
+
+
+def _taken(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _path(ws: Workspace) -> Path:
+    return ws.state / "lock"

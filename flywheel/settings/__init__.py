@@ -7,6 +7,7 @@ and `flywheel settings` tells. Everything that takes effect has a field here: th
 from flywheel.settings.block import LARGEST, Domain
 from flywheel.settings.data import Recording, Rollout, Routing, Synthesis
 from flywheel.settings.file import commented, dump, is_parameter, load, parse
+from flywheel.settings.operations import Operations
 from flywheel.settings.policy import SPACES, LanguageModel, Policy
 from flywheel.settings.release import Evaluation, Merge, Promotion, Versioning
 from flywheel.settings.rl import Rl
@@ -22,6 +23,7 @@ __all__ = [
     "Evaluation",
     "LanguageModel",
     "Merge",
+    "Operations",
     "Optimizer",
     "Policy",
     "Promotion",

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from flywheel.settings.block import Block
 from flywheel.settings.data import Recording, Rollout, Routing, Synthesis
+from flywheel.settings.operations import Operations
 from flywheel.settings.policy import CONSTRAINED, SPACES, LanguageModel, Policy
 from flywheel.settings.release import Evaluation, Merge, Promotion, Versioning
 from flywheel.settings.rl import Rl
@@ -36,6 +37,7 @@ class Settings(Block):
     evaluation: Evaluation = Evaluation()
     promotion: Promotion = Promotion()
     versioning: Versioning = Versioning()
+    operations: Operations = Operations()
 
     @model_validator(mode="after")
     def _combinations(self) -> Settings:

@@ -47,6 +47,16 @@ def order(domains: Iterable[str], *, closing: bool = False) -> tuple[str, ...]:
     return tuple(names)
 
 
+def until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
+    """The stages of a turn up to this one, or all of them. Raises BadInput where it has none of that name."""
+    names = order(domains)
+    if name is None:
+        return names
+    if name not in names:
+        raise BadInput(f"the turn has no stage {name}", where="until", fix=f"one of: {', '.join(names)}")
+    return names[: names.index(name) + 1]
+
+
 def get(name: str) -> Any:
     """The stage of that name, such as `rollout` or `rl-games`. Raises BadInput."""
     for stage in stages():

@@ -1,0 +1,64 @@
+"""What Prefect is told to run by itself in a workspace: a pool, and an iteration and an ingest on their schedules."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.flows import Flow
+
+from flywheel import due, identity
+from flywheel.errors import BadInput
+from flywheel.settings import Operations
+from flywheel.workspace import Workspace
+from tasks import tags
+
+SOURCE = Path(__file__).resolve().parent.parent
+ENTRYPOINT = "flows/iteration.py:iteration"
+# Of one deployment; over deployments the workspace's lock sees to it.
+_ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+
+
+def pool(ws: Workspace) -> str:
+    """The workspace's own pool: its worker runs nothing of another workspace, which may be on another machine."""
+    return identity.of(ws)
+
+
+def deploy(ws: Workspace, rules: Operations) -> dict[str, UUID]:
+    """Make the workspace's pool and deployments, or bring them up to date; ids of `iteration` and `ingest`, by name.
+
+    Raises BadInput naming a schedule that Prefect cannot read.
+    """
+    with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=pool(ws), type="process"))
+    flow = Flow.from_source(source=str(SOURCE), entrypoint=ENTRYPOINT)
+    found = {}
+    for name, schedule, until, words in (
+        ("iteration", rules.schedule, None, "An iteration of the flywheel, or what is left of one."),
+        (due.INGEST, rules.ingest_schedule, due.INGEST, "The next iteration begins with new recordings, and waits."),
+    ):
+        deployment = flow.to_deployment(
+            f"{identity.of(ws)}-{name}",
+            parameters={"workspace": str(ws.root), "until": until},
+            schedules=[_cron(f"operations.{'' if until is None else 'ingest_'}schedule", schedule, rules.timezone)]
+            if schedule
+            else [],
+            concurrency_limit=_ONE_AT_A_TIME,
+            tags=[tags.workspace(ws)],
+            description=f"{words} Workspace: {ws.root}",
+        )
+        found[name] = deployment.apply(work_pool_name=pool(ws))
+    return found
+
+
+def _cron(parameter: str, text: str, timezone: str) -> CronSchedule:
+    try:
+        return CronSchedule(cron=text, timezone=timezone)
+    except ValueError:
+        raise BadInput(f"not a cron schedule: {text}", where=parameter, fix='such as "0 1 * * *": at one') from None

@@ -1,0 +1,217 @@
+"""`flywheel up`: server, worker and deployments of one workspace, kept running until they are told to end.
+
+`python -m flows.keeper WORKSPACE PORT`. What dies is begun again; what data or a dead run ask for is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+
+from flows.server import die_with_parent, prefect_server
+from flows.ui import report_server
+from flywheel import run_lock, settings
+from flywheel.errors import FlywheelError, first_line
+from flywheel.files import write_json
+from flywheel.progress import listening, tell
+from flywheel.workspace import Workspace
+
+_LOOK_S = 1.0
+_AGAIN_S = 10.0
+_LONGEST_WAIT_S = 60.0
+_END_S = 60.0
+_START_S = 180.0
+
+
+def up(ws: Workspace, port: int) -> dict:
+    """Start the keeper in the background; what it says of itself once all of it answers. One that is up stays.
+
+    Raises FlywheelError, with the last line of its log, where it does not come up.
+    """
+    if found := running(ws):
+        return found
+    _note(ws).unlink(missing_ok=True)
+    log = ws.state / "up.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "flows.keeper", str(ws.root), str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if keeper.poll() is not None:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise FlywheelError(f"it did not come up: {lines[-1] if lines else 'without a word'}", where=log)
+        if found := running(ws):
+            return found
+        time.sleep(0.2)
+    keeper.terminate()
+    raise FlywheelError(f"it did not come up in {_START_S:g} s", where=log, fix="read its log")
+
+
+def down(ws: Workspace) -> bool:
+    """End the keeper, and with it server, worker and the run at work; whether there was one. What a run had finished is
+    kept. Raises FlywheelError where it does not end."""
+    found = running(ws)
+    if not found:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + _END_S
+    while _held(ws):
+        if time.monotonic() > deadline:
+            raise FlywheelError(
+                f"process {found['pid']} does not end", where=ws.state / "up.log", fix=f"kill -9 {found['pid']}"
+            )
+        time.sleep(0.1)
+    return True
+
+
+def running(ws: Workspace) -> dict:
+    """pid, and the addresses of Prefect's pages and of the report; empty where it is not up."""
+    if not _held(ws):
+        return {}
+    try:
+        return json.loads(_note(ws).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # it is coming up
+        return {}
+
+
+def keep(ws: Workspace, port: int) -> None:
+    """Until SIGTERM or Ctrl-C. Raises BadInput where a port is taken, or a schedule cannot be read."""
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    alone = run_lock.alone(_lock(ws), "it is up already", fix="`flywheel down` ends it")
+    with alone, report_server(ws, port + 1) as report, prefect_server(ws, port) as url:
+        from flows.deployments import deploy, pool  # after the server has configured Prefect
+        from flows.unwatched import Watcher
+
+        read_at, chosen = ws.params.stat().st_mtime_ns, settings.load(ws.params)
+        watcher = Watcher(ws, deploy(ws, chosen.operations))
+        with _worker(pool(ws)) as worker:
+            addresses = {"prefect": url, "report": f"http://127.0.0.1:{report.server_port}/{ws.report_page.name}"}
+            write_json(_note(ws), {"pid": os.getpid(), **addresses})
+            tell("watch", f"up: Prefect at {url}")
+            looked = 0.0
+            try:
+                while not over.wait(_LOOK_S):
+                    worker.begin_again()
+                    try:
+                        if (now := ws.params.stat().st_mtime_ns) != read_at:
+                            chosen = settings.load(ws.params)
+                            watcher.deployments = deploy(ws, chosen.operations)
+                            read_at = now
+                            tell("watch", "params.yaml has changed: the schedules are as it says now")
+                        watcher.begin_what_is_due(chosen)
+                        if time.monotonic() - looked >= _AGAIN_S:
+                            watcher.begin_again_what_died(chosen.operations)
+                            looked = time.monotonic()
+                    except (FlywheelError, httpx.HTTPError, OSError) as error:
+                        tell("watch", f"not now: {first_line(str(error))}")
+                        over.wait(_AGAIN_S)
+            finally:
+                _note(ws).unlink(missing_ok=True)
+
+
+class _Worker:
+    """Prefect's worker as a process, begun again where it dies, a little later each time."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool, self._wait, self._not_before = pool, 1.0, 0.0
+        self._start()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._pool, "--type", "process"]
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "2"},
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+            start_new_session=True,
+        )
+        self._started = time.monotonic()
+
+    def begin_again(self) -> None:
+        code, now = self.process.poll(), time.monotonic()
+        if code is None:
+            if now - self._started > _LONGEST_WAIT_S:
+                self._wait = 1.0
+            return
+        if not self._not_before:
+            tell("watch", f"the worker ended (code {code}); it is begun again in {self._wait:g} s")
+            self._not_before = now + self._wait
+            self._wait = min(2 * self._wait, _LONGEST_WAIT_S)
+        elif now >= self._not_before:
+            self._not_before = 0.0
+            self._start()
+
+    def end(self) -> None:
+        """And the runs that it began: they go on with the next one."""
+        runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        self.process.terminate()
+        for process in (psutil.Process(self.process.pid), *runs) if runs else ():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, left = psutil.wait_procs(runs, timeout=10)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+
+
+@contextlib.contextmanager
+def _worker(pool: str) -> Iterator[_Worker]:
+    worker = _Worker(pool)
+    try:
+        yield worker
+    finally:
+        worker.end()
+
+
+def _note(ws: Workspace) -> Path:
+    return ws.state / "up.json"
+
+
+def _lock(ws: Workspace) -> Path:
+    return ws.state / "up.lock"
+
+
+def _held(ws: Workspace) -> bool:
+    return run_lock.is_held(_lock(ws))
+
+
+def _main(root: str, port: str) -> int:
+    def say(stage: str, line: str) -> None:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {stage}: {line}", flush=True)
+
+    try:
+        with listening(say):
+            keep(Workspace.find(root), int(port))
+    except FlywheelError as error:
+        print(error, flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""What is begun where nobody watches: what new data ask for, and again what died."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.states import Scheduled
+
+from flows.notify import notify
+from flywheel import due, run_lock
+from flywheel.progress import tell
+from flywheel.settings import Operations, Settings
+from flywheel.workspace import Workspace
+from tasks import history, tags
+
+_DEAD_S = 30.0  # a run that says Running and whose workspace nobody has held for so long has no process
+_FIRST_WAIT_S = 10
+_AGAIN = "restart:"
+
+
+class Watcher:
+    """One workspace's. deployments: ids of `iteration` and `ingest`, which are read anew by whoever deploys."""
+
+    def __init__(self, ws: Workspace, deployments: Mapping[str, UUID]) -> None:
+        self._ws, self.deployments = ws, deployments
+        self._begun: set[str] = set()
+        self._seen: set[UUID] = set()  # runs that died, and for which all is done that is to be done
+        self._free_since: float | None = None
+
+    def begin_what_is_due(self, settings: Settings) -> list[str]:
+        """Begin each run that data ask for once, however often this is called; returns why, of those begun now."""
+        found = [one for one in due.runs(self._ws, settings) if one.key not in self._begun]
+        if not found:
+            return []
+        with get_client(sync_client=True) as client:
+            for one in found:
+                name = due.INGEST if one.parameters["until"] == due.INGEST else "iteration"
+                client.create_flow_run_from_deployment(
+                    self.deployments[name], parameters=one.parameters, idempotency_key=one.key, tags=self._tags()
+                )
+                self._begun.add(one.key)
+                tell("watch", f"{one.why}: {name} begins")
+        return [one.why for one in found]
+
+    def begin_again_what_died(self, rules: Operations) -> None:
+        """A deployed run whose process died is begun again, up to `operations.restarts` times, each time later."""
+        self._end_what_has_no_process()
+        with get_client(sync_client=True) as client:
+            for name, deployment in self.deployments.items():
+                run = _newest(client, deployment)
+                if run is None or run.state_type != StateType.CRASHED or run.id in self._seen:
+                    continue
+                self._seen.add(run.id)
+                before = max((int(tag.removeprefix(_AGAIN)) for tag in run.tags if tag.startswith(_AGAIN)), default=0)
+                if before >= rules.restarts:
+                    notify(self._ws, rules, "crashed", f"{run.name} died again and is left: {_message(run)}")
+                    continue
+                now = datetime.now(UTC)
+                at = now + timedelta(seconds=_FIRST_WAIT_S * 2**before)
+                again = client.create_flow_run_from_deployment(
+                    deployment,
+                    parameters=run.parameters,
+                    idempotency_key=f"again:{run.id}",
+                    tags=[*self._tags(), f"{_AGAIN}{before + 1}"],
+                    state=Scheduled(scheduled_time=at),
+                )
+                if again.created and again.created >= now:  # else a watcher before this one did it
+                    notify(self._ws, rules, "crashed", f"{run.name} died ({_message(run)}); it is begun again")
+                    tell("watch", f"{name} is begun again: {run.name} died")
+
+    def _end_what_has_no_process(self) -> None:
+        """Where worker and run died together nobody told the server. The lock is looked at, never taken: a run that is
+        about to take it must not be skipped."""
+        if run_lock.held(self._ws):
+            self._free_since = None
+            return
+        now = time.monotonic()
+        self._free_since = now if self._free_since is None else self._free_since
+        if now - self._free_since >= _DEAD_S:
+            history.mark_killed_runs(self._ws, older_than_s=_DEAD_S)
+
+    def _tags(self) -> list[str]:
+        return [tags.workspace(self._ws)]
+
+
+def _newest(client: SyncPrefectClient, deployment: UUID) -> FlowRun | None:
+    """Of those that are not to come."""
+    begun = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=[StateType.SCHEDULED]))
+    found = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(state=begun),
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+        sort=FlowRunSort.START_TIME_DESC,
+        limit=1,
+    )
+    return found[0] if found else None
+
+
+def _message(run: FlowRun) -> str:
+    return (run.state.message if run.state else None) or "without a word"
