@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import httpx
 from prefect import pause_flow_run
@@ -17,12 +18,18 @@ from prefect.input import RunInput
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.notify import notify
+from flywheel import settings
 from flywheel.errors import FlywheelError
 from flywheel.evaluation import review
 from flywheel.progress import tell
+from flywheel.settings import Promotion
 from flywheel.stages.base import Context
+from flywheel.workspace import label
 
 _POLL_S = 2
+_GRACE_S = 60  # after the deadline, for the answer to arrive that nobody decided
+_NOBODY = "nobody"
 
 
 class PromotionReview(RunInput):
@@ -36,51 +43,47 @@ class PromotionReview(RunInput):
 def ask_reviewer(ctx: Context) -> None:
     """Before the stage `promote`, where the rule is `review` and nobody has decided yet: pause until someone does.
 
-    Raises FlywheelError when promotion.review_timeout_s has passed.
+    When promotion.review_timeout_s has passed the old model stays, or FlywheelError is raised (promotion.unanswered).
     """
     rule = ctx.settings.promotion
     if ctx.stage != "promote" or rule.rule != "review" or review.read(ctx.ws, ctx.iteration) is not None:
         return
-    tell(
-        ctx.stage,
+    waits = (
         "waits for a reviewer: open the run's page (`flywheel ui`), or type `flywheel review "
-        f"--iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)",
+        f"--iteration {ctx.iteration} --promote --reviewer NAME` (or --keep)"
     )
+    tell(ctx.stage, waits)
+    notify(ctx.ws, settings.load(ctx.ws.params).operations, "waiting", f"iteration {label(ctx.iteration)} {waits}")
     form = PromotionReview.with_initial_data(description=review.case(ctx.ws, ctx.iteration, rule))
+    longest = rule.review_timeout_s + (_GRACE_S if rule.unanswered == "keep" else 0)
     try:
         with _answered_elsewhere(ctx):
-            answer = pause_flow_run(
-                wait_for_input=form, timeout=int(rule.review_timeout_s), poll_interval=_POLL_S, key="promotion"
-            )
+            answer = pause_flow_run(wait_for_input=form, timeout=int(longest), poll_interval=_POLL_S, key="promotion")
     except FlowPauseTimeout:
         raise FlywheelError(
-            f"no reviewer answered in {rule.review_timeout_s:g} s",
-            where="promotion.review_timeout_s",
-            fix="decide with `flywheel review`, then run again",
+            _nobody(rule), where="promotion.review_timeout_s", fix="decide with `flywheel review`, then run again"
         ) from None
     promote, decided = answer.decision == "promote", review.read(ctx.ws, ctx.iteration)
     if decided is None or (decided.promote, decided.reviewer) != (promote, answer.reviewer):
-        decided = review.write(
-            ctx.ws,
-            ctx.iteration,
-            promote=promote,
-            reviewer=answer.reviewer,
-            comment=answer.comment,
-            at=datetime.now(UTC),
-        )
+        decided = _decide(ctx, promote=promote, reviewer=answer.reviewer, comment=answer.comment)
     tell(ctx.stage, f"decided: {decided.words}")
 
 
 @contextlib.contextmanager
 def _answered_elsewhere(ctx: Context) -> Iterator[None]:
-    """While the run is paused, a decision of `flywheel review` fills in the form in the reviewer's stead."""
-    over, run_id = threading.Event(), flow_run.id
+    """While the run is paused, a decision of `flywheel review` fills in the form in the reviewer's stead; and at the
+    deadline, where it is so set, that nobody decided: a run whose pause ends by itself could only fail."""
+    over, run_id, rule = threading.Event(), flow_run.id, ctx.settings.promotion
+    deadline = time.monotonic() + rule.review_timeout_s
 
     def watch() -> None:
         while not over.wait(_POLL_S):
             # Prefect rejects answers until it has the form's schema; a file half written is read the next time.
             with contextlib.suppress(FlywheelError, httpx.HTTPError, PrefectException):
-                if (decided := review.read(ctx.ws, ctx.iteration)) is not None:
+                decided = review.read(ctx.ws, ctx.iteration)
+                if decided is None and rule.unanswered == "keep" and time.monotonic() > deadline:
+                    decided = _decide(ctx, promote=False, reviewer=_NOBODY, comment=_nobody(rule))
+                if decided is not None:
                     _fill_in(run_id, decided)
 
     watching = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
@@ -90,6 +93,14 @@ def _answered_elsewhere(ctx: Context) -> Iterator[None]:
     finally:
         over.set()
         watching.join(_POLL_S)
+
+
+def _nobody(rule: Promotion) -> str:
+    return f"no reviewer answered in {rule.review_timeout_s:g} s"
+
+
+def _decide(ctx: Context, **decision: Any) -> review.Review:
+    return review.write(ctx.ws, ctx.iteration, **decision, at=datetime.now(UTC))
 
 
 def _fill_in(run_id: str, decided: review.Review) -> None:

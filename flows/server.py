@@ -117,6 +117,7 @@ class _Server:
                     "PREFECT_SERVER_UI_API_URL": f"{self.url}/api",
                     "PREFECT_SERVER_API_AUTH_STRING": secret.of(self._ws.state),
                     "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{self.url},http://localhost:{self._port}",
+                    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
                     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
                     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",  # they take a second
                 },

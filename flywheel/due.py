@@ -56,7 +56,8 @@ def new_recordings(ws: Workspace, settings: Settings) -> int:
     folder = ws.resolve(settings.recording.folder)
     if not folder.is_dir():
         return 0
-    taken = set(manifest.read(ws, turns.last(ws)).sessions)
+    last = turns.last(ws)
+    taken = set(manifest.read(ws, last).sessions) if last else set()
     return sum(1 for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name not in taken)
 
 

@@ -9,11 +9,12 @@ from flywheel.store import metrics, partitions
 from flywheel.workspace import Workspace
 
 
-def waiting(ws: Workspace, seconds: float) -> base.Context:
+def waiting(ws: Workspace, seconds: float, unanswered: str = "keep") -> base.Context:
     """The stage `promote` of a workspace where a reviewer has to decide within `seconds`."""
     write_text(ws.params, "seed: 7\n")
     write_text(ws.root / "dvc.yaml", "")
-    chosen = settings.parse({"promotion": {"rule": "review", "review_timeout_s": seconds}}, where="")
+    rule = {"rule": "review", "review_timeout_s": seconds, "unanswered": unanswered}
+    chosen = settings.parse({"promotion": rule}, where="")
     write_text(ws.frozen_params(1), settings.dump(chosen))
     rows = [metrics.share("success_after", 3, 4), metrics.row("success_difference", 0.25, low=-0.1, high=0.6, n=4)]
     partitions.write(ws, "metrics", 1, "evaluate", rows)

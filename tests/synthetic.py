@@ -46,7 +46,7 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
     write(ws, "images", k, "synthesize", [])
     write(ws, "general", k, "synthesize", [])
     _metrics(ws, k, "synthesize", [metrics.row("tasks", tasks)], 4)
-    _ingest(ws, k)
+    ingested(ws, k)
     rolled, scores = [], []
     policy = manifest.read_promotion(ws, k - 1)["digest"]
     for n in range(tasks * samples):
@@ -93,7 +93,7 @@ def incoming(ws: Workspace, settings: Settings, k: int, *, tasks: int = 10, samp
     _metrics(ws, k, "score", [metrics.share("p_v1", verified, len(scores))], 0.4)
 
 
-def _ingest(ws: Workspace, k: int) -> None:
+def ingested(ws: Workspace, k: int) -> None:
     shop = task(f"i{k}-rec", "sites", "shop")
     at = START + timedelta(days=k, hours=-1)
     human = {"source": "recording", "author": "human", "policy_version": None, "run_id": f"run-{k}", "reward": None}

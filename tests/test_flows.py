@@ -153,8 +153,21 @@ def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, p
 
 def test_a_reviewer_who_does_not_come_is_an_error_with_a_name(ws):
     with pytest.raises(FlywheelError, match="no reviewer answered in 1 s"):
-        asking(waiting(ws, 1))()
+        asking(waiting(ws, 1, "fail"))()
     assert review.read(ws, 1) is None
+
+
+def test_where_nobody_decides_the_old_model_stays_and_the_run_goes_on(ws):
+    from prefect.client.orchestration import get_client
+
+    run = asking(waiting(ws, 1)).with_options(flow_run_name="nobody comes")
+    run()
+    decided = review.read(ws, 1)
+    assert (decided.promote, decided.reviewer) == (False, "nobody")
+    assert decided.comment == "no reviewer answered in 1 s"
+    with get_client(sync_client=True) as client:
+        states = {one.name: one.state_name for one in client.read_flow_runs(sort="START_TIME_DESC", limit=5)}
+    assert states["nobody comes"] == "Completed"
 
 
 def test_a_decision_that_is_there_is_not_asked_for_again(ws):

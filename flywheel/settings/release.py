@@ -54,6 +54,9 @@ class Promotion(Block):
     """Tasks played between two looks at the outcome."""
     review_timeout_s: float = Field(86_400.0, gt=0)
     """Seconds that a run waits for a person's decision."""
+    unanswered: Literal["keep", "fail"] = "keep"
+    """What happens then. keep: the old model stays, the iteration ends, and `reviews` says that nobody decided; fail:
+    the run fails, and goes on once it is decided (`flywheel review`)."""
 
 
 class Versioning(Block):
