@@ -62,9 +62,12 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
             try:
                 for k in todo:
                     begin(ws, settings, k)
-                    with frozen.named(ws, k):
-                        turn(str(ws.root), k)
-                    _close(ws, settings, k, history.runs_of(k))
+                    try:
+                        with frozen.named(ws, k):
+                            turn(str(ws.root), k)
+                    finally:  # of a turn that failed too: `flywheel history` says why
+                        write_json(ws.run_history(k), history.runs_of(k))
+                    _close(ws, settings, k)
             except httpx.TransportError as error:
                 raise FlywheelError(
                     f"Prefect's server stopped answering: {error}",
@@ -98,9 +101,8 @@ def begin(ws: Workspace, settings: Settings, iteration: int) -> None:
         tell("run", f"iteration {label(iteration)} goes on with the parameters it began with ({where})")
 
 
-def _close(ws: Workspace, settings: Settings, iteration: int, runs: list[dict]) -> None:
+def _close(ws: Workspace, settings: Settings, iteration: int) -> None:
     """After the turn: its run history as Parquet, the report, and git where the workspace is flywheel's own."""
-    write_json(ws.run_history(iteration), runs)
     ctx = Context.open(ws, iteration, "runs")
     run_stage(pipeline.get("runs"), ctx)
     versioning.commit(ws, "runs", iteration)

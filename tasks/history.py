@@ -96,6 +96,7 @@ def _row(run: FlowRun | TaskRun, kind: str, parent, attempts: int, parameters: d
         "ended_at": _time(ended),
         "seconds": seconds,
         "parameters": json.dumps(parameters, default=str, sort_keys=True),
+        "message": message or "",
     }
 
 
