@@ -120,7 +120,7 @@ def _show_iterations(console: Console, rows: Sequence[Row]) -> None:
 
 
 def _show_stages(console: Console, rows: Sequence[Row]) -> None:
-    names = ("iter", "stage", "state", "began (UTC)", "took", "usual", "ratio", "tries", "shards", "again")
+    names = ("iter", "stage", "state", "began (UTC)", "took", "usual", "ratio", "tries", "shards", "retries")
     table = _table(*names, left=(1, 2, 3))
     for row in rows:
         table.add_row(
@@ -215,7 +215,7 @@ def _at(moment: datetime | None) -> str:
 def _took(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    size, unit = (3600, "h") if seconds >= 7200 else (60, "min") if seconds >= 120 else (1, "s")
+    size, unit = (3600, "h") if seconds >= 7200 else (60, "m") if seconds >= 120 else (1, "s")
     return f"{seconds / size:.1f} {unit}"
 
 

@@ -1,6 +1,6 @@
 -- Views for whoever runs the flywheel: what ran, what failed and why, how long it took, what was read and written.
--- They stand on the tables `runs` (of complete iterations) and `dvc_lock` alone; flywheel/store/history.py gives them to
--- `flywheel history` over a few iterations.
+-- They stand on `runs` (of complete iterations) and `dvc_lock` alone: flywheel/store/history.py makes them over a few
+-- iterations, for `flywheel history`.
 
 CREATE VIEW run_history AS
     SELECT r.iteration, regexp_extract(coalesce(f.name, r.name), '^\d+ (.+)$', 1) AS stage,
@@ -51,7 +51,8 @@ COMMENT ON COLUMN stage_trend.ratio IS 'seconds / median_before: 2 is twice as l
 COMMENT ON COLUMN stage_trend.iterations_before IS 'that the median rests on';
 
 CREATE VIEW failures AS
-    SELECT iteration, stage, name AS run, kind, state, attempts, coalesce(ended_at, started_at) AS ended_at, message, run_id
+    SELECT iteration, stage, name AS run, kind, state, attempts, coalesce(ended_at, started_at) AS ended_at, message,
+        run_id
     FROM run_history r WHERE failed AND NOT EXISTS (
         FROM run_history w WHERE (w.iteration, w.parent_id) = (r.iteration, r.run_id) AND w.failed)
     ORDER BY iteration, ended_at, run_id;
@@ -81,8 +82,8 @@ CREATE VIEW stage_artifacts AS
             max(entry.value) FILTER (WHERE entry.key = 'md5') AS md5
         FROM placed WHERE section IN ('deps', 'outs') GROUP BY iteration, stage, section, item
     )
-    SELECT iteration, stage, role, CASE WHEN path LIKE 'data/%' THEN 'partition' WHEN path LIKE 'models/%' THEN 'checkpoint'
-        ELSE 'record' END AS kind, path, files, bytes, md5
+    SELECT iteration, stage, role, CASE WHEN path LIKE 'data/%' THEN 'partition'
+        WHEN path LIKE 'models/%' THEN 'checkpoint' ELSE 'record' END AS kind, path, files, bytes, md5
     FROM items WHERE path IS NOT NULL ORDER BY iteration, stage, role, n;
 COMMENT ON VIEW stage_artifacts IS
     'What the recorded try of each stage read and wrote, as DVC recorded it: who made an input has the same path as an output. Training also reads the files that its `manifest.json` names';

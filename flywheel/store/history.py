@@ -29,9 +29,10 @@ _ITERATIONS = f"""
         SELECT iteration, count(*) AS tries, sum(seconds) AS seconds, min(started_at) AS first_started,
             max(ended_at) AS last_ended FROM run_history WHERE kind = 'flow' AND stage = '' GROUP BY ALL
     ), longest AS (
-        SELECT iteration, arg_max(stage, seconds) AS longest, max(seconds) AS longest_seconds FROM stage_runs GROUP BY ALL
-    ), failed AS (SELECT iteration, count(*) AS failed, arg_max(stage, (ended_at, run_id)) AS at_stage FROM failures
-        GROUP BY ALL)
+        SELECT iteration, arg_max(stage, seconds) AS longest, max(seconds) AS longest_seconds FROM stage_runs
+        GROUP BY ALL
+    ), failed AS (
+        SELECT iteration, count(*) AS failed, arg_max(stage, (ended_at, run_id)) AS at_stage FROM failures GROUP BY ALL)
     FROM turns LEFT JOIN longest USING (iteration) LEFT JOIN failed USING (iteration)
         LEFT JOIN ({_REASON.format(by="")}) USING (iteration)"""
 _STAGES = f"""
