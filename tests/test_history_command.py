@@ -14,6 +14,7 @@ import synthetic
 import yaml
 from past import flywheel
 
+from flywheel import run_lock
 from flywheel.errors import FlywheelError
 from flywheel.files import sha256_file, write_json, write_text
 from flywheel.settings import Settings
@@ -275,6 +276,9 @@ def test_an_iteration_at_work_is_told_by_what_lies_on_disk(ws):
     assert (found["rollout"]["staged"], found["rollout"]["shards"], found["rollout"]["ratio"]) == (2, 2, 30 / 85)
     assert [row["run"] for row in told(ws, "-k", 14, "--failed")] == ["a"]
     assert ask(ws, "FROM failures WHERE iteration = 14") == []
+    with run_lock.hold(ws):
+        assert told(ws)[-1]["state"] == "running"
+        assert [row["stage"] for row in told(ws, "-k", 14) if row["state"] == "running"] == ["rollout"]
 
 
 def test_a_stage_that_was_run_without_prefect_has_the_time_of_its_work(ws):

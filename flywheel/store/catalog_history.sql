@@ -69,18 +69,21 @@ CREATE VIEW stage_artifacts AS
         SELECT iteration, unnest(string_split(content, chr(10))) AS line,
             generate_subscripts(string_split(content, chr(10)), 1) AS n FROM dvc_lock
     ), placed AS (
-        SELECT iteration, n, regexp_extract(line, '^\s+(?:- )?(\w+): ''?([^'']*)''?$', ['key', 'value']) AS entry,
+        SELECT iteration, n, line,
             last_value(nullif(regexp_extract(line, '^  [''"]?([\w-]+)[''"]?:', 1), '') IGNORE NULLS) OVER above AS stage,
             last_value(nullif(regexp_extract(line, '^  (?:- |  )(\w+):', 1), '') IGNORE NULLS) OVER above AS section,
             count(*) FILTER (WHERE line LIKE '    - %') OVER above AS item
         FROM numbered WINDOW above AS (PARTITION BY iteration ORDER BY n)
+    ), entries AS (
+        SELECT *, regexp_extract(line, '^\s+(?:- )?(\w+): ''?([^'']*)''?$', ['key', 'value']) AS entry
+        FROM placed WHERE section IN ('deps', 'outs')
     ), items AS (
         SELECT iteration, stage, if(section = 'deps', 'input', 'output') AS role, min(n) AS n,
             max(entry.value) FILTER (WHERE entry.key = 'path') AS path,
             max(entry.value) FILTER (WHERE entry.key = 'size')::BIGINT AS bytes,
             coalesce(max(entry.value) FILTER (WHERE entry.key = 'nfiles')::INT, 1) AS files,
             max(entry.value) FILTER (WHERE entry.key = 'md5') AS md5
-        FROM placed WHERE section IN ('deps', 'outs') GROUP BY iteration, stage, section, item
+        FROM entries GROUP BY iteration, stage, section, item
     )
     SELECT iteration, stage, role, CASE WHEN path LIKE 'data/%' THEN 'partition'
         WHEN path LIKE 'models/%' THEN 'checkpoint' ELSE 'record' END AS kind, path, files, bytes, md5
