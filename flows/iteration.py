@@ -86,22 +86,37 @@ def _turn(
     turns.found(ws, chosen)
     history.mark_killed_runs(ws)
     _begin(ws, chosen, k)
-    own = frozen.load(ws, k)
-    with frozen.named(ws, k), tags(*named.iteration(ws, k)):
-        for name in pipeline.until(until, own.synthesis.domains):
-            if versioning.is_done(ws, name, k):
-                report(name, "was done before")
-                continue
-            with tags(f"stage:{name}"):
-                longest = rules.stage_timeout_s + (own.promotion.review_timeout_s if name == "promote" else 0)
-                run = stage.with_options(name=name, flow_run_name=f"{label(k)} {name}", timeout_seconds=longest)
-                run(str(ws.root), k, name)
+    try:
+        with frozen.named(ws, k), tags(*named.iteration(ws, k)):
+            _stages(ws, rules, k, until)
         if until:
+            _keep_history(ws, k)
             return Completed(message=f"iteration {label(k)} waits after {until}")
-        publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
-    _close(ws, chosen, k)
+        _close(ws, chosen, k)
+    except Exception as error:  # `flywheel history` says why
+        _keep_history(ws, k, error=str(error))
+        raise
     notify(ws, rules, "done", _summary(ws, k))
     return None
+
+
+def _stages(ws: Workspace, rules: Operations, k: int, until: str | None) -> None:
+    own = frozen.load(ws, k)
+    for name in pipeline.until(until, own.synthesis.domains):
+        if versioning.is_done(ws, name, k):
+            report(name, "was done before")
+            continue
+        with tags(f"stage:{name}"):
+            longest = rules.stage_timeout_s + (own.promotion.review_timeout_s if name == "promote" else 0)
+            run = stage.with_options(name=name, flow_run_name=f"{label(k)} {name}", timeout_seconds=longest)
+            run(str(ws.root), k, name)
+    if until is None:
+        publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
+
+
+def _keep_history(ws: Workspace, k: int, error: str = "") -> None:
+    """What Prefect knows of the turn, until it is a table: this run as it is about to end."""
+    write_json(ws.run_history(k), history.runs_of(ws, k, ends=flow_run.id, error=error))
 
 
 def _summary(ws: Workspace, k: int) -> str:
@@ -129,7 +144,7 @@ def _begin(ws: Workspace, settings: Settings, k: int) -> None:
 def _close(ws: Workspace, settings: Settings, k: int) -> None:
     """After the stages: the run history as Parquet, the report, and git where the workspace is flywheel's own."""
     write_json(ws.closing(k), flow_run.id)
-    write_json(ws.run_history(k), history.runs_of(ws, k, closing=flow_run.id))
+    _keep_history(ws, k)
     ctx = Context.open(ws, k, "runs")
     run_stage(pipeline.get("runs"), ctx)
     versioning.commit(ws, "runs", k)

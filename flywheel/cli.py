@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flywheel.commands import again, exchange, look, model, page, run, settings, unwatched, upkeep, workspace
+from flywheel.commands import again, exchange, history, look, model, page, run, settings, unwatched, upkeep, workspace
 from flywheel.errors import BadInput, FlywheelError
 
 _COMMANDS = (
@@ -32,6 +32,7 @@ _COMMANDS = (
     upkeep.prune,
     upkeep.verify,
     look.status,
+    history.history,
     look.query,
     look.catalog,
     upkeep.diff,

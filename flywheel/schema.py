@@ -151,7 +151,9 @@ TABLES: dict[str, pa.Schema] = {
     "images": _schema("images", sha256=_TEXT, width=pa.int32(), height=pa.int32(), format=_TEXT, bytes=pa.binary()),
     # parent -> child, by name: trajectory, checkpoint, task, run, dataset.
     "lineage": _schema("lineage", child=_TEXT, child_kind=_TEXT, parent=_TEXT, parent_kind=_TEXT, relation=_TEXT),
-    # Flow and task runs, exported from Prefect at the end of each iteration (its server forgets).
+    # Flow and task runs, exported from Prefect at the end of each iteration (its server forgets). `stage` is the one
+    # that wrote the rows, as in every table: which one a run belongs to says the view `run_history`. `message`: of its
+    # last state, for a run that failed the reason (null, in files of earlier versions: not kept).
     "runs": _schema(
         "runs",
         run_id=_TEXT,
@@ -164,6 +166,7 @@ TABLES: dict[str, pa.Schema] = {
         ended_at=_TIME,
         seconds=pa.float64(),
         parameters=_TEXT,
+        message=_TEXT,
     ),
     # A measured figure. `step` counts along a curve (0 for a single figure); `low`, `high`: its 95% interval,
     # `n`: how many cases it rests on; null where they have no meaning.
@@ -250,6 +253,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     "steps": later(Step),
     "thoughts": ("confidence", "doubtful"),
     "scores": ("version",),
+    "runs": ("message",),
     "sft": ("weight",),
     "ct": ("weight",),
     "quarantine": ("of_table",),

@@ -68,10 +68,10 @@ def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[Task
     return max(moment for moment in times if moment)
 
 
-def runs_of(ws: Workspace, iteration: int, *, closing: str = "") -> list[dict[str, Any]]:
+def runs_of(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -> list[dict[str, Any]]:
     """Rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier tries too.
 
-    closing: the run that asks as its last act; it counts as completed now.
+    ends: the run that asks as its last act; it counts as completed now, or as failed with this `error`.
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[tags.turn(ws, iteration)]))
     with get_client(sync_client=True) as client:
@@ -81,9 +81,10 @@ def runs_of(ws: Workspace, iteration: int, *, closing: str = "") -> list[dict[st
             rows.append(_row(run, "task", run.flow_run_id, run.run_count, {}))
     now = datetime.now(UTC)
     for row in rows:
-        if row["run_id"] == closing:
+        if row["run_id"] == ends:
             seconds = (now - datetime.fromisoformat(row["started_at"])).total_seconds()
-            row |= {"state": "Completed", "ended_at": now.isoformat(), "seconds": seconds}
+            state = "Failed" if error else "Completed"
+            row |= {"state": state, "message": error, "ended_at": now.isoformat(), "seconds": seconds}
     return list({row["run_id"]: row for row in rows}.values())
 
 
@@ -112,6 +113,7 @@ def _row(run: FlowRun | TaskRun, kind: str, parent, attempts: int, parameters: d
         "ended_at": _time(ended),
         "seconds": seconds,
         "parameters": json.dumps(parameters, default=str, sort_keys=True),
+        "message": message or "",
     }
 
 

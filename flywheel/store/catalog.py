@@ -71,6 +71,7 @@ def _connect(
             else:
                 _table(connection, ws, table, staged, done, lost=lost)
         _promotions(connection, ws)
+        show_locks(connection, [ws.root / "iterations" / "*" / "dvc.lock"])
         if not tables_alone:
             connection.execute(views())
     except duckdb.Error as error:
@@ -107,9 +108,10 @@ def _is_database(path: Path) -> bool:
 
 
 @cache
-def views() -> str:
-    """The SQL of all views and macros, with their comments: each file builds on those before it by name."""
-    files = (path for path in resources.files("flywheel.store").iterdir() if path.name.endswith(".sql"))
+def views(of: str = ".sql") -> str:
+    """The SQL of all views and macros, with their comments: each file builds on those before it by name. of: what the
+    names of the files end in."""
+    files = (path for path in resources.files("flywheel.store").iterdir() if path.name.endswith(of))
     return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files, key=lambda path: path.name))
 
 
@@ -314,6 +316,15 @@ def _promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
     connection.register("typed", promotions)
     connection.execute("CREATE TABLE promotions AS FROM typed")
     connection.unregister("typed")
+
+
+def show_locks(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """The view `dvc_lock`, over these files or patterns of files. They are read when it is asked, not now."""
+    text = (
+        f"read_text([{', '.join(map(_quoted, files))}])" if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
+    )
+    of = r"regexp_extract(filename, '(\d+)[/\\]dvc\.lock$', 1)::INTEGER"
+    connection.execute(f"CREATE VIEW dvc_lock AS SELECT {of} AS iteration, content FROM {text}")
 
 
 @contextlib.contextmanager
