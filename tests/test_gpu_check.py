@@ -1,4 +1,4 @@
-"""`scripts/gpu-check`: its arithmetic against answers worked out by hand, its lines on a CPU, what it says without a GPU.
+"""`scripts/gpu-check`: its arithmetic against answers worked out by hand, its lines on a CPU, what it says with no GPU.
 
 No figure of speed is asserted.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from flywheel import bench
+from flywheel.settings.file import parse
 from flywheel.training.forward.sequence_packing import TokenSequence, pack
 
 sys.path.insert(0, str(bench.FOLDER))
@@ -214,3 +217,19 @@ def test_before_the_project_is_set_up_it_says_what_to_type(tmp_path):
     done = run(PYTHON=str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (1, "")
     assert "type make setup" in done.stderr
+
+
+@pytest.mark.parametrize("column", [1, 2, 3])
+def test_the_settings_of_the_page_on_scaling_are_ones_that_there_are(column):
+    page = (PROJECT / "docs" / "scaling.md").read_text(encoding="utf-8").partition("| parameter |")[2]
+    raw: dict[str, dict] = {}
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            cells = [re.findall(r"`([^`]*)`", cell) for cell in line.strip("|").split("|")]
+            for block, _, field in (name.partition(".") for name in cells[0]):
+                raw.setdefault(block, {})[field] = yaml.safe_load(cells[column][0])
+    assert len(raw["policy"]) == 11
+    found = parse(raw, where="docs/scaling.md")
+    assert found.policy.backend == ("transformers" if column == 1 else "openai")
+    if column == 1:
+        assert found == parse({}, where="the defaults")
