@@ -108,7 +108,7 @@ def _fitting(
     layers = place.layers
     if place.device.type == "cuda":
         config = configuration(place.shape, layers)
-        memory = torch.cuda.get_device_properties(place.device).total_memory
+        memory, _ = torch.cuda.mem_get_info(place.device)  # what others leave, as a server beside this
         patches = max(len(one.context.pixel_values) for one in samples)
         layers = layers_that_fit(config, memory, _longest(samples), patches, freeze_vision=freeze_vision, each=each)
     return with_fewer(layers, train)
