@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
@@ -93,8 +94,10 @@ def _turn(
             _keep_history(ws, k)
             return Completed(message=f"iteration {label(k)} waits after {until}")
         _close(ws, chosen, k)
-    except Exception as error:  # `flywheel history` says why
-        _keep_history(ws, k, error=str(error))
+    except BaseException as error:  # `flywheel history` says why
+        if not isinstance(error, httpx.TransportError):
+            with contextlib.suppress(httpx.HTTPError):
+                _keep_history(ws, k, error=str(error) or type(error).__name__)
         raise
     notify(ws, rules, "done", _summary(ws, k))
     return None
@@ -133,7 +136,8 @@ def _begin(ws: Workspace, settings: Settings, k: int) -> None:
     if not ws.frozen_params(k).exists():
         identity.begin_turn(ws, k)
     later = ingest.later(ws, settings, k)
-    if versioning.add_iteration(ws, k, settings, later) != settings:
+    own = versioning.add_iteration(ws, k, settings, later)
+    if own.model_copy(update={"operations": settings.operations}) != settings:
         where = ws.relative(ws.frozen_params(k))
         tell("run", f"iteration {label(k)} goes on with the parameters it began with ({where})")
     with get_client(sync_client=True) as client:

@@ -58,6 +58,7 @@ SLOW = (
     "rl_stream",
     "recovery",
     "races",
+    "gpu_check",
     "versioning",
     "publisher",
     "env_pool",

@@ -26,23 +26,29 @@ class KeyValues:
 
     is_compileable = False  # the library asks
 
-    def __init__(self, rows: int, length: int, layers: int) -> None:
-        self.rows, self.length, self._layers = rows, length, layers
+    def __init__(self, rows: int, length: int, layers: int, *, spare_masks: bool = False) -> None:
+        """spare_masks: `at` makes none where causality says as much (`fused.takes_flash`)."""
+        self.rows, self.length, self._layers, self._spare_masks = rows, length, layers, spare_masks
         self._held: Tensor | None = None  # heads, head size, type and device are those of what comes first
         self._where: tuple[Any, ...] = ()
         self._start = self._seen = self._count = 0
 
-    def at(self, starts: list[int], width: int, seen: int, device: torch.device) -> Tensor:
+    def at(self, starts: list[int], width: int, seen: int, device: torch.device) -> Tensor | None:
         """The next pass brings `width` tokens to each of the first len(starts) rows, from starts[row] on.
 
         Returns the attention mask, bool [rows, 1, width, seen]: a token sees its row up to itself. `seen`: the
         length that the layers get back; at least max(starts) + width.
+
+        None where masks are spared and rows of one length bring a token each, or all that they are.
         """
         self._count, self._start, self._seen = len(starts), starts[0], seen
-        places = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [rows, width]
-        if min(starts) == max(starts):
+        level = min(starts) == max(starts)
+        if level:
             self._where = (slice(self._count), slice(self._start, self._start + width))
-        else:
+            if self._spare_masks and seen == self._start + width and (width == 1 or self._start == 0):
+                return None
+        places = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [rows, width]
+        if not level:
             self._where = (torch.arange(self._count, device=device)[:, None], places)
         return (torch.arange(seen, device=device) <= places[:, :, None])[:, None]
 
@@ -89,8 +95,16 @@ class KeyValues:
             self._held[:, :, row] = 0
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Asked for by the library; positions and masks are given to it, so that nothing hangs on the answer."""
+        """Asked for by the library; positions are given to it, so that nothing hangs on the answer."""
         return self._start
+
+    def get_query_offset(self, layer: int = 0) -> int:
+        """Asked for by the library where it is given no mask: where the pass's tokens begin."""
+        return self._start
+
+    def get_mask_sizes(self, width: int, layer: int = 0) -> tuple[int, int]:
+        """The same: the length that the layers get back, and where it begins."""
+        return self._seen, 0
 
 
 class Lru(Generic[V]):

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from flywheel.errors import PolicyError
 from flywheel.policy.cache import KeyValues
 from flywheel.policy.constraint import NEVER, AnswerState, Constraint
+from flywheel.policy.fused import takes_flash
 from flywheel.policy.prefix import EncodedScreen, Prefix, Prefixes, Prompt
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw, generator_of
@@ -114,7 +115,8 @@ class InferenceEngine:
         self, model: PreTrainedModel, end_id: int, *, prefix_bytes: int = 0, vision_bytes: int = 0, share: bool = True
     ) -> None:
         self._model, self._end_id, self._share = model, end_id, share
-        self._device = next(model.parameters()).device
+        first = next(model.parameters())
+        self._device, self._flash = first.device, takes_flash(first.device, first.dtype)
         self._threads = 1 if self._device.type == "cuda" else torch.get_num_threads()
         self._beside = side_by_side(self._threads)
         self._prefixes = Prefixes(prefix_bytes)
@@ -171,7 +173,8 @@ class InferenceEngine:
         return failed
 
     def _key_values(self, rows: int, length: int) -> KeyValues:
-        return KeyValues(rows, length, self._model.config.get_text_config().num_hidden_layers)
+        layers = self._model.config.get_text_config().num_hidden_layers
+        return KeyValues(rows, length, layers, spare_masks=self._flash)
 
     # Newcomers.
 
@@ -282,15 +285,16 @@ class InferenceEngine:
         values = _logprobs(logits, chosen)
         scale = [row.sampling.temperature or 1.0 for row in rows]
         drawn = values if set(scale) == {1.0} else _logprobs(logits / logits.new_tensor(scale)[:, None], chosen)
-        for row, token, value, tempered in zip(rows, chosen.tolist(), values, drawn, strict=True):
+        read = torch.stack([chosen.double(), values.double(), drawn.double()], dim=1)  # a GPU is waited for once
+        for row, (token, value, tempered) in zip(rows, read.tolist(), strict=True):
             if math.isfinite(value):
-                row.token_ids.append(token)
+                row.token_ids.append(int(token))
                 row.logprobs.append(value)
                 if row.sampling.temperature > 0:
                     row.tempered.append(tempered)
                 if row.form is not None:
                     try:
-                        row.form.add(token)
+                        row.form.add(row.token_ids[-1])
                     except PolicyError as error:
                         row.error = error
             else:
@@ -317,8 +321,8 @@ class InferenceEngine:
         return torch.tensor(numbers, dtype=torch.int64, device=self._device)
 
 
-def _logprobs(logits: Tensor, chosen: Tensor) -> list[float]:
-    return logits.log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0].tolist()
+def _logprobs(logits: Tensor, chosen: Tensor) -> Tensor:
+    return logits.log_softmax(dim=-1).gather(1, chosen[:, None])[:, 0]
 
 
 def _parts(groups: Sequence[_Group]) -> list[list[_Group]]:

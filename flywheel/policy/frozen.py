@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from flywheel.policy.fused import fuse_tower, on_gpu
+
 ROWS = 512  # in a matrix product, about: what the weights' layout is chosen for. Few rows lose nothing by it
 
 
@@ -51,6 +53,8 @@ def freeze(model: PreTrainedModel) -> None:
     if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
         embed.proj = StillPatches(embed.proj)
     first = next(model.parameters())
+    if on_gpu(first.device):
+        fuse_tower(model)
     if first.device.type == "cpu" and first.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         _pack(model)
 

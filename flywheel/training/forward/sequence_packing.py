@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from flywheel.policy.encoding import Encoded
+from flywheel.policy.fused import on_gpu
 from flywheel.policy.prefix import EncodedScreen, prompt_of
 from flywheel.training.forward.padded import fed
 from flywheel.training.forward.varlen_attention import AttentionPlan, plan
@@ -209,8 +210,8 @@ def _images(trunk: torch.nn.Module, pack: PackedBatch) -> SimpleNamespace:
 
 
 def _together(trunk: torch.nn.Module, pixels: Tensor, numbers: Sequence[int]) -> dict[str, Any]:
-    """Screens of one size attend side by side, where the tower has no windows."""
-    if trunk.config.model_type != "qwen3_vl":
+    """Screens of one size attend side by side, where the tower has no windows. A GPU's kernel needs no such help."""
+    if trunk.config.model_type != "qwen3_vl" or on_gpu(pixels.device):
         return {}
     whole = torch.tensor([0, len(pixels)], dtype=torch.int32, device=pixels.device)
     return {"cu_seqlens": whole, "screens": len(numbers)}

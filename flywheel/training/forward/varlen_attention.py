@@ -5,12 +5,15 @@ In a transformer of this kind all but attention works on tokens one by one, so s
 row of tokens. For attention alone they are put side by side again, in groups of like length: a group's waste is
 bounded, and of the whole pass attention is the smaller part. Screens go through the vision tower together, those of
 one size at once.
+
+On a GPU the product is the fused kernel's, which keeps no scores for the gradient: what it needs grows with the tokens,
+and of the masks, a group's each, with its scores, a byte each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from flywheel.policy.fused import fuse_tower, on_gpu
 from flywheel.training.pretrain.patches import quick_patches
 
 NAME = "flywheel_packed"
@@ -32,11 +36,13 @@ _LARGE = 1 << 19  # and above it a group is closed: its scores would leave the c
 @dataclass(frozen=True, eq=False)
 class Group:
     """Samples of like length. queries: int64 [samples, longest tail], keys: int64 [samples, longest path]: tokens of
-    the pack, 0 where there is none. mask: bool [samples, 1, longest tail, longest path]."""
+    the pack, 0 where there is none. mask: bool [samples, 1, longest tail, longest path]. causal: whether each tail is
+    its sample's whole path."""
 
     queries: Tensor
     keys: Tensor
     mask: Tensor
+    causal: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +53,10 @@ class AttentionPlan:
     outputs: Tensor
 
     def to(self, device: torch.device) -> AttentionPlan:
-        groups = tuple(Group(*(part.to(device) for part in vars(group).values())) for group in self.groups)
+        names = ("queries", "keys", "mask")
+        groups = tuple(
+            replace(group, **{name: getattr(group, name).to(device) for name in names}) for group in self.groups
+        )
         return AttentionPlan(groups, self.outputs.to(device))
 
 
@@ -68,7 +77,8 @@ def plan(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> Att
             mask[number, 0, :tail] = np.arange(wide) <= (shared[row] + np.arange(tail))[:, None]
             places[path[-tail:]] = at + number * longest + np.arange(tail)
         at += queries.size
-        groups.append(Group(*(torch.from_numpy(part) for part in (queries, keys, mask))))
+        causal = not any(shared[row] for row in rows)
+        groups.append(Group(*(torch.from_numpy(part) for part in (queries, keys, mask)), causal))
     return AttentionPlan(tuple(groups), torch.from_numpy(places))
 
 
@@ -97,6 +107,8 @@ def install(model: PreTrainedModel) -> bool:
     if model.config.model_type not in SUPPORTED:
         return False
     model.set_attn_implementation(NAME)
+    if on_gpu(next(model.parameters()).device):
+        fuse_tower(model)
     quick_patches(model)
     return True
 
@@ -129,7 +141,7 @@ def attend(
 def _packed(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float) -> Tensor:
     (heads, tokens, width), kept = query.shape[1:], key.shape[1]
     flat = [part[0].transpose(0, 1).reshape(tokens, -1) for part in (query, key, value)]
-    results = []
+    results, product = [], _fused if on_gpu(query.device) else _scored
     for group in plan.groups:
         count, longest = group.queries.shape
         asked = functional.embedding(group.queries, flat[0]).view(count, longest, kept, heads // kept, width)
@@ -137,10 +149,27 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scal
         seen = [
             functional.embedding(group.keys, part).view(count, -1, kept, width).transpose(1, 2) for part in flat[1:]
         ]
-        mixed = _mixed(asked, *(part[:, :, None] for part in seen), group.mask[:, None], scaling)
+        mixed = product(asked, *(part[:, :, None] for part in seen), group, scaling)
         results.append(mixed.permute(0, 3, 1, 2, 4).reshape(count * longest, heads * width))
     mixed = functional.embedding(plan.outputs, torch.cat(results))
     return mixed.view(1, tokens, heads, width)
+
+
+def _scored(query: Tensor, key: Tensor, value: Tensor, group: Group, scaling: float) -> Tensor:
+    return _mixed(query, key, value, group.mask[:, None], scaling)
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, group: Group, scaling: float) -> Tensor:
+    """[samples, key heads, queries of a key head, tail, width], and [samples, key heads, 1, path, width] twice."""
+    count, kept, each, tail, width = query.shape
+    key, value = (part.expand(-1, -1, each, -1, -1).flatten(1, 2) for part in (key, value))
+    mask = None
+    if not group.causal:  # padding that sees nothing would be no number, also in its gradient: it sees everything
+        mask = group.mask | ~group.mask.any(-1, keepdim=True)
+    mixed = functional.scaled_dot_product_attention(
+        query.flatten(1, 2), key, value, attn_mask=mask, is_causal=group.causal, scale=scaling
+    )
+    return mixed.view(count, kept, each, tail, width)
 
 
 def _mixed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:

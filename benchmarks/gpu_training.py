@@ -1,0 +1,128 @@
+"""Training, for `benchmarks/gpu.py`: a step of SFT, of RL, and of SFT by ZeRO 3, by the project's trainers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from gpu_limits import Place, free, timed
+from gpu_shape import answers, configuration, contexts, new_encoder
+from gpu_work import SHARDED, TRAINED, Parameters, Work, layers_that_fit, packs, step_bytes
+
+from flywheel.policy.model import load_model
+from flywheel.settings import Rl, Sft
+from flywheel.training.forward.sequence_packing import PackedBatch
+from flywheel.training.rl.experience import Experience, step_samples
+from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.update import train_step
+from flywheel.training.samples import Sample
+from flywheel.training.supervised.train import SupervisedTrainer
+
+Line = dict[str, Any]
+
+
+def training(place: Place, zero: bool) -> Iterator[Line]:
+    """zero: whether DeepSpeed is there."""
+    samples = _samples(place)
+    yield _fitting(place, samples, True, TRAINED, partial(sft, place, samples, "torch"))
+    yield _fitting(place, samples, False, TRAINED, partial(rl, place, samples))
+    if zero:
+        found = _fitting(place, samples, True, SHARDED, partial(sft, place, samples, "deepspeed"))
+        yield found | {"name": "sft_zero3"}
+
+
+def sft(place: Place, samples: Sequence[Sample], engine: str, layers: int) -> Line:
+    """One gradient step on all samples, a pass for each."""
+    model = place.checkpoint(layers)
+    settings = Sft(device=place.device.type, pack_tokens=_longest(samples), engine=engine, zero_stage=3)
+    trainer = SupervisedTrainer(model, samples, settings, "gpu check")
+    config, sizes = trainer.policy.config, Parameters.of(trainer.policy.config)
+    parts = trainer.reader.parts([trainer.reader.item(one.context, one.response) for one in samples], settings)
+    every = range(len(samples))
+    trainer.step(every, settings.lr, 1)  # makes the optimiser's state, too
+    with timed(place.device) as found:
+        trainer.step(every, settings.lr, 2)
+    work = Work(
+        packs(config, parts, backward=True, freeze_vision=settings.freeze_vision),
+        step_bytes(sizes.rest + layers * sizes.layer, sizes.tower, len(parts)),
+    )
+    facts = _facts(place, parts, layers) | {"engine": engine, "frozen": "vision tower"}
+    return place.limits.line("sft", "float32", facts["sequence_tokens"], work, found, **facts)
+
+
+def rl(place: Place, samples: Sequence[Sample], layers: int) -> Line:
+    """One step of the settings' algorithm: samples are read for values and log-probabilities, then come the gradient
+    steps of policy and value model (whose own work is too small to count)."""
+    # Nobody sampled these answers, so the trainer must not mind that the policy finds them unlikely.
+    chosen = Rl(device=place.device.type, pack_tokens=_longest(samples), minibatch=len(samples), max_mismatch=1e6)
+    learner = Learner(load_model(place.checkpoint(layers), device=place.device.type), chosen, 0)
+    config, sizes = learner.policy.config, Parameters.of(learner.policy.config)
+    parts = learner.reader.parts([learner.reader.item(one.context, one.response) for one in samples], chosen)
+    batch = [
+        Experience(one.trajectory_id, (one,), (float(n % 2),), float(n % 2), bool(n % 2), None, f"task-{n // 2}")
+        for n, one in enumerate(samples)
+    ]
+    for _ in range(2):
+        with timed(place.device) as found:
+            train_step(learner, step_samples(batch, learner, chosen)[0], chosen, 0)
+    trained = sizes.tower + sizes.rest + layers * sizes.layer
+    read = Work(packs(config, parts, backward=False, freeze_vision=False), step_bytes(0, trained, len(parts)))
+    moved = Work(packs(config, parts, backward=True, freeze_vision=False), step_bytes(trained, 0, len(parts)))
+    facts = _facts(place, parts, layers) | {"engine": "torch", "frozen": None, "algorithm": chosen.algorithm}
+    return place.limits.line("rl", "float32", facts["sequence_tokens"], read + moved, found, **facts)
+
+
+def _samples(place: Place) -> list[Sample]:
+    """A screen and an answer each, none like another."""
+    encoder, count = new_encoder(), place.shape.samples
+    prompts = [encoder.encode(context) for context in contexts(place.shape, count)]
+    responses = answers(encoder, count, place.shape.new_tokens)
+    said = (-1.0,) * place.shape.new_tokens
+    return [
+        Sample(prompt, response, None, f"made-up-{number}", 0, "games", sampled_logprobs=said)
+        for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+    ]
+
+
+def _longest(samples: Sequence[Sample]) -> int:
+    return max(len(one.context) + len(one.response) for one in samples)
+
+
+def _facts(place: Place, parts: Sequence[PackedBatch], layers: int) -> dict[str, Any]:
+    return {
+        "sequence_tokens": sum(part.tokens for part in parts),
+        "response_tokens": sum(len(part.targets) for part in parts),
+        "passes": len(parts),
+        "layers": layers,
+        "layers_of": place.shape.layers,
+    }
+
+
+def _fitting(
+    place: Place, samples: Sequence[Sample], freeze_vision: bool, each: int, train: Callable[[int], Line]
+) -> Line:
+    """`train` with as many layers as a GPU's memory holds. each: bytes of a trained parameter."""
+    layers = place.layers
+    if place.device.type == "cuda":
+        config = configuration(place.shape, layers)
+        memory, _ = torch.cuda.mem_get_info(place.device)  # what others leave, as a server beside this
+        patches = max(len(one.context.pixel_values) for one in samples)
+        layers = layers_that_fit(config, memory, _longest(samples), patches, freeze_vision=freeze_vision, each=each)
+    return with_fewer(layers, train)
+
+
+def with_fewer(layers: int, train: Callable[[int], Line]) -> Line:
+    """`train` with so many layers, or, out of the GPU's memory, a quarter fewer, until it goes."""
+    while True:
+        try:
+            return train(layers)
+        except torch.OutOfMemoryError:
+            if layers == 1:
+                raise
+        finally:
+            free()
+        print(f"{layers} layers do not fit; trying fewer", file=sys.stderr)
+        layers = max(1, layers * 3 // 4)
