@@ -111,6 +111,9 @@ def keep(ws: Workspace, port: int) -> None:
             looked = 0.0
             try:
                 while not over.wait(_LOOK_S):
+                    if not ws.root.is_dir():
+                        tell("watch", f"{ws.root} is gone, and this ends with it")
+                        break
                     worker.begin_again()
                     try:
                         if (now := ws.params.stat().st_mtime_ns) != read_at:

@@ -1,0 +1,90 @@
+"""Somebody is told: a command gets it on its input, a notification block of Prefect's as its message."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from unittest import mock
+
+import pytest
+
+from flows import notify as module
+from flows.notify import notify
+from flywheel.progress import listening
+from flywheel.settings import Operations
+
+TEXT = 'the last word was "$(touch hacked)"; `touch hacked`'  # what an agent wrote may stand in it
+
+
+def command(text: str) -> Operations:
+    return Operations(notify_command=text)
+
+
+@pytest.fixture
+def said():
+    lines: list[str] = []
+    with listening(lambda stage, line: lines.append(f"{stage}: {line}")):
+        yield lines
+
+
+def test_a_command_gets_it_as_json_and_as_variables(ws, said):
+    notify(ws, command('cat > told.json; echo "$FLYWHEEL_EVENT|$FLYWHEEL_TEXT" > variables'), "failed", TEXT)
+    assert json.loads((ws.root / "told.json").read_text()) == {
+        "event": "failed",
+        "text": TEXT,
+        "workspace": str(ws.root),
+    }
+    assert (ws.root / "variables").read_text() == f"failed|{TEXT}\n"
+    assert not (ws.root / "hacked").exists()
+    assert said == []
+
+
+def test_a_command_that_fails_is_told_and_stops_nothing(ws, said):
+    notify(ws, command("echo no such address >&2; exit 3"), "done", "iteration 001 is done")
+    assert said == ["notify: nobody could be told (operations.notify_command): exit code 3: no such address"]
+
+
+def test_a_command_that_hangs_has_a_deadline(ws, said):
+    with mock.patch.object(module, "_DEADLINE_S", 0.2):
+        notify(ws, command("sleep 60"), "done", "iteration 001 is done")
+    assert len(said) == 1
+    assert "timed out" in said[0]
+
+
+def test_nobody_is_told_where_nobody_is_named(ws, said):
+    notify(ws, Operations(), "done", "iteration 001 is done")
+    assert said == []
+    assert list(ws.root.iterdir()) == []
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_) -> None: ...
+
+
+def test_a_notification_block_of_prefects_is_told(ws, said):
+    """The one for any web hook, against a server here."""
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+    from prefect.testing.utilities import prefect_test_harness
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        server.got = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with prefect_test_harness(server_startup_timeout=120):
+            block = CustomWebhookNotificationBlock(
+                name="night",
+                url=f"http://127.0.0.1:{server.server_port}/hook",
+                json_data={"title": "{{subject}}", "text": "{{body}}"},
+            )
+            block.save("night", _sync=True)
+            notify(ws, Operations(notify_block="custom-webhook/night"), "waiting", "iteration 002 waits")
+            notify(ws, Operations(notify_block="custom-webhook/day"), "done", "iteration 002 is done")
+        server.shutdown()
+        assert server.got == [{"title": "flywheel: waiting", "text": f"iteration 002 waits\n{ws.root}"}]
+    assert len(said) == 1
+    assert "operations.notify_block: custom-webhook/day" in said[0]

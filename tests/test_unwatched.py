@@ -1,0 +1,209 @@
+"""A flywheel that nobody watches: schedules, what data and dead runs begin; `flywheel up`, whose parts are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import least_work
+import psutil
+import pytest
+
+from flows.server import prefect_server
+from flywheel import due, identity, secret
+from flywheel.errors import BadInput
+from flywheel.files import write_text
+from flywheel.settings import Operations, Settings, dump
+from flywheel.workspace import Workspace
+
+FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
+DEADLINE_S = 180
+RUN = {"sessions_per_iteration": 0}
+SMALL = {"train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A workspace's own server, and this process as its client."""
+    ws = Workspace(tmp_path_factory.mktemp("unwatched") / "night")
+    write_text(ws.params, "seed: 7\n")
+    write_text(ws.root / "dvc.yaml", "")
+    with mock.patch.dict(os.environ), prefect_server(ws):
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+        yield ws
+    refresh_global_settings_context()
+
+
+def runs(**filters):
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return client.read_flow_runs(limit=50, **filters)
+
+
+def of_deployment(identity_: object) -> list:
+    return [run for run in runs() if run.deployment_id == identity_]
+
+
+def until(found: Callable, what: str):
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if value := found():
+            return value
+        time.sleep(0.1)
+    pytest.fail(f"not in {DEADLINE_S} s: {what}")
+
+
+def test_a_schedule_has_its_runs(served):
+    """With SQLAlchemy 2.1 Prefect's scheduler failed in silence, and no schedule ever began anything."""
+    from flows.deployments import deploy
+
+    found = deploy(served, Operations(schedule="0 3 * * *", timezone="Europe/Berlin"))
+    planned = until(lambda: of_deployment(found["iteration"]), "scheduled runs")
+    assert {run.state_name for run in planned} == {"Scheduled"}
+    assert {run.expected_start_time.astimezone().minute for run in planned} == {0}
+    assert of_deployment(found["ingest"]) == []
+    deploy(served, Operations())  # as after an edit of params.yaml
+    until(lambda: not of_deployment(found["iteration"]), "no scheduled runs any more")
+
+
+def test_a_schedule_that_is_none_is_named(served):
+    from flows.deployments import deploy
+
+    with pytest.raises(BadInput, match=r"not a cron schedule: 99 3 \* \* \* \(operations.ingest_schedule\)"):
+        deploy(served, Operations(ingest_schedule="99 3 * * *"))
+
+
+def test_what_is_due_begins_once_whoever_watches(served, monkeypatch):
+    from flows.deployments import deploy
+    from flows.unwatched import Watcher
+
+    found = deploy(served, Operations())
+    asked = [due.Due("night:ingest:001", {"until": "ingest"}, "5 new recordings are there")]
+    monkeypatch.setattr(due, "runs", lambda ws, settings: asked)
+    first = Watcher(served, found)
+    assert first.begin_what_is_due(Settings()) == ["5 new recordings are there"]
+    assert first.begin_what_is_due(Settings()) == []
+    Watcher(served, found).begin_what_is_due(Settings())  # after a restart
+    (run,) = of_deployment(found["ingest"])
+    assert run.parameters["until"] == "ingest"
+    assert run.parameters["workspace"] == str(served.root)
+    assert f"workspace:{identity.of(served)}" in run.tags
+
+
+def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
+    from prefect.client.orchestration import get_client
+    from prefect.states import Crashed, Running
+
+    from flows.deployments import deploy
+    from flows.unwatched import Watcher
+
+    rules = Operations(restarts=2, notify_command="cat >> told; echo >> told")
+    found = deploy(served, rules)
+    watcher, seen = Watcher(served, found), set()
+
+    def die(run) -> None:
+        seen.add(run.id)
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(run.id, Running(), force=True)
+            client.set_flow_run_state(run.id, Crashed(message="signal 9"), force=True)
+
+    with get_client(sync_client=True) as client:
+        die(client.create_flow_run_from_deployment(found["iteration"], parameters={"settings": {"rollout.samples": 2}}))
+    for again in (1, 2):
+        watcher.begin_again_what_died(rules)
+        watcher.begin_again_what_died(rules)
+        Watcher(served, found).begin_again_what_died(rules)
+        (run,) = [one for one in of_deployment(found["iteration"]) if one.id not in seen]
+        assert f"restart:{again}" in run.tags
+        assert run.parameters["settings"] == {"rollout.samples": 2}
+        assert run.state_name == "Scheduled"
+        die(run)
+    watcher.begin_again_what_died(rules)
+    assert {one.id for one in of_deployment(found["iteration"])} == seen
+    told = [json.loads(line)["text"] for line in (served.root / "told").read_text().splitlines()]
+    assert ["begun again" in text for text in told] == [True, True, False]
+    assert "died again and is left: signal 9" in told[-1]
+
+
+@pytest.fixture
+def small(tmp_path) -> Workspace:
+    """A workspace in which a run until `synthesize` is a matter of seconds."""
+    chosen = least_work.frozen(Settings(), recording=RUN, synthesis={**Settings().synthesis.model_dump(), **SMALL})
+    subprocess.run([FLYWHEEL, "init", str(tmp_path / "small"), "--profile", "small"], check=True, capture_output=True)
+    ws = Workspace(tmp_path / "small")
+    shutil.rmtree(ws.root / "recordings")
+    write_text(ws.params, dump(chosen))
+    return ws
+
+
+def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, monkeypatch):
+    """A run of the deployment; then worker and server are killed, a second run, and all of it is taken down."""
+    from flows import keeper
+
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+
+    def flywheel(*words: str) -> str:
+        done = subprocess.run([FLYWHEEL, *words, "-w", str(small.root)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    port = free_port()
+    said = flywheel("up", "--port", str(port))
+    try:
+        assert f"Prefect:  http://127.0.0.1:{port}\n" in said
+        up = keeper.running(small)
+        family = psutil.Process(up["pid"]).children(recursive=True)
+        with client_of(small, monkeypatch) as client:
+            (deployed,) = [one for one in client.read_deployments() if one.name.endswith("-iteration")]
+
+            def run(until_: str) -> Callable:
+                made = client.create_flow_run_from_deployment(deployed.id, parameters={"until": until_})
+                return lambda: (one := client.read_flow_run(made.id)).state.is_final() and one
+
+            first = until(run("synthesize"), "the first run")
+            assert (first.state_name, first.name) == ("Completed", "iteration 001")
+            assert "waits after synthesize" in first.state.message
+            for process in family:
+                if any(part in " ".join(process.cmdline()) for part in ("worker start", "flows.guarded")):
+                    process.kill()
+            second = until(run("ingest"), "the second run, by a new worker and a new server")
+            assert second.state_name == "Completed"
+        family += psutil.Process(up["pid"]).children(recursive=True)
+    finally:
+        flywheel("down")
+    _, left = psutil.wait_procs(family, timeout=10)
+    assert left == []
+    assert keeper.running(small) == {}
+    done = subprocess.run([FLYWHEEL, "down", "-w", str(small.root)], capture_output=True, text=True)
+    assert (done.returncode, "nothing is up here" in done.stderr) == (2, True)
+
+
+def free_port() -> int:
+    """With the one after it, which the report takes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1] & ~1
+
+
+def client_of(ws: Workspace, monkeypatch):
+    from prefect.client.orchestration import get_client
+    from prefect.context import refresh_global_settings_context
+
+    from flows import keeper
+
+    monkeypatch.setenv("PREFECT_API_URL", f"{keeper.running(ws)['prefect']}/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", secret.of(ws.state))
+    refresh_global_settings_context()
+    return get_client(sync_client=True)
