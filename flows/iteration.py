@@ -13,6 +13,7 @@ import httpx
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled, Completed, State
 
 from flows import telling
@@ -109,7 +110,8 @@ def _stages(ws: Workspace, rules: Operations, k: int, until: str | None) -> None
         if versioning.is_done(ws, name, k):
             report(name, "was done before")
             continue
-        with tags(f"stage:{name}"):
+        # The iteration has a heartbeat; ended with its thread, each stage would wait for a second.
+        with tags(f"stage:{name}"), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             longest = rules.stage_timeout_s + (own.promotion.review_timeout_s if name == "promote" else 0)
             run = stage.with_options(name=name, flow_run_name=f"{label(k)} {name}", timeout_seconds=longest)
             run(str(ws.root), k, name)

@@ -28,7 +28,7 @@ from flywheel.progress import listening, tell
 from flywheel.workspace import Workspace
 
 _LOOK_S = 1.0
-_AGAIN_S = 10.0
+_PAUSE_S = 10.0  # after an error
 _LONGEST_WAIT_S = 60.0
 _END_S = 60.0
 _START_S = 180.0
@@ -93,7 +93,8 @@ def running(ws: Workspace) -> dict:
 
 
 def keep(ws: Workspace, port: int) -> None:
-    """Until SIGTERM or Ctrl-C. Raises BadInput where a port is taken, or a schedule cannot be read."""
+    """Until SIGTERM or Ctrl-C, or the workspace is gone. Raises BadInput where a port is taken, or a schedule cannot be
+    read."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
@@ -102,34 +103,32 @@ def keep(ws: Workspace, port: int) -> None:
         from flows.deployments import deploy, pool  # after the server has configured Prefect
         from flows.unwatched import Watcher
 
-        read_at, chosen = ws.params.stat().st_mtime_ns, settings.load(ws.params)
+        seen, chosen = ws.params.stat().st_mtime_ns, settings.load(ws.params)
         watcher = Watcher(ws, deploy(ws, chosen.operations))
-        with _worker(pool(ws)) as worker:
-            addresses = {"prefect": url, "report": f"http://127.0.0.1:{report.server_port}/{ws.report_page.name}"}
-            write_json(_note(ws), {"pid": os.getpid(), **addresses})
+        with _worker(pool(ws)) as worker, _noted(ws, url, report.server_port):
             tell("watch", f"up: Prefect at {url}")
-            looked = 0.0
-            try:
-                while not over.wait(_LOOK_S):
-                    if not ws.root.is_dir():
-                        tell("watch", f"{ws.root} is gone, and this ends with it")
-                        break
-                    worker.begin_again()
-                    try:
-                        if (now := ws.params.stat().st_mtime_ns) != read_at:
-                            chosen = settings.load(ws.params)
-                            watcher.deployments = deploy(ws, chosen.operations)
-                            read_at = now
-                            tell("watch", "params.yaml has changed: the schedules are as it says now")
-                        watcher.begin_what_is_due(chosen)
-                        if time.monotonic() - looked >= _AGAIN_S:
-                            watcher.begin_again_what_died(chosen.operations)
-                            looked = time.monotonic()
-                    except (FlywheelError, httpx.HTTPError, OSError) as error:
-                        tell("watch", f"not now: {first_line(str(error))}")
-                        over.wait(_AGAIN_S)
-            finally:
-                _note(ws).unlink(missing_ok=True)
+            while not over.wait(_LOOK_S) and ws.root.is_dir():
+                worker.begin_again()
+                try:
+                    if (now := ws.params.stat().st_mtime_ns) != seen:
+                        seen, chosen = now, settings.load(ws.params)
+                        watcher.deployments = deploy(ws, chosen.operations)
+                        tell("watch", "params.yaml has changed: the schedules are as it says now")
+                    watcher.look(chosen)
+                except (FlywheelError, httpx.HTTPError, OSError) as error:
+                    tell("watch", f"not now: {first_line(str(error))}")
+                    over.wait(_PAUSE_S)
+
+
+@contextlib.contextmanager
+def _noted(ws: Workspace, url: str, port: int) -> Iterator[None]:
+    """Within the block others find it (`running`)."""
+    report = f"http://127.0.0.1:{port}/{ws.report_page.name}"
+    write_json(_note(ws), {"pid": os.getpid(), "prefect": url, "report": report})
+    try:
+        yield
+    finally:
+        _note(ws).unlink(missing_ok=True)
 
 
 class _Worker:

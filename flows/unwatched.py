@@ -27,6 +27,7 @@ from flywheel.workspace import Workspace
 from tasks import history, tags
 
 _DEAD_S = 30.0  # a run that says Running and whose workspace nobody has held for so long has no process
+_DIED_S = 10.0
 _FIRST_WAIT_S = 10
 _AGAIN = "restart:"
 
@@ -39,6 +40,14 @@ class Watcher:
         self._begun: set[str] = set()
         self._seen: set[UUID] = set()  # runs that died, and for which all is done that is to be done
         self._free_since: float | None = None
+        self._looked = float("-inf")
+
+    def look(self, settings: Settings) -> None:
+        """Called each second: what is due begins; what died is looked for each _DIED_S."""
+        self.begin_what_is_due(settings)
+        if time.monotonic() - self._looked >= _DIED_S:
+            self.begin_again_what_died(settings.operations)
+            self._looked = time.monotonic()
 
     def begin_what_is_due(self, settings: Settings) -> list[str]:
         """Begin each run that data ask for once, however often this is called; returns why, of those begun now."""

@@ -14,6 +14,7 @@ ORDER = (
     "commands",
     "play",
     "doctor",
+    "due",
     "turns",
     "preflight",
     "standing",
