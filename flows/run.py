@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 
 from flows.server import prefect_server
-from flywheel import preflight, run_lock
+from flywheel import cluster, preflight, run_lock
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.files import write_json
 from flywheel.policy import checkpoint
@@ -49,7 +49,7 @@ def run(ws: Workspace, settings: Settings, *, iterations: int | None = None, ite
             _look(ws, settings, k)
         versioning.prepare(ws)
         remote.name(ws, settings.versioning.remote)
-        with prefect_server(ws, meanwhile=lambda: _found(ws, settings)) as url:
+        with cluster.open_cluster(ws, settings), prefect_server(ws, meanwhile=lambda: _found(ws, settings)) as url:
             write_json(ws.run_target, {"first": todo[0], "last": todo[-1]})
             from flows.turn import turn  # after the server has configured Prefect
             from tasks import history

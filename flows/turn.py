@@ -6,11 +6,12 @@ from prefect import flow, get_run_logger
 from prefect.runtime import flow_run
 
 from flows.review import ask_reviewer
+from flywheel import cluster
 from flywheel.progress import report
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import frozen, pipeline, versioning
 from flywheel.workspace import Workspace, label
-from tasks.stages import do_shard, finish_stage, publish_report, record_version
+from tasks.stages import do_shards, finish_stage, publish_report, record_version
 
 
 @flow(name="turn", flow_run_name="iteration {iteration:03d}")
@@ -35,7 +36,8 @@ def stage(workspace: str, iteration: int, name: str) -> StageResult:
     ctx = Context.open(Workspace.find(workspace), iteration, name, run_id=flow_run.id or "")
     report(name, "begins")
     ask_reviewer(ctx)
-    results = {shard: do_shard(ctx, shard) for shard in pipeline.get(name).plan(ctx)}
+    with cluster.current().workers(pipeline.get(name), ctx) as workers:
+        results = do_shards(ctx, pipeline.get(name).plan(ctx), workers)
     outcome = finish_stage(ctx, results)
     record_version(ctx)
     summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())

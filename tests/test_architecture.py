@@ -23,6 +23,7 @@ ORDER = (
     "bench",
     # what is made of the parts below
     "report",
+    "cluster",
     "stages",
     "recording",
     "training",

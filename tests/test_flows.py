@@ -207,7 +207,7 @@ def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error,
 
     @flow
     def one() -> None:
-        wrapped.do_shard(ctx, "one")
+        wrapped.do_shard(ctx, "one", base.Worker(stage, ctx))
 
     with pytest.raises(type(error)):
         one()
