@@ -42,7 +42,7 @@ class RayCluster:
         self.watch()
         self.alive()
         has = [node["Resources"] for node in _nodes()]
-        wanted = needs.of_stage(stage, ctx, has)
+        wanted = needs.of_stage(stage, ctx, self.limits.cpus, has)
         if said := needs.lacking(wanted, has):
             raise ClusterError(said, where=f"stage {ctx.stage}", fix="add a node that has (docs/cluster.md says how)")
         return RayWorkers(self, stage, ctx, wanted)

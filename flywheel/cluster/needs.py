@@ -11,11 +11,11 @@ CPU, GPU = "CPU", "GPU"
 Resources = Mapping[str, float]
 
 
-def of_stage(stage: Stage, ctx: Context, nodes: Sequence[Resources]) -> dict[str, float]:
+def of_stage(stage: Stage, ctx: Context, cpus: int, nodes: Sequence[Resources]) -> dict[str, float]:
     """What one worker of the stage takes. nodes: what each node has; with device `auto` GPUs are asked for where there
     are any, and the machines without one then have no part in it."""
     settings, needs = ctx.settings, stage.needs or ()
-    wanted: dict[str, float] = {CPU: settings.cluster.cpus}
+    wanted: dict[str, float] = {CPU: cpus}
     if BROWSERS in needs:
         wanted[BROWSERS] = settings.sandbox.browsers
     if gpus := _gpus(needs, ctx.stage, settings):
