@@ -214,6 +214,30 @@ def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error,
     assert len(calls) == tries
 
 
+def test_shards_on_other_machines_are_asked_for_at_once(ws):
+    from prefect import flow
+
+    from tasks import stages as wrapped
+
+    class Elsewhere:
+        several, both = True, threading.Barrier(2)
+
+        def do_shard(self, shard):
+            self.both.wait(_DEADLINE_S)
+            return Path(shard), shard, False
+
+    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
+    ctx, said = base.Context.open(ws, 1, "rollout"), []
+
+    @flow
+    def both() -> dict:
+        return wrapped.do_shards(ctx, ["one", "two"], Elsewhere())
+
+    with listening(lambda stage, line: said.append(line)):
+        assert both() == {"one": (Path("one"), "one"), "two": (Path("two"), "two")}
+    assert sorted(said) == ["one done", "two done"]
+
+
 def test_history_has_flow_and_task_runs_of_the_iteration_alone():
     from prefect import flow, task
 
