@@ -84,7 +84,7 @@ def _connected(settings: Settings) -> Iterator[Place]:
         raise BadInput(
             f"Ray cannot be {'reached' if address else 'started'}: {first_line(str(error)) or type(error).__name__}",
             where=f"cluster.address {address}".strip(),
-            fix="docs/cluster.md says what it takes",
+            fix="look at the token (RAY_AUTH_TOKEN) and at the versions of Ray and Python, which must be the cluster's",
         ) from error
     try:
         yield _place(address or ray.get_runtime_context().gcs_address)
