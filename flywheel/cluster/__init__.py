@@ -75,7 +75,7 @@ def do_shards(cluster: Cluster, stage: Stage, ctx: Context, shards: Sequence[str
     with cluster.workers(stage, ctx) as workers:
         if not workers.several:
             return {shard: workers.do_shard(shard)[:2] for shard in shards}
-        with ThreadPoolExecutor(len(shards), "shard") as threads:
+        with ThreadPoolExecutor(max(1, len(shards)), "shard") as threads:
             asked = {threads.submit(contextvars.copy_context().run, workers.do_shard, shard): shard for shard in shards}
             try:
                 results = {asked[done]: done.result()[:2] for done in as_completed(asked)}
