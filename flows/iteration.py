@@ -19,7 +19,7 @@ from prefect.states import Cancelled, Completed, State
 from flows import telling
 from flows.notify import notify
 from flows.review import ask_reviewer
-from flywheel import due, identity, run_lock, turns
+from flywheel import cluster, due, identity, run_lock, turns
 from flywheel import settings as parameters
 from flywheel.files import write_json
 from flywheel.progress import report, tell
@@ -31,7 +31,7 @@ from flywheel.store import closed, frozen, git, manifest, pipeline, remote, vers
 from flywheel.workspace import Workspace, label
 from tasks import history
 from tasks import tags as named
-from tasks.stages import do_shard, finish_stage, publish_report, record_version
+from tasks.stages import do_shards, finish_stage, publish_report, record_version
 
 
 @flow(name="iteration", flow_run_name="iteration")
@@ -57,7 +57,7 @@ def iteration(
             with _told(ws, rules):
                 if unwatched:
                     due.stop(ws, rules)
-                return _turn(ws, rules, number, settings or {}, until)
+                return _turn(ws, number, settings or {}, until)
     except run_lock.AtWork as busy:
         if not unwatched:
             raise
@@ -74,9 +74,7 @@ def _told(ws: Workspace, rules: Operations) -> Iterator[None]:
         raise
 
 
-def _turn(
-    ws: Workspace, rules: Operations, number: int | None, overrides: dict[str, Any], until: str | None
-) -> State | None:
+def _turn(ws: Workspace, number: int | None, overrides: dict[str, Any], until: str | None) -> State | None:
     chosen = parameters.load(ws.params, overrides)
     turns.mend(ws)
     k = turns.plan(ws, chosen, None if number else 1, number)[0]
@@ -86,6 +84,12 @@ def _turn(
         return Completed(name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {label(k)}")
     turns.look(ws, chosen, k)
     turns.found(ws, chosen)
+    with cluster.open_cluster(ws, chosen):
+        return _stages_and_end(ws, chosen, k, until)
+
+
+def _stages_and_end(ws: Workspace, chosen: Settings, k: int, until: str | None) -> State | None:
+    rules = chosen.operations
     history.mark_killed_runs(ws)
     _begin(ws, chosen, k)
     try:
@@ -170,7 +174,8 @@ def stage(workspace: str, number: int, name: str) -> StageResult:
     with telling.to_prefect():
         report(name, "begins")
         ask_reviewer(ctx)
-        results = {shard: do_shard(ctx, shard) for shard in pipeline.get(name).plan(ctx)}
+        with cluster.current().workers(pipeline.get(name), ctx) as workers:
+            results = do_shards(ctx, pipeline.get(name).plan(ctx), workers)
         outcome = finish_stage(ctx, results)
         record_version(ctx)
         summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())

@@ -24,6 +24,7 @@ _PACKAGES = {
     "pocketsphinx": "",
     "openai-whisper": "whisper",
     "deepspeed": "deepspeed",
+    "ray": "ray",
 }
 
 

@@ -83,6 +83,22 @@ class TrainingError(FlywheelError):
     """Training cannot go on (no samples, a loss that is not finite)."""
 
 
+class ShardBusy(FlywheelError):
+    """Another worker has been at a shard for too long."""
+
+
+class ClusterError(FlywheelError):
+    """The machines that shards are to be done on cannot do them."""
+
+
+class HeadLost(ClusterError):
+    """The head of the cluster does not answer."""
+
+
+class WorkerLost(ClusterError):
+    """A worker ended, or gave no sign of life, before its shard was done."""
+
+
 class DiskFull(FlywheelError):
     """No space is left where the workspace lies."""
 

@@ -53,7 +53,7 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
 def _devices(settings: Settings) -> None:
     blocks = {name: getattr(settings, name) for name in ("policy", "ct", "sft", "rl")}
     wanted = [f"{name}.device" for name, block in blocks.items() if block.device == "cuda"]
-    if wanted:
+    if wanted and settings.cluster.engine == "local":  # else the machines that train are others
         import torch  # takes seconds: only where it is asked
 
         if not torch.cuda.is_available():

@@ -5,6 +5,7 @@ They add what Prefect gives (retries, names, states, artifacts) and no logic of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 
+from flywheel.cluster import Workers
 from flywheel.errors import BadInput, ContractBroken, DiskFull, EnvError, PolicyError
 from flywheel.report import page
 from flywheel.stages import base
@@ -37,11 +39,19 @@ def _worth_a_retry(task, run, state) -> bool:
 @task(
     task_run_name="{shard}", retries=2, retry_delay_seconds=1, retry_condition_fn=_worth_a_retry, cache_policy=NO_CACHE
 )
-def do_shard(ctx: Context, shard: str) -> tuple[Path, Any]:
+def do_shard(ctx: Context, shard: str, workers: Workers) -> tuple[Path, Any]:
     """One shard of a stage; its result is taken from disk where a killed run had finished it."""
-    folder, result, before = base.do_shard(pipeline.get(ctx.stage), ctx, shard)
+    folder, result, before = workers.do_shard(shard)
     ctx.report(f"{shard} was done before" if before else f"{shard} done")
     return folder, result
+
+
+def do_shards(ctx: Context, shards: Sequence[str], workers: Workers) -> dict[str, tuple[Path, Any]]:
+    """All of a stage: one after the other in this process, at once where they are done on other machines."""
+    if not workers.several:
+        return {shard: do_shard(ctx, shard, workers) for shard in shards}
+    asked = {shard: do_shard.submit(ctx, shard, workers) for shard in shards}
+    return {shard: one.result() for shard, one in asked.items()}
 
 
 @task(task_run_name="finish {ctx.stage}", cache_policy=NO_CACHE)

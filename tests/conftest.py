@@ -50,6 +50,7 @@ SLOW = (
     "env_browser",
     "ppo_training",
     "rl_killed",
+    "cluster",
     "pretrain",
     "engines",
     "dialogs",

@@ -25,6 +25,7 @@ ORDER = (
     "bench",
     # what is made of the parts below
     "report",
+    "cluster",
     "stages",
     "recording",
     "training",

@@ -222,11 +222,35 @@ def test_shards_are_tried_again_only_where_that_may_help(ws, monkeypatch, error,
 
     @flow
     def one() -> None:
-        wrapped.do_shard(ctx, "one")
+        wrapped.do_shard(ctx, "one", base.Worker(stage, ctx))
 
     with pytest.raises(type(error)):
         one()
     assert len(calls) == tries
+
+
+def test_shards_on_other_machines_are_asked_for_at_once(ws):
+    from prefect import flow
+
+    from tasks import stages as wrapped
+
+    class Elsewhere:
+        several, both = True, threading.Barrier(2)
+
+        def do_shard(self, shard):
+            self.both.wait(_DEADLINE_S)
+            return Path(shard), shard, False
+
+    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
+    ctx, said = base.Context.open(ws, 1, "rollout"), []
+
+    @flow
+    def both() -> dict:
+        return wrapped.do_shards(ctx, ["one", "two"], Elsewhere())
+
+    with listening(lambda stage, line: said.append(line)):
+        assert both() == {"one": (Path("one"), "one"), "two": (Path("two"), "two")}
+    assert sorted(said) == ["one done", "two done"]
 
 
 def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):

@@ -5,6 +5,7 @@ and `flywheel settings` tells. Everything that takes effect has a field here: th
 """
 
 from flywheel.settings.block import LARGEST, Domain
+from flywheel.settings.cluster import Cluster
 from flywheel.settings.data import Recording, Rollout, Routing, Synthesis
 from flywheel.settings.file import commented, dump, is_parameter, load, parse
 from flywheel.settings.operations import Operations
@@ -18,6 +19,7 @@ from flywheel.settings.tree import Settings
 __all__ = [
     "LARGEST",
     "SPACES",
+    "Cluster",
     "Ct",
     "Domain",
     "Evaluation",

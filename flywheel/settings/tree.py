@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from flywheel.settings.block import Block
+from flywheel.settings.cluster import Cluster
 from flywheel.settings.data import Recording, Rollout, Routing, Synthesis
 from flywheel.settings.operations import Operations
 from flywheel.settings.policy import CONSTRAINED, SPACES, LanguageModel, Policy
@@ -38,6 +39,7 @@ class Settings(Block):
     promotion: Promotion = Promotion()
     versioning: Versioning = Versioning()
     operations: Operations = Operations()
+    cluster: Cluster = Cluster()
 
     @model_validator(mode="after")
     def _combinations(self) -> Settings:
@@ -62,6 +64,8 @@ class Settings(Block):
                 raise ValueError("policy.summarizer is language_model, so language_model.endpoint must name a server")
             if not self.policy.digest_characters:
                 raise ValueError("policy.summarizer is language_model, so policy.digest_characters must be above 0")
+        if self.cluster.address and self.cluster.engine != "ray":
+            raise ValueError("cluster.address is set, so cluster.engine must be ray")
         if self.policy.backend == "openai" and not self.policy.endpoint:
             raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
         spaces = SPACES[self.policy.template]

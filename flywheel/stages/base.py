@@ -4,9 +4,9 @@ The declaration of reads, writes and settings is the only one: the order of the 
 which finished shards are kept and the manifest's sources are made from it (`flywheel/store/pipeline.py`).
 
 The same stage is run by Prefect (one task a shard, `tasks/stages.py`) and by DVC (`flywheel stage NAME`, through
-`run_stage` below). Resuming lives here, once, for both: the result of a finished shard lies in the workspace's
-staging area under a key made from the stage's inputs, so a killed run goes on from it and changed inputs do not
-meet old results.
+`run_stage` below), here or on other machines (`flywheel/cluster`). Resuming lives here, once, for all: the result of a
+finished shard lies in the workspace's staging area under a key made from the stage's inputs, so a killed run goes on
+from it and changed inputs do not meet old results.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flywheel import memory, progress
-from flywheel.errors import FlywheelError
-from flywheel.files import disk_full_is_named, write_json
+from flywheel.errors import FlywheelError, ShardBusy
+from flywheel.files import disk_full_is_named, locked, write_json
 from flywheel.settings import Settings
 from flywheel.store import frozen
 from flywheel.store.artifacts import DOMAIN, Artifact, Checkpoint, Partition, Record, of_domains
 from flywheel.store.partitions import PartitionManifest, write
 from flywheel.workspace import Workspace
+
+# For whoever is at a shard already: a worker that was believed dead and is not. One that is dead holds no lock.
+_BUSY_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Context:
     """One stage of one iteration in a workspace, with the iteration's own frozen settings.
 
     stage: its name, with the domain in it where it has one. run_id: the flow run that pays for this; empty outside
-    Prefect.
+    Prefect. shared: what the stage's `shares` has opened in this process, while it does shards.
     """
 
     ws: Workspace
@@ -43,6 +47,7 @@ class Context:
     iteration: int
     stage: str
     run_id: str = ""
+    shared: Any = field(default=None, compare=False, repr=False)
     _keys: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -89,6 +94,9 @@ class StageResult:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
 
+BROWSERS, TRAINING = "browsers", "training"  # what a stage may need of a machine
+
+
 @dataclass(frozen=True)
 class Stage:
     """name: of the file; with `{domain}` in it the stage is there once a domain.
@@ -98,9 +106,13 @@ class Stage:
     extra: JSON values on which it depends besides. judges: it checks the contracts, which look at the tables of all
     iterations and stop it where one is broken. closing: it runs once the turn is over.
 
-    plan: names of the shards, in order. work: does one shard in its folder (which may hold the leavings of a killed
-    try) and returns a small JSON value. finish: turns the shards' results into partitions. All of them can be called
-    without Prefect.
+    plan: names of the shards, in order; each can be done without the others. work: does one shard in its folder (which
+    may hold the leavings of a killed try) and returns a small JSON value. finish: turns the shards' results into
+    partitions. All of them can be called without Prefect.
+
+    shares: opens what all shards that one process does have in common (`Context.shared`), such as a model. needs: what
+    a machine must have on which a shard is done: BROWSERS, TRAINING, both, or nothing (); None: it stays on the machine
+    of the run.
     """
 
     name: str
@@ -113,6 +125,8 @@ class Stage:
     extra: Callable[[Context], Any] = lambda ctx: None
     judges: bool = False
     closing: bool = False
+    shares: Callable[[Context], AbstractContextManager[Any]] = lambda ctx: nullcontext()
+    needs: tuple[str, ...] | None = None
 
     @property
     def outputs(self) -> tuple[Artifact, ...]:
@@ -145,17 +159,67 @@ def shard_folder(stage: Stage, ctx: Context, shard: str) -> Path:
 
 def do_shard(stage: Stage, ctx: Context, shard: str) -> tuple[Path, Any, bool]:
     """Do one shard, or take its result if it was finished before. Returns (folder, result, done before)."""
-    folder = shard_folder(stage, ctx, shard)
-    marker = folder / "result.json"
-    if marker.is_file():
-        return folder, json.loads(marker.read_text(encoding="utf-8"))["result"], True
-    started = time.monotonic()
-    with disk_full_is_named(folder):
+    with Worker(stage, ctx) as worker:
+        return worker.do_shard(shard)
+
+
+class Worker:
+    """Does shards of one stage in this process, one after the other. What they share is opened at the first that has
+    to be done, stays open until the end of the block, and is opened anew after a shard that failed."""
+
+    several = False  # see `flywheel/cluster`
+
+    def __init__(self, stage: Stage, ctx: Context) -> None:
+        self._stage, self._ctx = stage, ctx
+        self._open = ExitStack()
+        self._sharing: Context | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open; the next shard opens it anew."""
+        self._sharing = None
+        self._open.close()
+
+    def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
+        """As the function above. One process is at a shard at a time, on whichever machine: who comes second waits,
+        and takes what the first has finished."""
+        folder = shard_folder(self._stage, self._ctx, shard)
+        lock = folder.with_name(f"{shard}.lock")
+        with disk_full_is_named(folder), locked(lock, _BUSY_S, f"at {shard}", ShardBusy):
+            if (done := _finished(folder)) is not None:
+                return folder, done["result"], True
+            return folder, self._do(shard, folder), False
+
+    def _do(self, shard: str, folder: Path) -> Any:
+        started = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
-        result = stage.work(ctx, shard, folder)
-    memory.give_back()
-    write_json(marker, {"result": result, "seconds": round(time.monotonic() - started, 3)})
-    return folder, result, False
+        try:
+            if self._sharing is None:
+                self._sharing = replace(self._ctx, shared=self._open.enter_context(self._stage.shares(self._ctx)))
+            result = self._stage.work(self._sharing, shard, folder)
+        except BaseException:
+            self.close()
+            raise
+        memory.give_back()
+        write_json(_marker(folder), {"result": result, "seconds": round(time.monotonic() - started, 3)})
+        return result
+
+
+def _marker(folder: Path) -> Path:
+    return folder / "result.json"
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """What a finished shard left: `result`, and the `seconds` that it took."""
+    try:
+        return json.loads(_marker(folder).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
 
 
 def finish(stage: Stage, ctx: Context, results: dict[str, tuple[Path, Any]]) -> StageResult:
@@ -164,9 +228,7 @@ def finish(stage: Stage, ctx: Context, results: dict[str, tuple[Path, Any]]) -> 
     wrote, declared = sorted(one.table for one in outcome.manifests), sorted(filter(_is_table, stage.writes))
     if wrote != declared:
         raise FlywheelError(f"it wrote the tables {wrote} and declares {declared}", where=f"stage {stage.name}")
-    seconds = sum(
-        json.loads((folder / "result.json").read_text(encoding="utf-8"))["seconds"] for folder, _ in results.values()
-    )
+    seconds = sum(json.loads(_marker(folder).read_text(encoding="utf-8"))["seconds"] for folder, _ in results.values())
     rows = [{"domain": "all", "step": 0, **row} for row in outcome.metrics]
     rows.append({"domain": "all", "name": "seconds", "step": 0, "value": seconds, "n": len(results)})
     metrics = ctx.write("metrics", rows)
@@ -186,10 +248,11 @@ def run_stage(stage: Stage, ctx: Context) -> StageResult:
     """The whole stage in this process, one shard after the other."""
     results = {}
     shards = stage.plan(ctx)
-    for number, shard in enumerate(shards, 1):
-        folder, result, before = do_shard(stage, ctx, shard)
-        results[shard] = (folder, result)
-        ctx.report(f"{shard} {'was done before' if before else 'done'} ({number} of {len(shards)})")
+    with Worker(stage, ctx) as worker:
+        for number, shard in enumerate(shards, 1):
+            folder, result, before = worker.do_shard(shard)
+            results[shard] = (folder, result)
+            ctx.report(f"{shard} {'was done before' if before else 'done'} ({number} of {len(shards)})")
     return finish(stage, ctx, results)
 
 

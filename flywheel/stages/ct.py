@@ -11,7 +11,7 @@ from pathlib import Path
 from flywheel.files import atomic_folder
 from flywheel.policy.checkpoint import digest
 from flywheel.stages import inputs, supervised
-from flywheel.stages.base import Context, StageResult, single
+from flywheel.stages.base import TRAINING, Context, StageResult, single
 from flywheel.store import lineage, manifest
 from flywheel.store.artifacts import Checkpoint, Record
 
@@ -49,4 +49,5 @@ STAGE = single(
     settings=("seed", "policy", "language_model", "ct"),
     work=_work,
     finish=_finish,
+    needs=(TRAINING,),
 )

@@ -24,7 +24,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.rollout.pool import RolloutStats
 from flywheel.scoring.panel import Panel
 from flywheel.stages import competition, episodes, inputs, shards
-from flywheel.stages.base import Context, Stage, StageResult
+from flywheel.stages.base import BROWSERS, Context, Stage, StageResult
 from flywheel.store import metrics
 from flywheel.store.artifacts import Checkpoint, Partition, Record
 from flywheel.synthesis.tasks import is_held_out
@@ -217,4 +217,5 @@ STAGE = Stage(
     work=_work,
     finish=_finish,
     extra=lambda ctx: Panel(ctx.settings).versions,
+    needs=(BROWSERS,),
 )

@@ -172,4 +172,5 @@ STAGE = Stage(
     plan=_plan,
     work=_work,
     finish=_finish,
+    needs=(),
 )

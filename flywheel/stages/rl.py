@@ -13,7 +13,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.reward.verdict import of_rows
 from flywheel.scoring.panel import Panel
 from flywheel.stages import inputs, shards
-from flywheel.stages.base import Context, StageResult, single
+from flywheel.stages.base import BROWSERS, TRAINING, Context, StageResult, single
 from flywheel.stages.episode_archive import EpisodeArchive
 from flywheel.store import lineage, metrics
 from flywheel.store.artifacts import Checkpoint, Partition
@@ -113,4 +113,5 @@ STAGE = single(
     work=_work,
     finish=_finish,
     extra=lambda ctx: Panel(ctx.settings).versions,
+    needs=(BROWSERS, TRAINING),
 )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.policy import open_policy
+from flywheel.environments.router import Environments
+from flywheel.policy.protocol import Policy
+from flywheel.rollout.players import Players, open_players
 from flywheel.rollout.pool import RolloutStats, rollout
 from flywheel.stages import inputs, shards
-from flywheel.stages.base import Context, Stage, StageResult
+from flywheel.stages.base import BROWSERS, Context, Stage, StageResult
 from flywheel.store import metrics, partitions
 from flywheel.store.artifacts import Partition, Record
 
@@ -26,13 +27,22 @@ def _plan(ctx: Context) -> list[str]:
     return [f"rollout-{number:03d}" for number in range(count)]
 
 
+def _players(ctx: Context) -> AbstractContextManager[Players]:
+    """The model and the environments: they take longer to open than a short shard to play."""
+    return open_players(inputs.newest_folder(ctx), _tasks(ctx), ctx.settings, ctx.ws.root)
+
+
 def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
     size = ctx.settings.rollout.tasks_per_shard
     first = int(shard.rpartition("-")[2]) * size
-    return asyncio.run(_act(ctx, _tasks(ctx)[first : first + size], shard, folder))
+    return ctx.shared.run(
+        lambda policy, environments: _act(ctx, policy, environments, _tasks(ctx)[first : first + size], shard, folder)
+    )
 
 
-async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dict[str, Any]:
+async def _act(
+    ctx: Context, policy: Policy, environments: Environments, tasks: list[Task], shard: str, folder: Path
+) -> dict[str, Any]:
     settings, done, stats = ctx.settings, 0, RolloutStats()
     total = len(tasks) * settings.rollout.samples
 
@@ -41,25 +51,20 @@ async def _act(ctx: Context, tasks: list[Task], shard: str, folder: Path) -> dic
         done += 1
         ctx.report(f"{shard}: {done} of {total} trajectories")
 
-    policy = open_policy(inputs.newest_folder(ctx), settings.policy)
-    try:
-        async with open_environments(settings, tasks, ctx.ws.root) as environments:
-            began = time.monotonic()
-            episodes = await rollout(
-                tasks,
-                settings.rollout.samples,
-                policy,
-                environments,
-                iteration=ctx.iteration,
-                settings=settings,
-                temperature=settings.rollout.temperature,
-                on_episode=count,
-                run_id=ctx.run_id,
-                stats=stats,
-            )
-            seconds = time.monotonic() - began
-    finally:
-        await policy.close()
+    began = time.monotonic()
+    episodes = await rollout(
+        tasks,
+        settings.rollout.samples,
+        policy,
+        environments,
+        iteration=ctx.iteration,
+        settings=settings,
+        temperature=settings.rollout.temperature,
+        on_episode=count,
+        run_id=ctx.run_id,
+        stats=stats,
+    )
+    seconds = time.monotonic() - began
     shards.write_episodes(folder, episodes)
     return {"seconds": seconds, **stats.as_dict()}
 
@@ -98,4 +103,6 @@ STAGE = Stage(
     plan=_plan,
     work=_work,
     finish=_finish,
+    shares=_players,
+    needs=(BROWSERS,),
 )

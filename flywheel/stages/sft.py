@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flywheel.stages import supervised
-from flywheel.stages.base import Context, StageResult, single
+from flywheel.stages.base import TRAINING, Context, StageResult, single
 from flywheel.store import manifest
 from flywheel.store.artifacts import Checkpoint, Record
 
@@ -30,4 +30,5 @@ STAGE = single(
     settings=("seed", "policy", "language_model", "sft"),
     work=_work,
     finish=_finish,
+    needs=(TRAINING,),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flywheel.files import disk_full_is_named
+from flywheel.files import atomic_file, disk_full_is_named
 from flywheel.rollout.episode import Episode
 from flywheel.schema import TABLES, empty, to_row
 from flywheel.stages.base import Context
@@ -20,8 +20,8 @@ from flywheel.store.screens import image_rows
 
 def write_shard(folder: Path, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """Stage rows of a table. The shard's result, written after it, makes them count."""
-    with disk_full_is_named(folder):
-        pq.write_table(from_rows(table, rows), folder / f"{table}.parquet", compression="zstd")
+    with disk_full_is_named(folder), atomic_file(folder / f"{table}.parquet") as path:
+        pq.write_table(from_rows(table, rows), path, compression="zstd")
 
 
 def read_shards(

@@ -1,0 +1,103 @@
+"""What runs on a node: the look at it before work begins, and the worker that does shards of one stage there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import queue
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ray
+
+import flywheel
+from flywheel.environments import catalogue, kind
+from flywheel.errors import BadInput
+from flywheel.progress import listening
+from flywheel.settings import Settings
+from flywheel.stages.base import BROWSERS, Context, Stage, Worker
+
+_OVER = None  # in place of a line: the shard is over
+Fault = tuple[str, str]  # what is wrong with a node, and how to mend it
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What tells a node that it sees the run's own folder: a file that the run has just written, and holds locked."""
+
+    path: Path
+    text: str
+    source: str
+
+
+@cache
+def source() -> str:
+    """Digest of flywheel's own source: nodes with another one would do other things."""
+    root, sha = Path(flywheel.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return sha.hexdigest()[:12]
+
+
+def fault(shared: Shared, settings: Settings, plays: bool) -> Fault | None:
+    """Why this machine cannot take part; None where it can. plays: it is to open environments."""
+    if source() != shared.source:
+        return "it has another version of flywheel", "install the same one on all nodes"
+    try:
+        text, file = shared.path.read_text(encoding="utf-8"), shared.path.open("a")
+    except OSError as error:
+        return f"the workspace is not there: {error.strerror}", f"share {shared.path.parent} with it, at the same path"
+    with file:
+        if text != shared.text:
+            return "it has another folder at the workspace's path", "share the run's own folder with it"
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # the run's lock is felt here, so that of a shard will be
+        else:
+            return "locks on files of the shared folder do not reach it", "mount the folder with locks (NFS 4 has them)"
+    try:
+        if plays:
+            kind.check(settings, catalogue.kinds(settings))
+    except BadInput as error:
+        return str(error), "mend that machine, or start its node without the resource browsers"
+    return None
+
+
+class ShardWorker:
+    """The actor: `stages/base.py: Worker`, and the lines that it says meanwhile. Two calls run at once: one does a
+    shard, the other hears of it."""
+
+    def __init__(self, stage: Stage, ctx: Context) -> None:
+        self._stage, self._ctx = stage, ctx
+        self._worker = Worker(stage, ctx)
+        self._said: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+
+    def fault(self, shared: Shared) -> tuple[str, Fault | None]:
+        """The node's address, and its fault: it may have joined after the others were looked at."""
+        return ray.util.get_node_ip_address(), fault(shared, self._ctx.settings, BROWSERS in (self._stage.needs or ()))
+
+    def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
+        try:
+            with listening(lambda stage, line: self._said.put((stage, line))):
+                return self._worker.do_shard(shard)
+        finally:
+            self._said.put(_OVER)
+
+    def news(self, seconds: float) -> list[tuple[str, str]]:
+        """Lines said since the last call, once there are any, the shard is over, or so many seconds have passed: the
+        worker's sign of life."""
+        found = []
+        try:
+            line = self._said.get(timeout=seconds)
+            while line is not _OVER:
+                found.append(line)
+                line = self._said.get_nowait()
+        except queue.Empty:
+            pass
+        return found
+
+    def close(self) -> None:
+        self._worker.close()

@@ -1,0 +1,182 @@
+"""The workers of one stage on the nodes: each keeps open what shards share; one that is lost is replaced."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from flywheel import progress
+from flywheel.cluster import needs
+from flywheel.cluster.node import Fault, ShardWorker
+from flywheel.errors import ClusterError, WorkerLost
+from flywheel.stages.base import Context, Stage
+
+if TYPE_CHECKING:
+    from flywheel.cluster.head import RayCluster
+
+_TRIES = 3  # of a shard whose worker is lost: more than bad luck, and it would be lost for ever
+_NEWS_S = 1.0  # between two signs of life of a worker, at most
+_CLOSE_S = 30.0  # browsers and models are closed
+
+
+def _reason(error: RayError) -> str:
+    """In one line: what it says ends in the last line of a traceback where there is one."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+
+
+def refuse(node: str, fault: Fault | None) -> None:
+    """Raises ClusterError for a node that has a fault."""
+    if fault:
+        raise ClusterError(fault[0], where=f"node {node}", fix=fault[1])
+
+
+class RayWorkers:
+    """`flywheel.cluster.Workers` on Ray; called from as many threads as there are shards.
+
+    For each shard that waits one worker is asked for. Ray's scheduler gives them their nodes as there is room, on
+    nodes that join later too; a worker that is done with its shard takes the next that waits.
+    """
+
+    several = True
+
+    def __init__(self, cluster: RayCluster, stage: Stage, ctx: Context, wanted: needs.Resources) -> None:
+        ctx.key(stage)  # hashed here, once, and sent along
+        special = {name: count for name, count in wanted.items() if name not in (needs.CPU, needs.GPU)}
+        made = ray.remote(
+            num_cpus=wanted[needs.CPU],
+            num_gpus=wanted.get(needs.GPU, 0),
+            resources=special,
+            max_concurrency=2,
+            max_restarts=0,  # Ray's own tries would know nothing of deadlines, or of what a shard may be tried for
+            max_task_retries=0,
+        )(ShardWorker)
+        self._make = lambda: made.remote(stage, ctx)
+        self._cluster, self._wanted, self._stage = cluster, wanted, ctx.stage
+        self._lock = threading.Condition()
+        self._waiting, self._closed = 0, False
+        self._coming: dict[Any, Any] = {}  # the answer to whether its node has a fault -> worker
+        self._idle: list[Any] = []
+        self._busy: set[Any] = set()
+
+    def __enter__(self) -> RayWorkers:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers: idle ones in order, the others at once."""
+        with self._lock:
+            self._closed = True
+            idle, others = self._idle, [*self._coming.values(), *self._busy]
+            self._idle, self._coming, self._busy = [], {}, set()
+            self._lock.notify_all()
+        if idle:
+            ray.wait([one.close.remote() for one in idle], num_returns=len(idle), timeout=_CLOSE_S)
+        for one in (*idle, *others):
+            ray.kill(one)
+
+    def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
+        """Raises what its work raises; WorkerLost where _TRIES workers were lost over it, HeadLost, and ClusterError
+        where no worker comes in time."""
+        for number in range(1, _TRIES + 1):
+            worker = self._take()
+            try:
+                done = self._watched(worker, shard)
+            except WorkerLost as error:
+                self._drop(worker)
+                if number == _TRIES or self._closed:
+                    raise
+                progress.tell(self._stage, f"{shard}: {error}; another worker does it")
+            except BaseException:
+                self._drop(worker) if self._closed else self._give(worker)
+                raise
+            else:
+                self._give(worker)
+                return done
+        raise AssertionError("the last try returns or raises")
+
+    # -- one shard -------------------------------------------------------------------------------------------------
+    def _watched(self, worker: Any, shard: str) -> tuple[Path, Any, bool]:
+        silent_s = self._cluster.limits.silent_s
+        try:
+            job = worker.do_shard.remote(shard)
+            while True:
+                for stage, line in ray.get(worker.news.remote(_NEWS_S), timeout=silent_s):
+                    (progress.tell if isinstance(line, progress.Told) else progress.report)(stage, line)
+                self._cluster.alive()
+                if ray.wait([job], timeout=0)[0]:
+                    return ray.get(job)
+                self._cluster.watch()
+        except RayTaskError as error:
+            raise error.cause from None
+        except GetTimeoutError:
+            raise WorkerLost(f"its worker has been silent for {silent_s:g} s", where=shard) from None
+        except RayError as error:
+            raise WorkerLost(f"its worker was lost ({type(error).__name__})", where=shard) from error
+
+    # -- who does it -----------------------------------------------------------------------------------------------
+    def _take(self) -> Any:
+        """A worker that is free, or that has come to be."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            while True:
+                with self._lock:
+                    if self._closed:
+                        raise ClusterError("the stage was given up", where=f"stage {self._stage}")
+                    if self._idle:
+                        self._busy.add(worker := self._idle.pop())
+                        return worker
+                    while len(self._coming) < self._waiting:
+                        worker = self._make()
+                        self._coming[worker.fault.remote(self._cluster.shared)] = worker
+                self._look_for_new_ones()
+                with self._lock:
+                    if not self._idle:
+                        self._lock.wait(_NEWS_S)
+                self._cluster.watch()
+                self._is_hopeless()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _look_for_new_ones(self) -> None:
+        with self._lock:
+            ready = ray.wait(list(self._coming), num_returns=len(self._coming), timeout=0)[0] if self._coming else []
+            come = [(one, self._coming.pop(one)) for one in ready]
+        for one, worker in come:
+            try:
+                node, fault = ray.get(one)
+            except RayError as error:
+                if getattr(error, "actor_init_failed", False):
+                    raise WorkerLost(f"no worker can begin: {_reason(error)}", where=f"stage {self._stage}") from error
+                continue  # its node went before it began: another one is asked for
+            refuse(node, fault)
+            self._cluster.alive()
+            with self._lock:
+                self._idle.append(worker)
+                self._lock.notify()
+
+    def _is_hopeless(self) -> None:
+        if self._cluster.silent_s > (limit_s := self._cluster.limits.wait_s):
+            raise ClusterError(
+                f"no worker came for {limit_s:g} s, and none is at work",
+                where=f"stage {self._stage}: " + ", ".join(f"{name} {count:g}" for name, count in self._wanted.items()),
+                fix="add a node with that, or raise cluster.wait_s",
+            )
+
+    def _give(self, worker: Any) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+            self._idle.append(worker)
+            self._lock.notify()
+
+    def _drop(self, worker: Any) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+        ray.kill(worker)

@@ -1,0 +1,273 @@
+"""Shards on the nodes of a Ray cluster, all on this machine: the same results, nothing lost, errors with names."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import importlib.util
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import cluster_stages
+import clusters
+import pytest
+import yaml
+
+from flywheel import cluster
+from flywheel import init as workspaces
+from flywheel import settings as config
+from flywheel.errors import BadInput, ClusterError, HeadLost, WorkerLost
+from flywheel.files import write_text
+from flywheel.progress import listening
+from flywheel.settings import Settings
+from flywheel.stages import base
+from flywheel.store import manifest, partitions, pipeline, versioning
+from flywheel.workspace import Workspace
+
+pytestmark = pytest.mark.slow
+_DEADLINE_S = 60
+_NODE = {"num_cpus": 1, "resources": {"browsers": 1}, "object_store_memory": 80 << 20}
+_ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator:
+    """A head without a processor, and three nodes with room for one worker each."""
+    found = os.pathsep.join([str(Path(__file__).parent), *sys.path])  # as the tests themselves find their modules
+    with mock.patch.dict(os.environ, {**_ENVIRONMENT, "PYTHONPATH": found}):
+        from ray.cluster_utils import Cluster
+
+        # A node that is killed is given up within seconds.
+        health = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000}
+        head = {**_NODE, "num_cpus": 0, "resources": {}, "include_dashboard": False, "_system_config": health}
+        made = Cluster(head_node_args=head, initialize_head=True)
+        for _ in range(3):
+            made.add_node(wait=False, **_NODE)
+        made.wait_for_nodes()
+        yield made
+        made.shutdown()
+
+
+def chosen(machines, **blocks) -> Settings:
+    limits = {"engine": "ray", "address": machines.address, **blocks.pop("cluster", {})}
+    return config.parse({"sandbox": {"browsers": 1}, **blocks, "cluster": limits}, where="test")
+
+
+@pytest.fixture(scope="module")
+def nodes(machines, tmp_path_factory) -> Iterator[cluster.Cluster]:
+    """The flywheel's view of them."""
+    ws = Workspace(tmp_path_factory.mktemp("shared"))
+    with cluster.open_cluster(ws, chosen(machines)) as opened:
+        assert cluster.current() is opened
+        yield opened
+
+
+@pytest.fixture
+def ctx(ws, machines) -> base.Context:
+    (ws.root / "tries").mkdir()
+    settings = chosen(machines)
+    write_text(ws.frozen_params(1), config.dump(settings))
+    return base.Context.open(ws, 1, "waits")
+
+
+def until(true: Callable[[], object], job: Future) -> None:
+    """Wait while the job goes on."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while not true():
+        if job.done():
+            pytest.fail(f"it ended: {job.result()}")
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.02)
+
+
+def tries(ctx: base.Context) -> list[tuple[str, str, int]]:
+    """(shard, node, process) of each shard that was begun."""
+    told = [(path.name.split()[0], *path.read_text().split()) for path in (ctx.ws.root / "tries").glob("[!.]*")]
+    return [(shard, node, int(process)) for shard, node, process in told]
+
+
+def go(ctx: base.Context, *shards: str) -> None:
+    for shard in shards:
+        (ctx.ws.root / f"go {shard}").touch()
+
+
+@contextlib.contextmanager
+def asked(open_one: cluster.Cluster, ctx: base.Context, shards: str, stage=cluster_stages.WAITS) -> Iterator[Future]:
+    """The shards are asked for in a thread; let go of at the end, whatever happened."""
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            yield threads.submit(clusters.do_shards, open_one, stage, ctx, tuple(shards))
+        finally:
+            go(ctx, *shards)
+
+
+# -- the same results -------------------------------------------------------------------------------------------------
+_SMALL = {
+    "synthesis.domains": {"control": ["control"]},
+    "synthesis.levels": [1],
+    "synthesis.held_out": [],
+    "synthesis.train_tasks": 6,
+    "synthesis.eval_tasks": 2,
+    "synthesis.general_samples": 0,
+    "recording.sessions_per_iteration": 0,
+    "rollout.samples": 1,
+    "rollout.tasks_per_shard": 2,
+    "sandbox.browsers": 1,
+    "policy.max_new_tokens": 24,
+    "merge.weights": {"control": 1.0},
+}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Workspace:
+    ws = workspaces.create(tmp_path_factory.mktemp("cluster") / "ws", "small")
+    ws.params.write_text(yaml.safe_dump(config.load(ws.params, _SMALL).model_dump(mode="json")))
+    manifest.genesis(ws, "base", "models/base")
+    versioning.add_iteration(ws, 1, config.load(ws.params))
+    base.run_stage(pipeline.get("synthesize"), base.Context.open(ws, 1, "synthesize"))
+    return ws
+
+
+# What is not the same from run to run: the time, the port of a page's server, the last digits of a batch's figures.
+_CHANGES = {"started_at", "ended_at", "url", "logprobs"}
+
+
+def played(ws: Workspace) -> dict[str, list]:
+    """What the stage rollout wrote."""
+    tables = {table: partitions.read(ws, table, 1, "rollout") for table in ("trajectories", "steps", "images")}
+    return {
+        table: rows.drop_columns(list(_CHANGES & {*rows.column_names})).to_pylist() for table, rows in tables.items()
+    }
+
+
+def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines, nodes):
+    stage, ctx = pipeline.get("rollout"), base.Context.open(workspace, 1, "rollout")
+    base.run_stage(stage, ctx)
+    alone = played(workspace)
+    assert len(alone["trajectories"]) == 6
+    base.clear_staging(ctx)
+    said, killing = [], threading.Lock()
+
+    def hear(name: str, line: str) -> None:
+        said.append(line)
+        if ": 1 of 2 trajectories" in line and killing.acquire(blocking=False):
+            machines.remove_node(machines.worker_nodes.copy().pop(), allow_graceful=False)
+
+    with listening(hear):
+        results = clusters.do_shards(nodes, stage, ctx, stage.plan(ctx))
+    machines.add_node(**_NODE)
+    assert list(results) == list(stage.plan(ctx))
+    assert killing.locked()
+    base.finish(stage, ctx, results)
+    assert played(workspace) == alone
+    assert any("another worker does it" in line for line in said)
+
+
+# -- nothing lost -----------------------------------------------------------------------------------------------------
+def test_work_goes_on_without_a_node_and_with_a_new_one(ctx, machines, nodes):
+    with asked(nodes, ctx, "abcde") as done:
+        until(lambda: len(tries(ctx)) == 3, done)
+        begun = tries(ctx)
+        assert len({node for _, node, _ in begun}) == 3
+        lost, lost_node, _ = begun[0]
+        machines.remove_node(next(n for n in machines.worker_nodes if n.node_id == lost_node), allow_graceful=False)
+        go(ctx, begun[1][0])
+        until(lambda: len(tries(ctx)) == 4, done)  # its worker takes the next
+        machines.add_node(**_NODE)
+        until(lambda: len(tries(ctx)) == 5, done)
+        (after,) = {node for _, node, _ in tries(ctx)} - {node for _, node, _ in begun}
+        assert after in {node.node_id for node in machines.worker_nodes}
+        go(ctx, *"abcde")
+        results = done.result()
+    assert [result for _, result in results.values()] == list("abcde")
+    assert sorted(shard for shard, *_ in tries(ctx)) == sorted([*"abcde", lost])
+
+
+def test_a_worker_that_hangs_is_replaced(ctx, nodes, monkeypatch):
+    monkeypatch.setattr(nodes, "limits", nodes.limits.model_copy(update={"silent_s": 3.0}))
+    with asked(nodes, ctx, "a") as done:
+        until(lambda: len(tries(ctx)) == 1, done)
+        os.kill(tries(ctx)[0][2], signal.SIGSTOP)
+        until(lambda: len(tries(ctx)) == 2, done)  # it had the lock of the shard: it was ended
+        go(ctx, "a")
+        assert done.result()["a"][1] == "a"
+
+
+# -- errors with names ------------------------------------------------------------------------------------------------
+def test_a_shard_that_ends_its_workers_is_given_up(ctx, nodes):
+    with pytest.raises(WorkerLost, match=r"its worker was lost \(Actor\w+\) \(a\)"):
+        clusters.do_shards(nodes, cluster_stages.DIES, ctx, "a")
+
+
+def test_what_no_node_has_is_refused(ctx, machines, nodes):
+    training = dataclasses.replace(
+        ctx, stage="rl-games", settings=chosen(machines, rl={"device": "cuda", "processes": 2})
+    )
+    with pytest.raises(ClusterError, match=r"no node has CPU 1, browsers 1, GPU 2 \(stage rl-games\)"):
+        nodes.workers(pipeline.get("rl-games"), training)
+
+
+def test_a_node_without_chromium_is_named(machines, nodes, tmp_path):
+    bare = machines.add_node(**_NODE, env_vars={"PATH": str(tmp_path), "PLAYWRIGHT_BROWSERS_PATH": str(tmp_path)})
+    try:
+        with pytest.raises(ClusterError, match=r"no Chromium is installed.*\(node [\d.]+\); mend that machine"):
+            nodes.check()
+    finally:
+        machines.remove_node(bare, allow_graceful=False)
+
+
+def test_a_folder_that_is_not_shared_is_told(tmp_path):
+    from flywheel.cluster import node
+
+    (path := tmp_path / "token").write_text("mine")
+    seen = node.Shared(path, "mine", node.source())
+
+    def told(**changes) -> str:
+        return (node.fault(dataclasses.replace(seen, **changes), Settings(), plays=False) or ("", ""))[0]
+
+    assert told() == "locks on files of the shared folder do not reach it"
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert told() == ""
+        assert told(text="another") == "it has another folder at the workspace's path"
+        assert told(path=tmp_path / "none") == "the workspace is not there: No such file or directory"
+        assert told(source="older") == "it has another version of flywheel"
+
+
+def test_a_cluster_that_cannot_be_reached_is_bad_input(ws, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    settings = config.parse({"cluster": {"engine": "ray", "address": address}}, where="test")
+    with pytest.raises(BadInput, match=f"no Ray answers at {address}"), cluster.open_cluster(ws, settings):
+        pass
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="Ray is not installed"), cluster.open_cluster(ws, settings):
+        pass
+    with pytest.raises(BadInput, match=r"cluster.address is set, so cluster.engine must be ray"):
+        config.parse({"cluster": {"address": address}}, where="test")
+
+
+def test_a_head_that_is_gone_is_told_and_what_was_finished_is_kept(ctx, machines, nodes, monkeypatch):
+    """The last test with these machines."""
+    from flywheel.cluster import head
+
+    monkeypatch.setattr(head, "_LOST_S", 1)
+    with asked(nodes, ctx, "ab") as done:
+        until(lambda: len(tries(ctx)) == 2, done)
+        go(ctx, "a")
+        until(lambda: (base.shard_folder(cluster_stages.WAITS, ctx, "a") / "result.json").exists(), done)
+        machines.head_node.kill_gcs_server(check_alive=False)
+        with pytest.raises(HeadLost, match="the head of the Ray cluster has not answered"):
+            done.result()
+    with base.Worker(cluster_stages.WAITS, ctx) as here:
+        assert here.do_shard("a")[1:] == ("a", True)
