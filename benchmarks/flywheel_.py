@@ -87,25 +87,29 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def cases(results: Sequence[Result]) -> Iterator[BenchCase]:
-    for run in results:
-        if profile_of(run) in LONG_RUNS:
-            yield from _long_run(run)
-    results = [run for run in results if profile_of(run) not in LONG_RUNS]
-    if not results:
-        return
-    places = groups_of(results[0])
-    by_arm = {arm: [one for one in results if one["arm"] == arm] for arm in flywheel_run.ARMS}
-    whole = by_arm.pop("whole")
-    if whole:
-        yield from _rises(whole, places)
-        if apart := [run for run in whole if any(model["name"].endswith(": sft") for model in run["models"])]:
-            yield _stages_keep(apart, places)  # of those whose stages were measured too
-        yield _no_action(whole)
-        yield from _no_merge(whole, places)
-    for arm, mine in by_arm.items():
-        pairs = [(one, other) for one in whole for other in mine if one["seed"] == other["seed"]]
-        if pairs:
-            yield _beside(arm, pairs, places["all"])
+    for profile in sorted({profile_of(run) for run in results}):
+        mine = [run for run in results if profile_of(run) == profile]
+        whole = [run for run in mine if run["arm"] == "whole"]
+        places = groups_of(mine[0])
+        if profile in LONG_RUNS:
+            for run in whole:
+                yield from _long_run(run)
+        elif whole:
+            yield from _default_runs(whole, places)
+        for arm in (arm for arm in flywheel_run.ARMS if arm != "whole"):
+            pairs = [
+                (one, other) for one in whole for other in mine if (other["arm"], other["seed"]) == (arm, one["seed"])
+            ]
+            if pairs:
+                yield _beside(arm, pairs, places["all"])
+
+
+def _default_runs(whole: Sequence[Result], places: Mapping[str, list[int]]) -> Iterator[BenchCase]:
+    yield from _rises(whole, places)
+    if apart := [run for run in whole if any(model["name"].endswith(": sft") for model in run["models"])]:
+        yield _stages_keep(apart, places)  # of those whose stages were measured too
+    yield _no_action(whole)
+    yield from _no_merge(whole, places)
 
 
 def _rises(runs: Sequence[Result], places: Mapping[str, list[int]]) -> Iterator[BenchCase]:
@@ -199,7 +203,12 @@ def _beside(arm: str, pairs: Sequence[tuple[Result, Result]], places: list[int])
     whole, mine = fmean(one for one, _ in gains), fmean(other for _, other in gains)
     differences = [one - other for one, other in gains]
     ratio = whole / mine if mine else None
-    about = {"seeds": len(pairs), "less": fmean(differences), "interval": list(student_mean(differences))}
+    about = {
+        "profile": profile_of(pairs[0][0]),
+        "seeds": [one["seed"] for one, _ in pairs],
+        "less": fmean(differences),
+        "interval": list(student_mean(differences)) if len(pairs) > 1 else [],
+    }
     if arm == "one-round":
         met = whole > 0 and (mine <= 0 or whole / mine >= RATIO)
         return BenchCase(
