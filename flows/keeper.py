@@ -105,6 +105,7 @@ def keep(ws: Workspace, port: int) -> None:
 
         seen, chosen = ws.params.stat().st_mtime_ns, settings.load(ws.params)
         watcher = Watcher(ws, deploy(ws, chosen.operations))
+        watcher.end_what_has_no_process()
         with _worker(pool(ws)) as worker, _noted(ws, url, report.server_port):
             tell("watch", f"up: Prefect at {url}")
             while not over.wait(_LOOK_S) and ws.root.is_dir():
@@ -118,6 +119,8 @@ def keep(ws: Workspace, port: int) -> None:
                 except (FlywheelError, httpx.HTTPError, OSError) as error:
                     tell("watch", f"not now: {first_line(str(error))}")
                     over.wait(_PAUSE_S)
+        if ws.root.is_dir():
+            watcher.end_what_has_no_process()  # what was at work died with the worker
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ class Watcher:
 
     def begin_again_what_died(self, rules: Operations) -> None:
         """A deployed run whose process died is begun again, up to `operations.restarts` times, each time later."""
-        self._end_what_has_no_process()
+        self._end_what_died_with_its_worker()
         with get_client(sync_client=True) as client:
             for name, deployment in self.deployments.items():
                 run = _newest(client, deployment)
@@ -90,9 +90,14 @@ class Watcher:
                     notify(self._ws, rules, "crashed", f"{run.name} died ({_message(run)}); it is begun again")
                     tell("watch", f"{name} is begun again: {run.name} died")
 
-    def _end_what_has_no_process(self) -> None:
-        """Where worker and run died together nobody told the server. The lock is looked at, never taken: a run that is
-        about to take it must not be skipped."""
+    def end_what_has_no_process(self) -> None:
+        """Called where no worker of the workspace is at work: what a run left Running would keep the next one out."""
+        if not run_lock.held(self._ws):
+            history.mark_killed_runs(self._ws)
+
+    def _end_what_died_with_its_worker(self) -> None:
+        """Nobody told the server of it. The lock is looked at, never taken: a run that is about to take it must not be
+        skipped."""
         if run_lock.held(self._ws):
             self._free_since = None
             return
@@ -106,8 +111,8 @@ class Watcher:
 
 
 def _newest(client: SyncPrefectClient, deployment: UUID) -> FlowRun | None:
-    """Of those that are not to come."""
-    begun = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=[StateType.SCHEDULED]))
+    """Of those that began: neither those to come, nor those that were kept out or called off."""
+    begun = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=[StateType.SCHEDULED, StateType.CANCELLED]))
     found = client.read_flow_runs(
         flow_run_filter=FlowRunFilter(state=begun),
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from flows.server import prefect_server
-from flywheel import due, identity, secret
+from flywheel import due, identity, run_lock, secret
 from flywheel.errors import BadInput
 from flywheel.files import write_text
 from flywheel.settings import Operations, Settings, dump
@@ -103,7 +103,7 @@ def test_what_is_due_begins_once_whoever_watches(served, monkeypatch):
 
 def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
     from prefect.client.orchestration import get_client
-    from prefect.states import Crashed, Running
+    from prefect.states import Cancelled, Crashed, Running
 
     from flows.deployments import deploy
     from flows.unwatched import Watcher
@@ -120,6 +120,10 @@ def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
 
     with get_client(sync_client=True) as client:
         die(client.create_flow_run_from_deployment(found["iteration"], parameters={"settings": {"rollout.samples": 2}}))
+    with get_client(sync_client=True) as client:  # one that its deployment kept out, since then
+        kept_out = client.create_flow_run_from_deployment(found["iteration"])
+        client.set_flow_run_state(kept_out.id, Cancelled(), force=True)
+        seen.add(kept_out.id)
     for again in (1, 2):
         watcher.begin_again_what_died(rules)
         watcher.begin_again_what_died(rules)
@@ -180,6 +184,10 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, monkeypa
                     process.kill()
             second = until(run("ingest"), "the second run, by a new worker and a new server")
             assert second.state_name == "Completed"
+            with run_lock.hold(small):
+                third = until(run("ingest"), "the third run, while another one is at work")
+            assert (third.state_type.value, third.state_name) == ("CANCELLED", "Skipped")
+            assert "another run is at work here" in third.state.message
         family += psutil.Process(up["pid"]).children(recursive=True)
     finally:
         flywheel("down")
