@@ -115,7 +115,7 @@ def test_the_gain_is_held_against_one_round_of_the_same_seed(figures, reached, r
     ]
     case = cases(figures, results)["flywheel_vs_one_round"]
     assert (case.ratio, case.met) == (pytest.approx(ratio), met)
-    assert case.extra["seeds"] == 1
+    assert case.extra["seeds"] == [1]
 
 
 def test_specialists_count_in_their_own_domains(figures, runs):
@@ -154,6 +154,14 @@ def long_run(figures, monkeypatch):
         return run | {"profile": "overnight", "p_v1_rise": steps, "p_v1_in_all": [whole]}
 
     return made
+
+
+def test_one_round_beside_a_long_run_is_no_long_run(figures, long_run):
+    one_round = {**result("one-round", 7, {"base": 0, "1: merged": 6}), "profile": "overnight"}
+    found = list(figures.cases([long_run(0, 2, 4, 6, 12), one_round]))
+    assert sum(case.case == "held_out_rise" for case in found) == 1
+    (beside,) = [case for case in found if case.case == "flywheel_vs_one_round"]
+    assert (beside.ratio, beside.extra["profile"]) == (pytest.approx(2.0), "overnight")
 
 
 def test_the_long_run_rises_on_templates_that_are_trained_on(figures, long_run):

@@ -12,7 +12,7 @@ import least_work
 import pytest
 
 from flows.run import run
-from flywheel import standing
+from flywheel import standing, turns
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.files import write_json
 from flywheel.progress import listening
@@ -201,3 +201,13 @@ def test_status_names_the_file_and_what_mends_it(ws):
 def test_an_iteration_out_of_order_is_still_refused(ws):
     with pytest.raises(BadInput, match="the next is 2"):
         run(ws, {}, iteration=3)
+
+
+def test_an_iteration_that_was_killed_before_its_tag_is_not_complete(ws):
+    """All its stages are recorded by then; the next run passes over them, and reports, tags and copies it."""
+    assert turns.complete(ws, 1)
+    write_json(ws.closing(1), "run")
+    assert not turns.complete(ws, 1)
+    assert turns.plan(ws, Settings()) == [1, 2]
+    ws.closing(1).unlink()
+    assert turns.plan(ws, Settings()) == [2, 3]
