@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
@@ -322,24 +321,29 @@ def test_csv_has_the_rows_with_the_whole_reason(ws):
 
 
 def test_a_turn_that_failed_leaves_its_runs(tmp_path, monkeypatch):
-    import flows.turn
-
-    from flows import run as runs
+    from flows import iteration as flow
     from tasks import history
 
     ws, _ = synthetic.workspace(tmp_path)
+    asked = {}
 
-    def turn(*_) -> None:
+    def begin(*_) -> None:
+        versioning.add_iteration(ws, 1, SETTINGS)
+
+    def stages(*_) -> None:
         raise FlywheelError("it broke")
 
-    rows = [row | dict.fromkeys(("started_at", "ended_at")) for row in [run("iteration 001", state="Failed")]]
-    monkeypatch.setattr(runs, "prefect_server", lambda ws, meanwhile: nullcontext("http://127.0.0.1:1"))
-    monkeypatch.setattr(runs, "_look", lambda *_: None)
-    monkeypatch.setattr(history, "mark_killed_runs", lambda *_: 0)
-    monkeypatch.setattr(history, "runs_of", lambda *_: rows)
-    monkeypatch.setattr(flows.turn, "turn", turn)
+    def runs_of(*_, **how) -> list[dict]:
+        asked.update(how)
+        return [row | dict.fromkeys(("started_at", "ended_at")) for row in [run("iteration 001", state="Failed")]]
+
+    monkeypatch.setattr(flow, "_begin", begin)
+    monkeypatch.setattr(flow, "_stages", stages)
+    monkeypatch.setattr(history, "mark_killed_runs", lambda *_: [])
+    monkeypatch.setattr(history, "runs_of", runs_of)
     with pytest.raises(FlywheelError, match="it broke"):
-        runs.run(ws, SETTINGS)
+        flow._stages_and_end(ws, SETTINGS, 1, None)
+    assert asked["error"] == "it broke"
     assert [row["run"] for row in told(ws, "-k", 1, "--failed")] == ["iteration 001"]
 
 
