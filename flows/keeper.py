@@ -13,16 +13,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 
+from flows.beside import end
 from flows.server import die_with_parent, prefect_server
 from flows.ui import report_server
 from flywheel import run_lock, settings
-from flywheel.errors import FlywheelError, first_line
+from flywheel.errors import BadInput, FlywheelError, first_line
 from flywheel.files import write_json
 from flywheel.progress import listening, tell
 from flywheel.workspace import Workspace
@@ -31,6 +32,7 @@ _LOOK_S = 1.0
 _PAUSE_S = 10.0  # after an error
 _LONGEST_WAIT_S = 60.0
 _END_S = 60.0
+_RUNS_END_S = 10.0
 _START_S = 180.0
 
 
@@ -56,7 +58,8 @@ def up(ws: Workspace, port: int) -> dict:
     while time.monotonic() < deadline:
         if keeper.poll() is not None:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise FlywheelError(f"it did not come up: {lines[-1] if lines else 'without a word'}", where=log)
+            kind = BadInput if keeper.returncode == BadInput.exit_code else FlywheelError
+            raise kind(f"it did not come up: {lines[-1] if lines else 'without a word'}", where=log)
         if found := running(ws):
             return found
         time.sleep(0.2)
@@ -169,19 +172,16 @@ class _Worker:
     def end(self) -> None:
         """And the runs that it began: they go on with the next one."""
         runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
-        self.process.terminate()
-        for process in (psutil.Process(self.process.pid), *runs) if runs else ():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.terminate()
-        _, left = psutil.wait_procs(runs, timeout=10)
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
+        _each(runs, psutil.Process.terminate)
+        end(self.process)
+        _, left = psutil.wait_procs(runs, timeout=_RUNS_END_S)
+        _each(left, psutil.Process.kill)
+
+
+def _each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            act(process)
 
 
 @contextlib.contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,6 +16,7 @@ from prefect.input import RunInput
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.beside import looking
 from flows.notify import notify
 from flywheel import settings
 from flywheel.errors import FlywheelError
@@ -73,26 +72,20 @@ def ask_reviewer(ctx: Context) -> None:
 def _answered_elsewhere(ctx: Context) -> Iterator[None]:
     """While the run is paused, a decision of `flywheel review` fills in the form in the reviewer's stead; and at the
     deadline, where it is so set, that nobody decided: a run whose pause ends by itself could only fail."""
-    over, run_id, rule = threading.Event(), flow_run.id, ctx.settings.promotion
+    run_id, rule = flow_run.id, ctx.settings.promotion
     deadline = time.monotonic() + rule.review_timeout_s
 
-    def watch() -> None:
-        while not over.wait(_POLL_S):
-            # Prefect rejects answers until it has the form's schema; a file half written is read the next time.
-            with contextlib.suppress(FlywheelError, httpx.HTTPError, PrefectException):
-                decided = review.read(ctx.ws, ctx.iteration)
-                if decided is None and rule.unanswered == "keep" and time.monotonic() > deadline:
-                    decided = _decide(ctx, promote=False, reviewer=_NOBODY, comment=_nobody(rule))
-                if decided is not None:
-                    _fill_in(run_id, decided)
+    def look() -> None:
+        # Prefect rejects answers until it has the form's schema; a file half written is read the next time.
+        with contextlib.suppress(FlywheelError, httpx.HTTPError, PrefectException):
+            decided = review.read(ctx.ws, ctx.iteration)
+            if decided is None and rule.unanswered == "keep" and time.monotonic() > deadline:
+                decided = _decide(ctx, promote=False, reviewer=_NOBODY, comment=_nobody(rule))
+            if decided is not None:
+                _fill_in(run_id, decided)
 
-    watching = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
-    watching.start()
-    try:
+    with looking(look, _POLL_S):
         yield
-    finally:
-        over.set()
-        watching.join(_POLL_S)
 
 
 def _nobody(rule: Promotion) -> str:

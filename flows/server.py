@@ -8,7 +8,6 @@ own host alone (`flows/guarded.py`), and no other origin may read what it says.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import ctypes
 import json
 import os
@@ -16,12 +15,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import httpx
 
+from flows.beside import end, looking
 from flywheel import secret
 from flywheel.errors import BadInput, FlywheelError
 from flywheel.files import write_json
@@ -31,6 +30,7 @@ from flywheel.workspace import Workspace
 
 START_DEADLINE_S = 120
 _FLUSH_S = 5
+_LOOK_S = 0.2
 _RESTARTS = 20  # of a server, in one run
 _OURS: set[str] = set()  # addresses of servers that this process started or found
 _PR_SET_PDEATHSIG = 1
@@ -61,9 +61,10 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
     the server does not answer within START_DEADLINE_S.
     """
     configure(ws)
-    if url := named() or running(ws):
-        if not named():
-            configure(ws, url)
+    url = named()
+    if not url and (url := running(ws)):
+        configure(ws, url)
+    if url:
         if meanwhile:
             meanwhile()
         yield url
@@ -76,13 +77,13 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
         if meanwhile:
             meanwhile()
         server.wait_until_healthy()
-        with server.begun_again():
+        with looking(server.begin_again, _LOOK_S):
             write_json(note, {"url": server.url, "pid": server.process.pid})
             yield server.url
     finally:
         note.unlink(missing_ok=True)
         _flush()
-        server.end()
+        end(server.process)
 
 
 def named() -> str:
@@ -105,7 +106,7 @@ class _Server:
     def __init__(self, ws: Workspace, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._ws, self._port = ws, port
-        self._log = ws.prefect_home / "server.log"
+        self._log, self._restarts = ws.prefect_home / "server.log", _RESTARTS
 
     def start(self) -> None:
         self._ws.prefect_home.mkdir(parents=True, exist_ok=True)
@@ -140,38 +141,14 @@ class _Server:
             f"Prefect's server gave no answer in {START_DEADLINE_S} s", where=self._log, fix="read its log"
         )
 
-    @contextlib.contextmanager
-    def begun_again(self) -> Iterator[None]:
-        """Within the block, where the server ends it is begun again, on its port and with its database. Prefect's
-        client asks again for a minute, so that runs do not see it."""
-        over = threading.Event()
-
-        def watch() -> None:
-            for _ in range(_RESTARTS):
-                while not over.wait(0.2):
-                    if (code := self.process.poll()) is not None:
-                        break
-                else:
-                    return
-                tell("prefect", f"its server ended (code {code}, {self._log}); it is begun again")
-                self.start()
-
-        watching = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
-        watching.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watching.join(10)
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(10)
+    def begin_again(self) -> None:
+        """Where it has ended: on its port and with its database. Prefect's client asks again for a minute, so that runs
+        do not see it."""
+        if (code := self.process.poll()) is None or not self._restarts:
+            return
+        self._restarts -= 1
+        tell("prefect", f"its server ended (code {code}, {self._log}); it is begun again")
+        self.start()
 
 
 def running(ws: Workspace) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from flywheel import identity, turns
@@ -52,11 +54,17 @@ def recordings_lacking(ws: Workspace, settings: Settings) -> int:
 
 
 def new_recordings(ws: Workspace, settings: Settings) -> int:
-    """Folders of recordings that no iteration has taken in."""
-    folder = ws.resolve(settings.recording.folder)
+    """Folders of recordings that no iteration has taken in. They are counted again where something has changed: this is
+    asked each second, of folders that only grow."""
+    folder, last = ws.resolve(settings.recording.folder), turns.last(ws)
     if not folder.is_dir():
         return 0
-    last = turns.last(ws)
+    marks = (folder.stat().st_mtime_ns, ws.manifest(last).stat().st_mtime_ns if last else 0)
+    return _counted(ws, folder, last, marks)
+
+
+@lru_cache(maxsize=1)
+def _counted(ws: Workspace, folder: Path, last: int, marks: tuple[int, int]) -> int:
     taken = set(manifest.read(ws, last).sessions) if last else set()
     return sum(1 for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name not in taken)
 
