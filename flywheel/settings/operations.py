@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import zoneinfo
 
 from pydantic import Field, field_validator
 
 from flywheel.settings.block import Block
 
-_CRON = r"^(|@(hourly|daily|weekly|monthly)|(\S+ ){4}\S+)$"
+_CRON = re.compile(r"@(hourly|daily|weekly|monthly)|(\S+ ){4}\S+")
 
 
 class Operations(Block):
     """How a flywheel runs that nobody watches (`flywheel up`): when, how often after a failure, until when, and who is
     told. They are of the workspace: an edit applies at once, also to an iteration that was begun."""
 
-    schedule: str = Field("", pattern=_CRON)
+    schedule: str = ""
     """When an iteration begins, or goes on, as cron has it: "0 1 * * *" is each night at one. Empty: not by the clock.
     Two never run at once: the second is skipped."""
-    ingest_schedule: str = Field("", pattern=_CRON)
+    ingest_schedule: str = ""
     """When recordings are taken in, as cron has it ("0 * * * *" is hourly): the next iteration begins with them and
     waits after the stage `ingest`. Nothing happens while there are fewer new ones than operations.ingest_after (where
     that is 0, than recording.sessions_per_iteration)."""
@@ -43,6 +44,13 @@ class Operations(Block):
     variables FLYWHEEL_EVENT and FLYWHEEL_TEXT. Empty: none."""
     notify_block: str = ""
     """A notification block of Prefect's that is told the same, as `slack-webhook/night`. Empty: none."""
+
+    @field_validator("schedule", "ingest_schedule")
+    @classmethod
+    def _cron(cls, value: str) -> str:
+        if value and not _CRON.fullmatch(value):
+            raise ValueError(f'{value} is no cron schedule; "0 1 * * *" is each night at one')
+        return value
 
     @field_validator("timezone")
     @classmethod
