@@ -1,10 +1,12 @@
 """Prefect's server as `prefect server start` starts it, but that it answers to its own host and origin alone.
 
-Prefect itself looks at neither. `python -m flows.guarded PORT`, with its settings in the environment.
+Prefect itself looks at neither. `python -m flows.guarded SOCKET`: the number under which it was given the socket that it
+is to listen at; its settings are in the environment.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import uvicorn
@@ -14,18 +16,17 @@ from prefect.settings import get_current_settings
 from flywheel.local_server import OwnHost
 
 
-def serve(port: int) -> None:
+def serve(listener: socket.socket) -> None:
     server = get_current_settings().server
-    uvicorn.run(
-        OwnHost(create_app(final=True), [port]),
-        host="127.0.0.1",
-        port=port,
+    config = uvicorn.Config(
+        OwnHost(create_app(final=True), [listener.getsockname()[1]]),
         timeout_keep_alive=server.api.keepalive_timeout,
         ws_ping_interval=server.api.websocket_ping_interval,
         ws_ping_timeout=server.api.websocket_ping_timeout,
         log_level=server.logging_level.lower(),
     )
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(socket.socket(fileno=int(sys.argv[1])))

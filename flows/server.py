@@ -24,7 +24,7 @@ from flows.beside import end, looking
 from flywheel import secret
 from flywheel.errors import BadInput, FlywheelError
 from flywheel.files import write_json
-from flywheel.local_server import at_port
+from flywheel.local_server import at_own
 from flywheel.progress import tell
 from flywheel.workspace import Workspace
 
@@ -69,8 +69,8 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
             meanwhile()
         yield url
         return
-    server = _Server(ws, _free_port(port))
     note = ws.prefect_home / "server.json"
+    server = _Server(ws, at_own(port))
     server.start()
     try:
         configure(ws, server.url)
@@ -83,7 +83,7 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
     finally:
         note.unlink(missing_ok=True)
         _flush()
-        end(server.process)
+        server.close()
 
 
 def named() -> str:
@@ -101,18 +101,21 @@ def named() -> str:
 
 
 class _Server:
-    """Prefect's server of a workspace, as a process."""
+    """Prefect's server of a workspace, as a process. The socket is ours, so that its port stays its own from the first
+    moment, and what asks while it is begun again waits for its answer."""
 
-    def __init__(self, ws: Workspace, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self._ws, self._port = ws, port
+    def __init__(self, ws: Workspace, listener: socket.socket) -> None:
+        self._listener, self._port = listener, listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._ws = ws
         self._log, self._restarts = ws.prefect_home / "server.log", _RESTARTS
 
     def start(self) -> None:
         self._ws.prefect_home.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "flows.guarded", str(self._port)],
+                [sys.executable, "-m", "flows.guarded", str(self._listener.fileno())],
+                pass_fds=[self._listener.fileno()],
                 env={
                     **os.environ,
                     "PREFECT_SERVER_UI_API_URL": f"{self.url}/api",
@@ -133,7 +136,13 @@ class _Server:
         deadline = time.monotonic() + START_DEADLINE_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise FlywheelError("Prefect's server ended while starting", where=self._log, fix="read its log")
+                lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+                raise FlywheelError(
+                    f"Prefect's server ended while starting (code {self.process.returncode}): "
+                    f"{lines[-1].strip() if lines else 'without a word'}",
+                    where=self._log,
+                    fix="read its log",
+                )
             if _healthy(self.url):
                 return
             time.sleep(0.1)
@@ -149,6 +158,10 @@ class _Server:
         self._restarts -= 1
         tell("prefect", f"its server ended (code {code}, {self._log}); it is begun again")
         self.start()
+
+    def close(self) -> None:
+        end(self.process)
+        self._listener.close()
 
 
 def running(ws: Workspace) -> str:
@@ -176,13 +189,6 @@ def _flush() -> None:
 
         for worker in (APILogWorker, EventsWorker):
             worker.drain_all(timeout=_FLUSH_S)
-
-
-def _free_port(wanted: int) -> int:
-    with socket.socket() as probe, at_port(wanted):
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was given back a moment ago is free
-        probe.bind(("127.0.0.1", wanted))
-        return probe.getsockname()[1]
 
 
 def die_with_parent() -> None:

@@ -19,16 +19,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from flywheel.errors import BadInput, EnvError, FlywheelError
 
 _START_S = 20.0
+_QUEUE = 2048  # connections that wait to be taken, as uvicorn has it
 
 
 def free_port() -> socket.socket:
-    """A socket at a free port of 127.0.0.1, for a `LocalServer`.
+    """A socket at a free port of 127.0.0.1, for a `LocalServer`."""
+    return at_own(0)
+
+
+def at_own(port: int) -> socket.socket:
+    """A socket at a port of 127.0.0.1; 0 takes a free one. Raises BadInput where somebody listens there.
 
     The protocol is named so that asyncio turns Nagle's algorithm off on what it accepts: with it, each answer of a
     head and a body waits 40 ms for the other side's delayed acknowledgement.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
+    if port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was given back a moment ago is free
+    with at_port(port):
+        listener.bind(("127.0.0.1", port))
+        if port:
+            listener.listen(_QUEUE)  # two may have bound themselves; one can listen
     return listener
 
 

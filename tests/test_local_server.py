@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
 from flywheel import local_server
-from flywheel.errors import EnvError, PolicyError
-from flywheel.local_server import LocalServer, free_port
+from flywheel.errors import BadInput, EnvError, PolicyError
+from flywheel.local_server import LocalServer, at_own, free_port
 
 
 async def nothing(scope, receive, send) -> None:
@@ -63,3 +64,12 @@ async def test_it_answers_to_its_own_host_and_origin_alone(headers, status):
     async with httpx.AsyncClient() as client:
         assert (await client.get(f"http://127.0.0.1:{port}/", headers=sent)).status_code == status
     await server.stop()
+
+
+def test_a_port_that_is_asked_for_is_ours_or_refused():
+    with closing(at_own(0)) as free:
+        port = free.getsockname()[1]
+    with closing(at_own(port)) as ours:
+        assert ours.getsockname() == ("127.0.0.1", port)
+        with pytest.raises(BadInput, match=f"port {port} is in use"):
+            at_own(port)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
@@ -27,6 +26,7 @@ from flywheel.training.parallel.parent import end_with_parent
 
 T = TypeVar("T")
 
+_HERE = "127.0.0.1"
 _GRACE_S = 10.0  # once one has failed or is to end, for the others
 # One process, that does nothing else, imports the libraries; all members are its forks. A fork of this one would have
 # its locks, and no thread that frees them.
@@ -50,7 +50,9 @@ class WorkerGroup(Generic[T]):
             self._member = make()
             return
         atexit.register(self.close)  # else this process would wait for them as it ends
-        place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        # Here they meet. It takes a free port as it begins to listen: one that is only looked up may be gone by then.
+        self._store = dist.TCPStore(_HERE, 0, is_master=True, wait_for_workers=False)
+        place = {"WORLD_SIZE": str(size), "MASTER_ADDR": _HERE, "MASTER_PORT": str(self._store.port)}
         try:
             for rank in range(size):
                 self._processes.append(_Process(make, rank, place, threads, limit, where))
@@ -175,10 +177,11 @@ def _meet(place: dict[str, str], limit: float) -> None:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(place["RANK"]) % torch.cuda.device_count())
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(seconds=limit))
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    wait = timedelta(seconds=limit)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=dist.TCPStore(_HERE, int(place["MASTER_PORT"]), is_master=False, timeout=wait),
+        rank=int(place["RANK"]),
+        world_size=int(place["WORLD_SIZE"]),
+        timeout=wait,
+    )

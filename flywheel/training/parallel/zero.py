@@ -7,7 +7,6 @@ then compiles for a minute. The optimiser is torch's AdamW: DeepSpeed's own ones
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,21 +118,13 @@ def _library() -> Any:
 
 def _meet(deepspeed: Any) -> None:
     """The processes find one another as torchrun told them; a process alone is a group of one."""
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if "RANK" not in os.environ and not torch.distributed.is_initialized():
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
     if torch.distributed.is_initialized():
         deepspeed.init_distributed(dist_init_required=False, auto_mpi_discovery=False)
         return
-    if "RANK" not in os.environ:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        os.environ |= {
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "1",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
 
 
