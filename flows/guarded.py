@@ -1,7 +1,7 @@
 """Prefect's server as `prefect server start` starts it, but that it answers to its own host and origin alone.
 
-Prefect itself looks at neither. `python -m flows.guarded SOCKET`: the number under which it was given the socket that it
-is to listen at; its settings are in the environment.
+Prefect itself looks at neither. `python -m flows.guarded SOCKET`: the number under which it was given the socket to
+listen at; its settings are in the environment.
 """
 
 from __future__ import annotations
