@@ -65,7 +65,7 @@ _COSTS = (
 
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
-    made = {count: _workspace(options.folder / f"iterations-{count:03d}", count) for count in (_FEW, _MANY)}
+    made = {count: workspace(options.folder / f"iterations-{count:03d}", count) for count in (_FEW, _MANY)}
     for cost in _COSTS:
         few, many = (_seconds(cost, ws, count) for count, ws in made.items())
         ratio = many / few
@@ -83,8 +83,8 @@ def _seconds(cost: _Cost, ws: Workspace, iteration: int) -> float:
     return min(found)
 
 
-def _workspace(folder: Path, iterations: int) -> Workspace:
-    """Complete iterations, recorded as DVC records them; made once."""
+def workspace(folder: Path, iterations: int) -> Workspace:
+    """One of so many complete iterations, recorded as DVC records them; made once."""
     ws = Workspace(folder.resolve())
     if not (ws.root / "made").is_file():
         write_text(ws.params, "seed: 7\n")

@@ -109,7 +109,7 @@ def keep(ws: Workspace, port: int) -> None:
         seen, chosen = ws.params.stat().st_mtime_ns, settings.load(ws.params)
         watcher = Watcher(ws, deploy(ws, chosen.operations))
         watcher.end_what_has_no_process()
-        with _worker(pool(ws)) as worker, _noted(ws, url, report.server_port):
+        with working(pool(ws)) as worker, _noted(ws, url, report.server_port):
             tell("watch", f"up: Prefect at {url}")
             while not over.wait(_LOOK_S) and ws.root.is_dir():
                 worker.begin_again()
@@ -185,7 +185,8 @@ def _each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]
 
 
 @contextlib.contextmanager
-def _worker(pool: str) -> Iterator[_Worker]:
+def working(pool: str) -> Iterator[_Worker]:
+    """Within the block a worker of the pool runs what is to be run."""
     worker = _Worker(pool)
     try:
         yield worker

@@ -39,12 +39,12 @@ def mark_killed_runs(ws: Workspace, *, older_than_s: float = 0) -> list[FlowRun]
     unfinished = {"any_": [StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[tags.workspace(ws)]))
     with get_client(sync_client=True) as client:
-        stale = _all(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
+        stale = every(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
         since = datetime.now(UTC) - timedelta(seconds=older_than_s)
         stale = [run for run in stale if not _may_be_at_work(run) and run.state.timestamp <= since]
         for run in stale:
             own = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
-            tasks = _all(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
+            tasks = every(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
             message = _KILLED + _last_heard_of(client, run, tasks).isoformat()
             for one in tasks:
                 if one.state is None or not one.state.is_final():
@@ -75,9 +75,9 @@ def runs_of(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[tags.turn(ws, iteration)]))
     with get_client(sync_client=True) as client:
-        flows = _all(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=own)
+        flows = every(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=own)
         rows = [_row(run, "flow", run.parent_task_run_id, run.run_count, run.parameters) for run in flows]
-        for run in _all(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own):
+        for run in every(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own):
             rows.append(_row(run, "task", run.flow_run_id, run.run_count, {}))
     now = datetime.now(UTC)
     for row in rows:
@@ -88,7 +88,8 @@ def runs_of(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -
     return list({row["run_id"]: row for row in rows}.values())
 
 
-def _all(read, sort, **filters) -> list:
+def every(read, sort, **filters) -> list:
+    """All that a reading method of the client finds, page by page."""
     found, offset = [], 0
     while page := read(**filters, sort=sort, limit=_PAGE, offset=offset):
         found += page

@@ -1,0 +1,121 @@
+"""From what data ask for to the run that they begin: one each, none by itself, also while the server is killed.
+
+What asks is made up; who looks, the server, its worker and the process of each run are those of `flywheel up`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import httpx
+import orchestration_turn as turn
+import psutil
+
+from flows.beside import looking
+from flows.server import prefect_server
+from flywheel import due, identity
+from flywheel.bench import BenchCase
+from flywheel.errors import FlywheelError
+from flywheel.settings import Settings
+from flywheel.workspace import Workspace
+
+_GOAL_S = 5.0
+_STARTS_S = 120
+_RESTARTS = 0.04  # of the events, those at which the server is killed
+_LOOK_S = 1.0  # as `flywheel up` looks
+
+
+def cases(options: Namespace) -> Iterator[BenchCase]:
+    ws = turn.make(options.folder / "events")
+    with prefect_server(ws):
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+        yield from _cases(ws, options.events, random.Random(options.seed))
+
+
+def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCase]:
+    from flows.deployments import pool
+    from flows.keeper import working
+    from flows.unwatched import Watcher
+
+    asked: list[due.Due] = []
+    kills = set(chance.sample(range(count), round(_RESTARTS * count)))
+    waited = []
+    with mock.patch.object(due, "runs", side_effect=lambda *_: list(asked)), working(pool(ws)):
+        watcher = Watcher(ws, {due.INGEST: _deployment(ws)})
+
+        def look() -> None:
+            with contextlib.suppress(httpx.HTTPError):  # of a server that was killed
+                watcher.begin_what_is_due(Settings())
+
+        with looking(look, _LOOK_S):
+            for number in range(count):
+                if number in kills:
+                    _kill_server(ws)
+                at = time.time()
+                asked.append(due.Due(f"{identity.of(ws)}:event:{number}", {"until": due.INGEST}, "a new recording"))
+                waited.append(_started(ws, number) - at)
+    begun = _runs(ws)
+    keys = Counter(run.idempotency_key for run in begun)
+    wrong = abs(len(begun) - count) + sum(times - 1 for times in keys.values())
+    waited.sort()
+    late = waited[min(len(waited) - 1, int(0.95 * len(waited)))]
+    extra = {"n": count, "median": waited[len(waited) // 2], "longest": waited[-1], "server_kills": len(kills)}
+    yield turn.figure("event_to_start", "s, 95%", late, _GOAL_S, late <= _GOAL_S, **extra)
+    yield turn.figure("events_wrong", "runs", wrong, 0, wrong == 0, runs=len(begun))
+
+
+def _deployment(ws: Workspace):
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.flows import Flow
+
+    from flows.deployments import pool
+
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name=pool(ws), type="process"))
+    flow = Flow.from_source(source=str(Path(__file__).parent), entrypoint="orchestration_nothing.py:nothing")
+    return flow.to_deployment(f"{identity.of(ws)}-event").apply(work_pool_name=pool(ws))
+
+
+def _kill_server(ws: Workspace) -> None:
+    note = json.loads((ws.prefect_home / "server.json").read_text(encoding="utf-8"))
+    psutil.Process(note["pid"]).kill()
+
+
+def _started(ws: Workspace, number: int) -> float:
+    """When the run of the event began."""
+    key, deadline = f"{identity.of(ws)}:event:{number}", time.monotonic() + _STARTS_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.HTTPError):
+            for run in _runs(ws, limit=5):
+                if run.idempotency_key == key and run.start_time:
+                    return run.start_time.timestamp()
+        time.sleep(0.1)
+    raise FlywheelError(f"event {number} began no run in {_STARTS_S} s", where=ws.prefect_home / "server.log")
+
+
+def _runs(ws: Workspace, limit: int = 0) -> list:
+    """Flow runs of the workspace, the newest ones first, so many at most."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    from tasks.history import every
+    from tasks.tags import workspace
+
+    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[workspace(ws)]))
+    with get_client(sync_client=True) as client:
+        if limit:
+            sort = FlowRunSort.EXPECTED_START_TIME_DESC
+            return client.read_flow_runs(flow_run_filter=own, sort=sort, limit=limit)
+        return every(client.read_flow_runs, FlowRunSort.EXPECTED_START_TIME_DESC, flow_run_filter=own)

@@ -1,0 +1,41 @@
+"""What Prefect's history says of killed runs, held against when they were killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from flows.server import prefect_server
+from flywheel.store import catalog
+from flywheel.workspace import Workspace
+
+_ENDS = {"Completed", "Failed", "Crashed"}
+_CLOCK = timedelta(seconds=2)
+_SILENT = timedelta(seconds=60)  # that a run at work is not heard of, at most
+
+
+def false(ws: Workspace, killed: Sequence[datetime], iterations: Sequence[int] = (1,)) -> list[str]:
+    """What the history of complete iterations says and was not so, in words. killed: when one of their flows was."""
+    with prefect_server(ws):
+        from prefect.context import refresh_global_settings_context
+
+        from tasks import history
+
+        refresh_global_settings_context()
+        rows = [row for k in iterations for row in history.runs_of(ws, k)]
+    kept = catalog.query(ws, "SELECT run_id, state FROM runs").to_pylist()
+    wrong = [f"{row['name']} is {row['state']}" for row in rows if row["state"] not in _ENDS]
+    if {row["run_id"]: row["state"] for row in rows} != {row["run_id"]: row["state"] for row in kept}:
+        wrong.append("the table runs is not what Prefect says")
+    ended = Counter((row["kind"], row["name"]) for row in rows if row["state"] == "Completed" and row["kind"] == "flow")
+    wrong += [f"{name} was completed {times} times" for (_, name), times in ended.items() if times > 1]
+    wrong += [f"iteration {k:03d} was not completed" for k in iterations if not ended["flow", f"iteration {k:03d}"]]
+    crashed = [row for row in rows if row["state"] == "Crashed" and row["name"].startswith("iteration")]
+    if len(crashed) > len(killed):
+        wrong.append(f"{len(crashed)} iterations crashed, {len(killed)} were killed")
+    for row in crashed:
+        last = datetime.fromisoformat(row["ended_at"])
+        if not any(-_CLOCK <= at - last <= _SILENT for at in killed):
+            wrong.append(f"{row['name']} ended at {last}, and no flow was killed then")
+    return wrong + [f"{row['name']} ended before it began" for row in rows if (row["seconds"] or 0) < 0]

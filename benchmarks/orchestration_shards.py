@@ -1,0 +1,91 @@
+"""A stage of many shards that do nothing, as Prefect's tasks and as a plain loop.
+
+Each shard is found by name as a completed task run: none is lost, and none failed for a lock of the database.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import orchestration_turn as turn
+
+from flows.server import prefect_server
+from flywheel.bench import BenchCase
+from flywheel.settings import Settings
+from flywheel.stages.base import Context, Stage, StageResult, Worker
+from flywheel.workspace import Workspace
+
+_ARRIVE_S = 300  # for the last task runs to reach the server
+
+
+def cases(options: Namespace) -> Iterator[BenchCase]:
+    ws = turn.make(options.folder / "shards")
+    with prefect_server(ws):
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+        yield from _cases(ws, options.shards)
+
+
+def _cases(ws: Workspace, count: int) -> Iterator[BenchCase]:
+    from prefect import flow, tags
+
+    from tasks.stages import do_shards
+    from tasks.tags import workspace
+
+    shards = [f"shard-{number:04d}" for number in range(count)]
+    stage = Stage("nothing", (), (), (), lambda ctx: shards, _nothing, lambda ctx, results: StageResult())
+
+    @flow(name="shards")
+    def all_of_them(ctx: Context) -> int:
+        with Worker(stage, ctx) as worker:
+            return len(do_shards(ctx, shards, worker))
+
+    def seconds(do) -> float:
+        shutil.rmtree(ws.staging(1, stage.name), ignore_errors=True)
+        ctx = Context(ws, Settings(), 1, stage.name)
+        began = time.monotonic()
+        do(ctx)
+        return (time.monotonic() - began) / count
+
+    def plain(ctx: Context) -> None:
+        with Worker(stage, ctx) as worker:
+            for shard in shards:
+                worker.do_shard(shard)
+
+    peer = seconds(plain)
+    with tags(workspace(ws)):
+        ours = seconds(all_of_them)
+    states = _states(ws, count)
+    yield BenchCase("orchestration", f"shards_{count}", "s a shard", ours, peer, "a plain loop", None, None, True)
+    lost = count - states["Completed"]
+    yield turn.figure("shards_lost", "task runs", lost, 0, lost == 0, states=dict(states))
+
+
+def _nothing(ctx: Context, shard: str, folder: Path) -> str:
+    return shard
+
+
+def _states(ws: Workspace, count: int) -> Counter:
+    """Of the task runs that the server knows; they reach it after the tasks have ended."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+    from prefect.client.schemas.sorting import TaskRunSort
+
+    from tasks.history import every
+    from tasks.tags import workspace
+
+    own = FlowRunFilter(tags=FlowRunFilterTags(all_=[workspace(ws)]))
+    deadline = time.monotonic() + _ARRIVE_S
+    with get_client(sync_client=True) as client:
+        while True:
+            runs = every(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
+            found = Counter(run.state_name for run in {run.id: run for run in runs}.values())
+            if found["Completed"] >= count or time.monotonic() > deadline:
+                return found
+            time.sleep(1)

@@ -1,0 +1,115 @@
+"""Turns of the least work for `flywheel bench orchestration`: real in each part, small, and the same bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from flywheel import init, settings
+from flywheel.bench import BenchCase
+from flywheel.errors import FlywheelError
+from flywheel.files import write_text
+from flywheel.store import partitions
+from flywheel.workspace import Workspace, label
+
+END_S, _TURN_S = 30, 3600  # that a process has to end in
+FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
+
+# As little to train and to play as there can be: what is seen of a turn does not hang on it.
+LEAST = {
+    "ct.samples": 12,
+    "sft.samples": 12,
+    "synthesis.general_samples": 12,
+    "synthesis.eval_tasks": 4,
+    "rl.tasks_per_step": 2,
+    "rl.value_pretraining_tasks": 2,
+    "promotion.tasks": 10,
+    "promotion.margin": 0.5,
+}
+# Each answer by itself: in a batch its last bits depend on who else asks at the moment.
+SAME_BITS = {"policy.batch": 1, "policy.cache_mb": 0, "rl.deterministic": True, "rl.max_staleness": 0}
+
+# What two runs of the same never have in common: clocks, the names of flow runs, the ports of servers.
+_OWN_COLUMNS = {"started_at", "ended_at", "at", "run_id"}
+_OWN_METRICS = {"seconds", "steps_per_second"}
+_PORT = re.compile(r"(127\.0\.0\.1|localhost):\d+")
+
+
+def figure(name: str, unit: str, ours: float, goal: float | None, met: bool, **extra: object) -> BenchCase:
+    """One without a peer."""
+    return BenchCase("orchestration", name, unit, ours, None, "", None, goal, met, extra)
+
+
+def make(folder: Path, **overrides: object) -> Workspace:
+    """A workspace of the profile `small` with these parameters, in place of what was there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    ws = init.create(folder, "small")
+    write_text(ws.params, settings.dump(settings.load(ws.params, overrides)))
+    return ws
+
+
+def start(ws: Workspace, *words: str) -> subprocess.Popen:
+    """`flywheel` with these words in the workspace; what it says is appended to `FOLDER.log` beside it."""
+    with log(ws).open("ab") as out:
+        return subprocess.Popen(
+            [FLYWHEEL, *words, "-w", str(ws.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+
+def log(ws: Workspace) -> Path:
+    return ws.root.with_suffix(".log")
+
+
+def ends(ws: Workspace, process: subprocess.Popen) -> None:
+    """Waits until it ends well. Raises FlywheelError where it does not."""
+    try:
+        process.wait(_TURN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise FlywheelError(f"the turn took more than {_TURN_S} s", where=log(ws)) from None
+    if process.returncode:
+        raise said(ws, process)
+
+
+def said(ws: Workspace, process: subprocess.Popen) -> FlywheelError:
+    """The error that a command which should have succeeded has ended with."""
+    lines = log(ws).read_text(encoding="utf-8", errors="replace").splitlines()
+    return FlywheelError(f"exit code {process.returncode}: {lines[-1] if lines else ''}", where=log(ws))
+
+
+def hashes(ws: Workspace, iteration: int = 1) -> dict[str, str]:
+    """sha256 of what an iteration has stored: of the rows of each partition, of the bytes of each checkpoint's weights,
+    of what is decided by its promotion. Left out is what two runs of the same never have in common."""
+    found = {}
+    for folder in sorted(ws.data.glob(f"*/iteration={label(iteration)}/stage=*")):
+        table, stage = folder.parent.parent.name, folder.name.partition("=")[2]
+        if table != "runs":
+            found[f"{table} {stage}"] = _rows(ws, table, iteration, stage)
+    for weights in sorted(ws.root.glob(f"models/iteration={label(iteration)}/*/*.safetensors")):
+        found[ws.relative(weights)] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    decided = json.loads(ws.promotion(iteration).read_text(encoding="utf-8"))
+    found["promotion"] = _hash([{name: decided[name] for name in ("digest", "promoted", "reason")}])
+    return found
+
+
+def _rows(ws: Workspace, table: str, iteration: int, stage: str) -> str:
+    data = partitions.read(ws, table, iteration, stage)
+    rows = data.drop_columns([name for name in data.column_names if name in _OWN_COLUMNS]).to_pylist()
+    return _hash([row for row in rows if not (table == "metrics" and row["name"] in _OWN_METRICS)])
+
+
+def _hash(rows: list[dict]) -> str:
+    text = json.dumps(
+        rows, sort_keys=True, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)
+    )
+    return hashlib.sha256(_PORT.sub(r"\1", text).encode()).hexdigest()
