@@ -51,8 +51,8 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
 
 
 def _killed(ws: Workspace, count: int, seconds: float, chance: random.Random) -> list[tuple[str, datetime]]:
-    """What was killed, and when. From one kill to the next passes up to a quarter of what the turn takes: some find it as
-    it starts, most at work."""
+    """What was killed, and when: each up to a quarter of a turn after the one before, so that some find it as it starts
+    and most at work."""
     kills: list[tuple[str, datetime]] = []
     process = turn.start(ws, "run")
     while len(kills) < count:

@@ -94,11 +94,8 @@ def _alive(ws: Workspace) -> dict[str, psutil.Process]:
 
 def _at_work(ws: Workspace) -> psutil.Process | None:
     """The process of the run, also of one whose worker was killed."""
-    if not run_lock.held(ws):
-        return None
-    with contextlib.suppress(psutil.Error, ValueError):
-        return psutil.Process(int((ws.state / "lock").read_text(encoding="utf-8")))
-    return None
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid) if (pid := run_lock.holder(ws)) else None
 
 
 def _rest(ws: Workspace) -> None:

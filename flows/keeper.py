@@ -28,6 +28,7 @@ from flywheel.files import write_json
 from flywheel.progress import listening, tell
 from flywheel.workspace import Workspace
 
+_BEGUN_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"  # a variable of such a process
 _LOOK_S = 1.0
 _PAUSE_S = 10.0  # after an error
 _LONGEST_WAIT_S = 60.0
@@ -123,6 +124,7 @@ def keep(ws: Workspace, port: int) -> None:
                     tell("watch", f"not now: {first_line(str(error))}")
                     over.wait(_PAUSE_S)
         if ws.root.is_dir():
+            _end_what_was_left(ws)
             watcher.end_what_has_no_process()  # what was at work died with the worker
 
 
@@ -176,6 +178,15 @@ class _Worker:
         end(self.process)
         _, left = psutil.wait_procs(runs, timeout=_RUNS_END_S)
         _each(left, psutil.Process.kill)
+
+
+def _end_what_was_left(ws: Workspace) -> None:
+    """A run of a worker that was killed goes on without it. What a person typed is theirs."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if (pid := run_lock.holder(ws)) and _BEGUN_BY_A_WORKER in (run := psutil.Process(pid)).environ():
+            run.terminate()
+            _, left = psutil.wait_procs([run], timeout=_RUNS_END_S)
+            _each(left, psutil.Process.kill)
 
 
 def _each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:

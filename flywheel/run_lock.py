@@ -44,6 +44,16 @@ def held(ws: Workspace) -> bool:
     return is_held(_path(ws))
 
 
+def holder(ws: Workspace) -> int | None:
+    """The process of the run that is at work here now."""
+    if not held(ws):
+        return None
+    try:
+        return int(_path(ws).read_text(encoding="utf-8"))
+    except ValueError:  # it has just begun
+        return None
+
+
 @contextlib.contextmanager
 def alone(path: Path, otherwise: str, fix: str) -> Iterator[None]:
     """Hold the lock of a file, which has the process's number. Raises AtWork, in words that begin with `otherwise`."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -21,6 +22,7 @@ from flows.server import prefect_server
 from flywheel import due, identity, run_lock, secret
 from flywheel.errors import BadInput
 from flywheel.files import write_text
+from flywheel.local_server import at_own
 from flywheel.settings import Operations, Settings, dump
 from flywheel.workspace import Workspace
 
@@ -179,30 +181,41 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, monkeypa
             first = until(run("synthesize"), "the first run")
             assert (first.state_name, first.name) == ("Completed", "iteration 001")
             assert "waits after synthesize" in first.state.message
-            for process in family:
-                if any(part in " ".join(process.cmdline()) for part in ("worker start", "flows.guarded")):
-                    process.kill()
+            kill(family, "worker start", "flows.guarded")
             second = until(run("ingest"), "the second run, by a new worker and a new server")
             assert second.state_name == "Completed"
             with run_lock.hold(small):
                 third = until(run("ingest"), "the third run, while another one is at work")
             assert (third.state_type.value, third.state_name) == ("CANCELLED", "Skipped")
             assert "another run is at work here" in third.state.message
-        family += psutil.Process(up["pid"]).children(recursive=True)
+            run("rollout")
+            left = psutil.Process(until(lambda: run_lock.holder(small), "the fourth run, which is at work"))
+            family += psutil.Process(up["pid"]).children(recursive=True)
+            kill(family, "worker start")  # its run goes on without it
     finally:
         flywheel("down")
-    _, left = psutil.wait_procs(family, timeout=10)
-    assert left == []
+    _, alive = psutil.wait_procs([left, *family], timeout=10)
+    assert alive == []
     assert keeper.running(small) == {}
     done = subprocess.run([FLYWHEEL, "down", "-w", str(small.root)], capture_output=True, text=True)
     assert (done.returncode, "nothing is up here" in done.stderr) == (2, True)
 
 
+def kill(processes: list[psutil.Process], *words: str) -> None:
+    """Those whose command has one of the words; some have ended already."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(part in " ".join(process.cmdline()) for part in words):
+                process.kill()
+
+
 def free_port() -> int:
     """With the one after it, which the report takes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1] & ~1
+    while True:
+        with closing(at_own(0)) as first, contextlib.suppress(BadInput, OverflowError):
+            port = first.getsockname()[1]
+            at_own(port + 1).close()
+            return port
 
 
 def client_of(ws: Workspace, monkeypatch):
