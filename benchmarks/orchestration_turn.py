@@ -37,7 +37,7 @@ SAME_BITS = {"policy.batch": 1, "policy.cache_mb": 0, "rl.deterministic": True, 
 
 # What two runs of the same never have in common: clocks, the names of flow runs, the ports of servers.
 _OWN_COLUMNS = {"started_at", "ended_at", "at", "run_id"}
-_OWN_METRICS = {"seconds", "steps_per_second"}
+_OWN_METRICS = {"seconds", "steps_per_second", "rollout_s", "update_s", "utilisation"}
 _PORT = re.compile(r"(127\.0\.0\.1|localhost):\d+")
 
 
@@ -105,11 +105,14 @@ def hashes(ws: Workspace, iteration: int = 1) -> dict[str, str]:
 def _rows(ws: Workspace, table: str, iteration: int, stage: str) -> str:
     data = partitions.read(ws, table, iteration, stage)
     rows = data.drop_columns([name for name in data.column_names if name in _OWN_COLUMNS]).to_pylist()
-    return _hash([row for row in rows if not (table == "metrics" and row["name"] in _OWN_METRICS)])
+    return _hash([row for row in rows if not _is_own(table, row)])
+
+
+def _is_own(table: str, row: dict) -> bool:
+    return (table == "metrics" and row["name"] in _OWN_METRICS) or (table == "lineage" and row["parent_kind"] == "run")
 
 
 def _hash(rows: list[dict]) -> str:
-    text = json.dumps(
-        rows, sort_keys=True, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)
-    )
-    return hashlib.sha256(_PORT.sub(r"\1", text).encode()).hexdigest()
+    """In whichever order: lineage is sorted by the names of runs too."""
+    lines = sorted(json.dumps(row, sort_keys=True, default=repr) for row in rows)
+    return hashlib.sha256(_PORT.sub(r"\1", "\n".join(lines)).encode()).hexdigest()
