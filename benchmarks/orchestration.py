@@ -13,7 +13,7 @@ from parts import Parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parts = Parts("orchestration", __doc__, shared=["turn", "history", "nothing"])
+    parts = Parts("orchestration", __doc__, shared=["turn", "history", "machines", "nothing"])
     add = parts.parser.add_argument
     add("--kills", type=int, default=20, help="of part chaos (default: %(default)s)")
     add("--shards", type=int, default=2000, help="of part shards (default: %(default)s)")

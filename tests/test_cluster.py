@@ -15,10 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from unittest import mock
 
 import cluster_stages
-import clusters
 import pytest
 import yaml
 
@@ -33,28 +31,18 @@ from flywheel.stages import base
 from flywheel.store import manifest, partitions, pipeline, versioning
 from flywheel.workspace import Workspace
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+from orchestration_machines import NODE, do_shards, machines
+
 pytestmark = pytest.mark.slow
 _DEADLINE_S = 60
-_NODE = {"num_cpus": 1, "resources": {"browsers": 1}, "object_store_memory": 80 << 20}
-_ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-@pytest.fixture(scope="module")
-def machines() -> Iterator:
+@pytest.fixture(scope="module", name="machines")
+def three_machines() -> Iterator:
     """A head without a processor, and three nodes with room for one worker each."""
-    found = os.pathsep.join([str(Path(__file__).parent), *sys.path])  # as the tests themselves find their modules
-    with mock.patch.dict(os.environ, {**_ENVIRONMENT, "PYTHONPATH": found}):
-        from ray.cluster_utils import Cluster
-
-        # A node that is killed is given up within seconds.
-        health = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000}
-        head = {**_NODE, "num_cpus": 0, "resources": {}, "include_dashboard": False, "_system_config": health}
-        made = Cluster(head_node_args=head, initialize_head=True)
-        for _ in range(3):
-            made.add_node(wait=False, **_NODE)
-        made.wait_for_nodes()
+    with machines(3, Path(__file__).parent) as made:
         yield made
-        made.shutdown()
 
 
 def chosen(machines, **blocks) -> Settings:
@@ -105,7 +93,7 @@ def asked(open_one: cluster.Cluster, ctx: base.Context, shards: str, stage=clust
     """The shards are asked for in a thread; let go of at the end, whatever happened."""
     with ThreadPoolExecutor(1) as threads:
         try:
-            yield threads.submit(clusters.do_shards, open_one, stage, ctx, tuple(shards))
+            yield threads.submit(do_shards, open_one, stage, ctx, tuple(shards))
         finally:
             go(ctx, *shards)
 
@@ -163,8 +151,8 @@ def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines
             machines.remove_node(machines.worker_nodes.copy().pop(), allow_graceful=False)
 
     with listening(hear):
-        results = clusters.do_shards(nodes, stage, ctx, stage.plan(ctx))
-    machines.add_node(**_NODE)
+        results = do_shards(nodes, stage, ctx, stage.plan(ctx))
+    machines.add_node(**NODE)
     assert list(results) == list(stage.plan(ctx))
     assert killing.locked()
     base.finish(stage, ctx, results)
@@ -182,7 +170,7 @@ def test_work_goes_on_without_a_node_and_with_a_new_one(ctx, machines, nodes):
         machines.remove_node(next(n for n in machines.worker_nodes if n.node_id == lost_node), allow_graceful=False)
         go(ctx, begun[1][0])
         until(lambda: len(tries(ctx)) == 4, done)  # its worker takes the next
-        machines.add_node(**_NODE)
+        machines.add_node(**NODE)
         until(lambda: len(tries(ctx)) == 5, done)
         (after,) = {node for _, node, _ in tries(ctx)} - {node for _, node, _ in begun}
         assert after in {node.node_id for node in machines.worker_nodes}
@@ -205,7 +193,7 @@ def test_a_worker_that_hangs_is_replaced(ctx, nodes, monkeypatch):
 # -- errors with names ------------------------------------------------------------------------------------------------
 def test_a_shard_that_ends_its_workers_is_given_up(ctx, nodes):
     with pytest.raises(WorkerLost, match=r"its worker was lost \(Actor\w+\) \(a\)"):
-        clusters.do_shards(nodes, cluster_stages.DIES, ctx, "a")
+        do_shards(nodes, cluster_stages.DIES, ctx, "a")
 
 
 def test_what_no_node_has_is_refused(ctx, machines, nodes):
@@ -217,7 +205,7 @@ def test_what_no_node_has_is_refused(ctx, machines, nodes):
 
 
 def test_a_node_without_chromium_is_named(machines, nodes, tmp_path):
-    bare = machines.add_node(**_NODE, env_vars={"PATH": str(tmp_path), "PLAYWRIGHT_BROWSERS_PATH": str(tmp_path)})
+    bare = machines.add_node(**NODE, env_vars={"PATH": str(tmp_path), "PLAYWRIGHT_BROWSERS_PATH": str(tmp_path)})
     try:
         with pytest.raises(ClusterError, match=r"no Chromium is installed.*\(node [\d.]+\); mend that machine"):
             nodes.check()
