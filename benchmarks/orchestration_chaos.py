@@ -21,6 +21,7 @@ import orchestration_history as history
 import orchestration_turn as turn
 import psutil
 
+from flywheel import turns
 from flywheel.bench import BenchCase
 from flywheel.errors import FlywheelError
 from flywheel.workspace import Workspace
@@ -34,27 +35,35 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     parameters = turn.LEAST | turn.SAME_BITS | _TRAINERS
     whole = turn.make(options.folder / "whole", **parameters)
     began = time.monotonic()
-    turn.ends(whole, turn.start(whole, "run"))
+    _turn(whole, 1)
     seconds = time.monotonic() - began
     killed = turn.make(options.folder / "killed", **parameters)
     kills = _killed(killed, options.kills, seconds, random.Random(options.seed))
+    iterations = range(1, turns.last(killed) + 1)
+    for k in iterations[1:]:
+        _turn(whole, k)
 
     kinds = dict(Counter(kind for kind, _ in kills))
     yield turn.figure("chaos_kills", "kills", len(kills), options.kills, len(kills) >= options.kills, by_kind=kinds)
-    ours, theirs = turn.hashes(killed), turn.hashes(whole)
+    ours, theirs = ({(k, name): one for k in iterations for name, one in turn.hashes(ws, k).items()}
+                    for ws in (killed, whole))  # fmt: skip
     differ = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     yield turn.figure("chaos_differences", "of hashes", len(differ), 0, not differ, of=len(theirs), differ=differ[:5])
     again = _done_again(killed)
     yield turn.figure("chaos_done_again", "shards", len(again), 0, not again, shards=again[:5])
-    wrong = history.false(killed, [at for kind, at in kills if kind == "flow"])
+    wrong = history.false(killed, [at for kind, at in kills if kind == "flow"], iterations)
     yield turn.figure("history_false", "rows", len(wrong), 0, not wrong, rows=wrong[:5])
+
+
+def _turn(ws: Workspace, iteration: int) -> None:
+    turn.ends(ws, turn.start(ws, "run", "-k", str(iteration)))
 
 
 def _killed(ws: Workspace, count: int, seconds: float, chance: random.Random) -> list[tuple[str, datetime]]:
     """What was killed, and when: each up to a quarter of a turn after the one before, so that some find it as it starts
-    and most at work."""
+    and most at work. A turn that is over before all kills are done is followed by the next one."""
     kills: list[tuple[str, datetime]] = []
-    process = turn.start(ws, "run")
+    k, process = 1, turn.start(ws, "run", "-k", "1")
     while len(kills) < count:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(chance.uniform(0, seconds / 4))
@@ -65,20 +74,13 @@ def _killed(ws: Workspace, count: int, seconds: float, chance: random.Random) ->
                 kills.append((kind, datetime.now(UTC)))
             if kind == "flow":
                 process.wait(turn.END_S)
-        elif process.returncode == 0:
-            break
         if process.poll() is not None:
-            process = turn.start(ws, "run")
-    _finish(ws, process)
-    return kills
-
-
-def _finish(ws: Workspace, process: subprocess.Popen) -> None:
-    """The same command, until the turn is over; one more try where the last kill was of a part."""
-    with contextlib.suppress(FlywheelError):
+            k += process.returncode == 0
+            process = turn.start(ws, "run", "-k", str(k))
+    with contextlib.suppress(FlywheelError):  # of a part that was killed last
         turn.ends(ws, process)
-    if process.returncode:
-        turn.ends(ws, turn.start(ws, "run"))
+    _turn(ws, k)
+    return kills
 
 
 def _alive(process: subprocess.Popen) -> dict[str, psutil.Process]:
@@ -94,6 +96,7 @@ def _alive(process: subprocess.Popen) -> dict[str, psutil.Process]:
 
 
 def _done_again(ws: Workspace) -> list[str]:
-    """Shards whose end was told more than once."""
-    told = Counter(_DONE.findall(turn.log(ws).read_text(encoding="utf-8", errors="replace")))
-    return sorted(f"{stage}: {shard}" for (stage, shard), times in told.items() if times > 1)
+    """Shards whose end was told more often than there are turns."""
+    said = turn.log(ws).read_text(encoding="utf-8", errors="replace")
+    told = Counter(_DONE.findall(said))
+    return sorted(f"{stage}: {shard}" for (stage, shard), times in told.items() if times > turns.last(ws))

@@ -35,9 +35,10 @@ LEAST = {
 # Each answer by itself: in a batch its last bits depend on who else asks at the moment.
 SAME_BITS = {"policy.batch": 1, "policy.cache_mb": 0, "rl.deterministic": True, "rl.max_staleness": 0}
 
-# What two runs of the same never have in common: clocks, the names of flow runs, the ports of servers.
+# What two runs of the same never have in common: clocks, the names of flow runs, the ports of servers; and how often a
+# page had to be opened again, which says truly what a kill did.
 _OWN_COLUMNS = {"started_at", "ended_at", "at", "run_id"}
-_OWN_METRICS = {"seconds", "steps_per_second", "rollout_s", "update_s", "utilisation"}
+_OWN_METRICS = {"seconds", "steps_per_second", "rollout_s", "update_s", "utilisation", "answers", "crashes", "retries"}
 _PORT = re.compile(r"(127\.0\.0\.1|localhost):\d+")
 
 
