@@ -25,12 +25,18 @@ def false(ws: Workspace, killed: Sequence[datetime], iterations: Sequence[int] =
         refresh_global_settings_context()
         rows = [row for k in iterations for row in history.runs_of(ws, k)]
     kept = catalog.query(ws, "SELECT run_id, state FROM runs").to_pylist()
-    wrong = [f"{row['name']} is {row['state']}" for row in rows if row["state"] not in _ENDS]
+    wrong = not_so(rows, killed, iterations)
     if {row["run_id"]: row["state"] for row in rows} != {row["run_id"]: row["state"] for row in kept}:
         wrong.append("the table runs is not what Prefect says")
-    ended = Counter((row["kind"], row["name"]) for row in rows if row["state"] == "Completed" and row["kind"] == "flow")
-    wrong += [f"{name} was completed {times} times" for (_, name), times in ended.items() if times > 1]
-    wrong += [f"iteration {k:03d} was not completed" for k in iterations if not ended["flow", f"iteration {k:03d}"]]
+    return wrong
+
+
+def not_so(rows: Sequence[dict], killed: Sequence[datetime], iterations: Sequence[int]) -> list[str]:
+    """Of the runs of complete iterations; rows as in the table `runs`, times as ISO 8601."""
+    wrong = [f"{row['name']} is {row['state']}" for row in rows if row["state"] not in _ENDS]
+    ended = Counter(row["name"] for row in rows if row["state"] == "Completed" and row["kind"] == "flow")
+    wrong += [f"{name} was completed {times} times" for name, times in ended.items() if times > 1]
+    wrong += [f"iteration {k:03d} was not completed" for k in iterations if not ended[f"iteration {k:03d}"]]
     crashed = [row for row in rows if row["state"] == "Crashed" and row["name"].startswith("iteration")]
     if len(crashed) > len(killed):
         wrong.append(f"{len(crashed)} iterations crashed, {len(killed)} were killed")
