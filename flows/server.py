@@ -34,6 +34,16 @@ _LOOK_S = 0.2
 _RESTARTS = 20  # of a server, in one run
 _OURS: set[str] = set()  # addresses of servers that this process started or found
 _PR_SET_PDEATHSIG = 1
+# How often the server's services look, in seconds. By its own defaults they look each 5 to 20, which is half of what an
+# idle server takes of a core.
+_SERVICES = {
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
+    "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",
+    "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "20",
+}
 
 
 def configure(ws: Workspace, url: str = "") -> None:
@@ -117,6 +127,7 @@ class _Server:
                 [sys.executable, "-m", "flows.guarded", str(self._listener.fileno())],
                 pass_fds=[self._listener.fileno()],
                 env={
+                    **_SERVICES,
                     **os.environ,
                     "PREFECT_SERVER_UI_API_URL": f"{self.url}/api",
                     "PREFECT_SERVER_API_AUTH_STRING": secret.of(self._ws.state),

@@ -104,6 +104,7 @@ class Watcher:
         now = time.monotonic()
         self._free_since = now if self._free_since is None else self._free_since
         if now - self._free_since >= _DEAD_S:
+            self._free_since = now  # and looks again after as long
             history.mark_killed_runs(self._ws, older_than_s=_DEAD_S)
 
     def _tags(self) -> list[str]:
