@@ -21,5 +21,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--minutes", type=float, default=20.0, help="that part idle looks on (default: %(default)s)")
     add("--hour-minutes", type=int, default=4, help="that an hour of part night takes (default: %(default)s)")
     add("--port", type=int, default=4290, help="of Prefect's pages in parts idle and night (default: %(default)s)")
+    add("--latency", type=float, default=0.6, help="seconds, of a step and of an answer in part scale")
     add("--seed", type=int, default=2026, help="of what is random (default: %(default)s)")
     return parts.main(argv)
