@@ -51,7 +51,8 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     cost = 0.0
     for count in _ENVIRONMENTS:
         steps, seconds, cpu = asyncio.run(_played(count, options.latency))
-        ideal = count / (2 * options.latency)
+        # A reset takes as long as a step and its answer.
+        ideal = count * _STEPS / (2 * options.latency * (_STEPS + 1))
         cost = cpu / steps
         share = steps / seconds / ideal
         extra = {"of_ideal": share, "ideal": ideal, "cpu_ms_a_step": 1000 * cost, "steps": steps}
