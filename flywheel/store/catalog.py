@@ -28,7 +28,7 @@ from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
-# The table once more with where each row lies: whoever has the file and the row's number is spared the other row groups.
+# The table once more, with where each row lies: whoever names file and number is spared the other row groups.
 _IN_FILES = "_in_files"
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
@@ -275,7 +275,8 @@ def _by_columns(
     if added:
         names = ", ".join(f"'{name}'" for name in added)
         said = connection.execute(
-            f"SELECT file_name, list(name) FILTER (name IN ({names})) FROM parquet_schema([{_listed(files)}]) GROUP BY 1"
+            f"""SELECT file_name, list(name) FILTER (name IN ({names}))
+            FROM parquet_schema([{_listed(files)}]) GROUP BY file_name"""
         ).fetchall()
         has |= {path: frozenset(own or ()) for path, own in said}
     found: dict[frozenset[str], list[Path]] = {}
