@@ -28,6 +28,8 @@ from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
+# The table once more, with where each row lies: whoever names file and number is spared the other row groups.
+_IN_FILES = "_in_files"
 _MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
 
 
@@ -65,11 +67,11 @@ def _connect(
         touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
         done = closed.look(ws, without=touched)
         missing = _missing(ws, done.iterations | touched)
-        for table in TABLES:
-            if table in missing:
-                _stand_in(connection, table, _kinds()[table], missing[table])
+        for name, kinds in _kinds().items():
+            if fault := missing.get(name.removesuffix(_IN_FILES)):
+                _stand_in(connection, name, kinds, fault)
             else:
-                _table(connection, ws, table, staged, done, lost=lost)
+                _table(connection, ws, name, staged, done, lost=lost)
         _promotions(connection, ws)
         show_locks(connection, [ws.root / "iterations" / "*" / "dvc.lock"])
         if not tables_alone:
@@ -214,10 +216,11 @@ def _missing(ws: Workspace, without: Set[int]) -> dict[str, DataError]:
 
 @cache
 def _kinds() -> dict[str, dict[str, str]]:
-    """SQL's types of all tables' columns, by table and name."""
+    """SQL's types of all tables' columns, by table and name; and of steps in their files."""
     with duckdb.connect() as connection:
         own = (("iteration", pa.int32()), ("stage", pa.string()))
-        return {table: _sql_types(connection, pa.schema([*own, *schema])) for table, schema in TABLES.items()}
+        found = {table: _sql_types(connection, pa.schema([*own, *schema])) for table, schema in TABLES.items()}
+    return found | {f"steps{_IN_FILES}": found["steps"] | {"filename": "VARCHAR", "file_row_number": "BIGINT"}}
 
 
 def _sql_types(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> dict[str, str]:
@@ -228,56 +231,79 @@ def _sql_types(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> dict
 def _table(
     connection: duckdb.DuckDBPyConnection,
     ws: Workspace,
-    table: str,
+    name: str,
     staged: Workspace | None,
     done: closed.Closed,
     *,
     lost: bool,
 ) -> None:
-    kinds = _kinds()[table]
+    table, kinds = name.removesuffix(_IN_FILES), _kinds()[name]
     try:
         new = partitions.all_files(staged, table) if staged else []
         replaced = {path.relative_to(staged.root).parent for path in new} if staged else set()
         own = partitions.all_files(ws, table, done.iterations)
-        files = [*(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
+        files = [*done.large[table], *(path for path in own if path.relative_to(ws.root).parent not in replaced), *new]
     except DataError as fault:
-        _stand_in(connection, table, kinds, fault)
+        _stand_in(connection, name, kinds, fault)
         return
-    read = [_read(done.large[table]), *(_closed(path, without) for path, without in done.files[table])]
-    if table in ADDED and files:  # older files lack these columns, perhaps all of them do
-        added = ", ".join(f'NULL::{kinds[name]} AS "{name}"' for name in ADDED[table])
-        read.append(f"(FROM {_read(files, union_by_name=True)} UNION ALL BY NAME SELECT {added} WHERE false)")
-    else:
-        read.append(_read(files))
-    read = [one for one in read if one]
-    if not read:
-        typed = ", ".join(f'"{name}" {kind}' for name, kind in kinds.items())
-        connection.execute(f"CREATE TABLE {table} ({typed})")
-        return
-    columns = ", ".join(f'"{name}"' for name in ("iteration", "stage", *TABLES[table].names))
-    every = " UNION ALL ".join(f"SELECT {columns} FROM {one}" for one in read)
     try:
-        connection.execute(f"CREATE VIEW {table} AS {every}")
+        read = [_selected(kinds, _closed(path, without)) for path, without in done.files[table]]
+        for lacks, alike in _by_columns(connection, files, ADDED.get(table, ())).items():
+            read.append(_selected(kinds, _read(alike), lacks))
+        if read:
+            connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(read)}")
+        else:
+            typed = ", ".join(f'"{column}" {kind}' for column, kind in kinds.items())
+            connection.execute(f"CREATE TABLE {name} ({typed})")
     except duckdb.Error as error:
-        paths = [*files, *done.large[table], *(path for path, _ in done.files[table])]
+        paths = [*files, *(path for path, _ in done.files[table])]
         found = next((fault for path in paths if (fault := _fault(path))), None)
         if isinstance(found, PartMissing) and not lost:
             raise found from None
         found = found or DataError(f"table {table} cannot be read: {_line(error)}", where=ws.relative(ws.data / table))
-        _stand_in(connection, table, kinds, found)
+        _stand_in(connection, name, kinds, found)
 
 
-def _read(files: Sequence[Path], *, union_by_name: bool = False) -> str:
-    """Partitions' files as a table, with the iteration and the stage of their paths; "" for none."""
+def _by_columns(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], added: Sequence[str]
+) -> dict[frozenset[str], list[Path]]:
+    """The files by which of the columns `added` they lack, since they are older. DuckDB can do without
+    (`union_by_name`), but then looks at all footers again at each question."""
+    if not files:
+        return {}
+    has = {str(path): frozenset(added) for path in files}
+    if added:
+        names = ", ".join(f"'{name}'" for name in added)
+        said = connection.execute(
+            f"""SELECT file_name, list(name) FILTER (name IN ({names}))
+            FROM parquet_schema([{_listed(files)}]) GROUP BY file_name"""
+        ).fetchall()
+        has |= {path: frozenset(own or ()) for path, own in said}
+    found: dict[frozenset[str], list[Path]] = {}
+    for path in files:
+        found.setdefault(frozenset(added) - has[str(path)], []).append(path)
+    return found
+
+
+def _selected(kinds: Mapping[str, str], read: str, lacks: Set[str] = frozenset()) -> str:
+    columns = (f'NULL::{kind} AS "{name}"' if name in lacks else f'"{name}"' for name, kind in kinds.items())
+    return f"SELECT {', '.join(columns)} FROM {read}"
+
+
+def _read(files: Sequence[Path]) -> str:
+    """Partitions' files as a table, with the iteration and the stage of their paths."""
     options = "hive_partitioning = true, hive_types = {'iteration': INTEGER, 'stage': VARCHAR}"
-    options += ", union_by_name = true" * union_by_name
-    return f"read_parquet([{', '.join(map(_quoted, files))}], {options})" if files else ""
+    return f"read_parquet([{_listed(files)}], {options})"
 
 
 def _closed(path: Path, without: Sequence[int]) -> str:
     """The rows of closed iterations in a file of theirs, without those of iterations that are others by now."""
     read = f"read_parquet({_quoted(path)}, hive_partitioning = false)"
-    return f"(FROM {read} WHERE iteration NOT IN ({', '.join(map(str, without))}))" if without else read
+    return f"{read} WHERE iteration NOT IN ({', '.join(map(str, without))})" if without else read
+
+
+def _listed(files: Sequence[Path]) -> str:
+    return ", ".join(map(_quoted, files))
 
 
 def _quoted(path: Path) -> str:

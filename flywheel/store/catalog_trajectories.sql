@@ -1,9 +1,15 @@
 -- Views and macros for analysts: trajectories, how they were judged, where they came from and went.
 -- A macro of one trajectory finds its iteration first: then only that iteration's files are opened.
 
+-- Of each row group that it comes by DuckDB makes ready all columns that are asked for, also where the group cannot hold
+-- the trajectory. So its rows are found by their ids alone, and the rest is read where they lie.
 CREATE MACRO steps_of(id) AS TABLE
-    FROM steps WHERE trajectory_id = id
-        AND iteration IN (SELECT iteration FROM trajectories WHERE trajectory_id = id) ORDER BY step;
+    SELECT * EXCLUDE (filename, file_row_number) FROM steps_in_files
+        SEMI JOIN (
+            SELECT filename, file_row_number FROM steps_in_files WHERE trajectory_id = id
+                AND iteration IN (SELECT iteration FROM trajectories WHERE trajectory_id = id)
+        ) USING (filename, file_row_number)
+    WHERE trajectory_id = id ORDER BY step;
 COMMENT ON MACRO TABLE steps_of IS 'One trajectory''s steps in order: `FROM steps_of(''t0123'')`';
 
 -- One list of names is one row, whatever DuckDB expects of `steps`: so it is joined from that side, and of `images` only

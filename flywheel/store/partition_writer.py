@@ -28,8 +28,8 @@ from flywheel.workspace import Workspace
 
 _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of it
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
-# A reader that wants one trajectory decodes one group of its steps, and looks at the bounds of all: with groups half as
-# large DuckDB takes half as long again. One that wants one screen reads a few hundred kB.
+# A reader that wants one trajectory decodes one group of its steps, and looks at the bounds of all; one that counts all
+# steps reads small groups more slowly. One that wants one screen reads a few hundred kB.
 _ROW_GROUP = {"images": 100, "steps": 10_000, "trajectories": 10_000}
 # Values that hardly repeat: a dictionary of them costs half of the time of a reading, and room.
 _NO_DICTIONARY = {"token_ids", "logprobs", "bytes", "thought", "raw_text"}
@@ -139,6 +139,7 @@ def writing(ws: Workspace, table: str, iteration: int, stage: str) -> Iterator[P
             writer.discard()
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+            pa.default_memory_pool().release_unused()  # it would keep two runs for what comes next
 
 
 def held_off(folder: Path, seconds: float) -> AbstractContextManager[None]:
