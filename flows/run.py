@@ -10,7 +10,7 @@ import httpx
 
 from flows.server import prefect_server
 from flywheel import run_lock, settings, turns
-from flywheel.errors import FlywheelError
+from flywheel.errors import FlywheelError, first_line
 from flywheel.files import write_json
 from flywheel.progress import tell
 from flywheel.workspace import Workspace
@@ -54,9 +54,9 @@ def run(
             try:
                 for k in todo:
                     flow.iteration(str(ws.root), k, dict(overrides))
-            except httpx.TransportError as error:
+            except httpx.HTTPError as error:
                 raise FlywheelError(
-                    f"Prefect's server stopped answering: {error}",
+                    f"Prefect's server stopped answering: {first_line(str(error))}",
                     where=ws.prefect_home / "server.log",
                     fix="type the same command: what was finished is kept",
                 ) from error

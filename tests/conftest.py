@@ -55,6 +55,7 @@ SLOW = (
     "engines",
     "dialogs",
     "serve",
+    "postgres",
     "flows",
     "rl_stream",
     "recovery",
