@@ -16,16 +16,16 @@ from sqlalchemy.exc import ArgumentError
 from flywheel.errors import BadInput, first_line
 
 VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
-_DRIVERS = ("postgresql+asyncpg", "sqlite+aiosqlite")
-_SUCH_AS = "such as postgresql+asyncpg://USER:PASSWORD@HOST:5432/NAME"
+_POSTGRESQL, _SQLITE = "postgresql+asyncpg", "sqlite+aiosqlite"
+_SUCH_AS = f"such as {_POSTGRESQL}://USER:PASSWORD@HOST:5432/NAME"
 
 
 def look() -> None:
     """Raises BadInput, without the password, where the server could not work on it."""
     url = _address(PREFECT_API_DATABASE_CONNECTION_URL.value())
-    if not url.host:
-        return  # a file of this machine
-    place = f"{VARIABLE}: {url.host}:{url.port or 5432}/{url.database}"
+    if url.drivername == _SQLITE:
+        return  # a file, which is made where it is missing
+    place = f"{VARIABLE}: {url.host or 'this machine'}:{url.port or 5432}/{url.database}"
     try:
         asyncio.run(_prepare())
     except Exception as error:  # of the network, the driver, PostgreSQL or a migration
@@ -41,7 +41,7 @@ def _address(text: str) -> sqlalchemy.URL:
         url = sqlalchemy.make_url(text)
     except (ArgumentError, ValueError):  # its own words may hold the address, and with it the password
         raise BadInput("this is no address of a database", where=VARIABLE, fix=_SUCH_AS) from None
-    if url.drivername not in _DRIVERS:
+    if url.drivername not in (_POSTGRESQL, _SQLITE):
         raise BadInput(f"Prefect does not take the driver {url.drivername}", where=VARIABLE, fix=_SUCH_AS)
     return url
 
