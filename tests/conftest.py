@@ -55,6 +55,7 @@ SLOW = (
     "engines",
     "dialogs",
     "serve",
+    "apart",
     "postgres",
     "flows",
     "rl_stream",

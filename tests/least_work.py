@@ -53,12 +53,14 @@ def turned(root: Path) -> Workspace:
     return ws
 
 
-def begun(root: Path) -> Workspace:
-    """A workspace of the profile `small` in which a run until `synthesize` is a matter of seconds."""
+def begun(root: Path, sessions: int = 0) -> Workspace:
+    """A workspace of the profile `small` in which a run until `synthesize` is a matter of seconds. sessions: recordings
+    that it takes in."""
     flywheel = Path(sys.executable).with_name("flywheel")
     subprocess.run([flywheel, "init", root, "--profile", "small"], check=True, capture_output=True)
     ws = Workspace(root)
-    shutil.rmtree(ws.root / "recordings")
+    if not sessions:
+        shutil.rmtree(ws.root / "recordings")
     few = {**Settings().synthesis.model_dump(), "train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
-    write_text(ws.params, dump(frozen(Settings(), recording={"sessions_per_iteration": 0}, synthesis=few)))
+    write_text(ws.params, dump(frozen(Settings(), recording={"sessions_per_iteration": sessions}, synthesis=few)))
     return ws
