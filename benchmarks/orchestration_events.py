@@ -44,8 +44,8 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
 
 def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCase]:
     from flows.deployments import pool
-    from flows.keeper import working
     from flows.unwatched import Watcher
+    from flows.worker import working
 
     asked: list[due.Due] = []
     kills = set(chance.sample(range(count), round(_RESTARTS * count)))

@@ -51,6 +51,7 @@ def make(folder: Path, **overrides: object) -> Workspace:
     """A workspace of the profile `small` with these parameters, in place of what was there."""
     shutil.rmtree(folder, ignore_errors=True)
     ws = init.create(folder, "small")
+    log(ws).unlink(missing_ok=True)
     write_text(ws.params, settings.dump(settings.load(ws.params, overrides)))
     return ws
 

@@ -1,4 +1,5 @@
-"""What Prefect is told to run by itself in a workspace: a pool, and an iteration and an ingest on their schedules."""
+"""What Prefect is told of a workspace: its pool, an iteration and an ingest on their schedules, and a stage, which an
+iteration asks for."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from tasks import tags
 
 SOURCE = Path(__file__).resolve().parent.parent
 ENTRYPOINT = "flows/iteration.py:iteration"
+_STAGE_ENTRYPOINT = "flows/apart.py:apart"
 # Of one deployment; over deployments the workspace's lock sees to it.
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 
@@ -35,8 +37,7 @@ def deploy(ws: Workspace, rules: Operations) -> dict[str, UUID]:
 
     Raises BadInput naming a schedule that Prefect cannot read.
     """
-    with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
-        client.create_work_pool(WorkPoolCreate(name=pool(ws), type="process"))
+    deploy_stages(ws)
     flow = Flow.from_source(source=str(SOURCE), entrypoint=ENTRYPOINT)
     found = {}
     for name, schedule, until, words in (
@@ -55,6 +56,23 @@ def deploy(ws: Workspace, rules: Operations) -> dict[str, UUID]:
         )
         found[name] = deployment.apply(work_pool_name=pool(ws))
     return found
+
+
+def deploy_stages(ws: Workspace) -> None:
+    """Make the workspace's pool and the deployment of its stages, or bring them up to date."""
+    with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=pool(ws), type="process"))
+    deployment = Flow.from_source(source=str(SOURCE), entrypoint=_STAGE_ENTRYPOINT).to_deployment(
+        f"{identity.of(ws)}-stage",
+        tags=[tags.workspace(ws)],
+        description=f"A stage beside others, asked for by its iteration. Workspace: {ws.root}",
+    )
+    deployment.apply(work_pool_name=pool(ws))
+
+
+def of_stages(ws: Workspace) -> str:
+    """By which an iteration asks for a stage."""
+    return f"stage-apart/{identity.of(ws)}-stage"
 
 
 def _cron(parameter: str, text: str, timezone: str) -> CronSchedule:

@@ -13,6 +13,8 @@ import uvicorn
 from prefect.server.api.server import create_app
 from prefect.settings import get_current_settings
 
+from flows import database
+from flywheel.errors import BadInput
 from flywheel.local_server import OwnHost
 
 
@@ -28,5 +30,15 @@ def serve(listener: socket.socket) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
+def _main(descriptor: str) -> int:
+    try:
+        database.look()
+    except BadInput as error:
+        print(error, flush=True)
+        return error.exit_code
+    serve(socket.socket(fileno=int(descriptor)))
+    return 0
+
+
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.exit(_main(sys.argv[1]))

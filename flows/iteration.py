@@ -1,6 +1,7 @@
 """An iteration of the flywheel (section 2.3), whole: lock, beginning, the stages in their order, end.
 
-Nothing is decided here but the order. `flywheel run` calls it, and so does a worker told by a schedule or a person.
+When a stage runs is decided in `flows/stages.py`. `flywheel run` calls an iteration, and so does a worker told by a
+schedule or a person.
 """
 
 from __future__ import annotations
@@ -13,25 +14,24 @@ import httpx
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled, Completed, State
 
 from flows import telling
 from flows.notify import notify
-from flows.review import ask_reviewer
+from flows.stages import Stages
 from flywheel import cluster, due, identity, run_lock, turns
 from flywheel import settings as parameters
 from flywheel.files import write_json
-from flywheel.progress import report, tell
+from flywheel.progress import tell
 from flywheel.report import page
 from flywheel.settings import Operations, Settings
 from flywheel.stages import ingest
-from flywheel.stages.base import Context, StageResult, clear_staging, run_stage
+from flywheel.stages.base import Context, clear_staging, run_stage
 from flywheel.store import closed, frozen, git, manifest, pipeline, remote, versioning
 from flywheel.workspace import Workspace, label
 from tasks import history
 from tasks import tags as named
-from tasks.stages import do_shards, finish_stage, publish_report, record_version
+from tasks.stages import publish_report
 
 
 @flow(name="iteration", flow_run_name="iteration")
@@ -94,7 +94,7 @@ def _stages_and_end(ws: Workspace, chosen: Settings, k: int, until: str | None) 
     _begin(ws, chosen, k)
     try:
         with frozen.named(ws, k), tags(*named.iteration(ws, k)):
-            _stages(ws, rules, k, until)
+            _stages(ws, chosen, k, until)
         if until:
             _keep_history(ws, k)
             return Completed(message=f"iteration {label(k)} waits after {until}")
@@ -108,17 +108,8 @@ def _stages_and_end(ws: Workspace, chosen: Settings, k: int, until: str | None) 
     return None
 
 
-def _stages(ws: Workspace, rules: Operations, k: int, until: str | None) -> None:
-    own = frozen.load(ws, k)
-    for name in pipeline.until(until, own.synthesis.domains):
-        if versioning.is_done(ws, name, k):
-            report(name, "was done before")
-            continue
-        # The iteration has a heartbeat; ended with its thread, each stage would wait for a second.
-        with tags(f"stage:{name}"), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            longest = rules.stage_timeout_s + (own.promotion.review_timeout_s if name == "promote" else 0)
-            run = stage.with_options(name=name, flow_run_name=f"{label(k)} {name}", timeout_seconds=longest)
-            run(str(ws.root), k, name)
+def _stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> None:
+    Stages(ws, k, chosen).run(until)
     if until is None:
         publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
 
@@ -165,19 +156,3 @@ def _close(ws: Workspace, settings: Settings, k: int) -> None:
         git.tag(ws, k)
     remote.push(ws, settings.versioning.remote)
     ws.closing(k).unlink()
-
-
-@flow
-def stage(workspace: str, number: int, name: str) -> StageResult:
-    """One stage: its shards, its finish, its version."""
-    ctx = Context.open(Workspace.find(workspace), number, name, run_id=flow_run.id or "")
-    with telling.to_prefect():
-        report(name, "begins")
-        ask_reviewer(ctx)
-        with cluster.current().workers(pipeline.get(name), ctx) as workers:
-            results = do_shards(ctx, pipeline.get(name).plan(ctx), workers)
-        outcome = finish_stage(ctx, results)
-        record_version(ctx)
-        summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())
-        report(name, f"ended: {summary}")
-    return outcome

@@ -13,15 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 
-from flows.beside import end
-from flows.server import die_with_parent, prefect_server
+from flows.server import prefect_server
 from flows.ui import report_server
+from flows.worker import end_run, working
 from flywheel import run_lock, settings
 from flywheel.errors import BadInput, FlywheelError, first_line
 from flywheel.files import write_json
@@ -31,9 +31,7 @@ from flywheel.workspace import Workspace
 _BEGUN_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"  # a variable of such a process
 _LOOK_S = 1.0
 _PAUSE_S = 10.0  # after an error
-_LONGEST_WAIT_S = 60.0
 _END_S = 60.0
-_RUNS_END_S = 10.0
 _START_S = 180.0
 
 
@@ -139,70 +137,11 @@ def _noted(ws: Workspace, url: str, port: int) -> Iterator[None]:
         _note(ws).unlink(missing_ok=True)
 
 
-class _Worker:
-    """Prefect's worker as a process, begun again where it dies, a little later each time."""
-
-    def __init__(self, pool: str) -> None:
-        self._pool, self._wait, self._not_before = pool, 1.0, 0.0
-        self._start()
-
-    def _start(self) -> None:
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._pool, "--type", "process"]
-        self.process = subprocess.Popen(
-            command,
-            env={**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "2"},
-            stdin=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
-            start_new_session=True,
-        )
-        self._started = time.monotonic()
-
-    def begin_again(self) -> None:
-        code, now = self.process.poll(), time.monotonic()
-        if code is None:
-            if now - self._started > _LONGEST_WAIT_S:
-                self._wait = 1.0
-            return
-        if not self._not_before:
-            tell("watch", f"the worker ended (code {code}); it is begun again in {self._wait:g} s")
-            self._not_before = now + self._wait
-            self._wait = min(2 * self._wait, _LONGEST_WAIT_S)
-        elif now >= self._not_before:
-            self._not_before = 0.0
-            self._start()
-
-    def end(self) -> None:
-        """And the runs that it began: they go on with the next one."""
-        runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
-        _each(runs, psutil.Process.terminate)
-        end(self.process)
-        _, left = psutil.wait_procs(runs, timeout=_RUNS_END_S)
-        _each(left, psutil.Process.kill)
-
-
 def _end_what_was_left(ws: Workspace) -> None:
     """A run of a worker that was killed goes on without it. What a person typed is theirs."""
     with contextlib.suppress(psutil.NoSuchProcess):
         if (pid := run_lock.holder(ws)) and _BEGUN_BY_A_WORKER in (run := psutil.Process(pid)).environ():
-            run.terminate()
-            _, left = psutil.wait_procs([run], timeout=_RUNS_END_S)
-            _each(left, psutil.Process.kill)
-
-
-def _each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            act(process)
-
-
-@contextlib.contextmanager
-def working(pool: str) -> Iterator[_Worker]:
-    """Within the block a worker of the pool runs what is to be run."""
-    worker = _Worker(pool)
-    try:
-        yield worker
-    finally:
-        worker.end()
+            end_run(run)
 
 
 def _note(ws: Workspace) -> Path:

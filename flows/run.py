@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from flows.beside import looking
 from flows.server import prefect_server
+from flows.worker import working
 from flywheel import run_lock, settings, turns
-from flywheel.errors import FlywheelError
+from flywheel.errors import FlywheelError, first_line
 from flywheel.files import write_json
 from flywheel.progress import tell
 from flywheel.workspace import Workspace
+
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,31 @@ def run(
                 f"runs are shown at {url} while this runs (log in: `cat .flywheel/auth`), later with `flywheel ui`",
             )
             try:
-                for k in todo:
-                    flow.iteration(str(ws.root), k, dict(overrides))
-            except httpx.TransportError as error:
+                with _worker(ws, chosen):
+                    for k in todo:
+                        flow.iteration(str(ws.root), k, dict(overrides))
+            except httpx.HTTPError as error:
                 raise FlywheelError(
-                    f"Prefect's server stopped answering: {error}",
+                    f"Prefect's server stopped answering: {first_line(str(error))}",
                     where=ws.prefect_home / "server.log",
                     fix="type the same command: what was finished is kept",
                 ) from error
         ws.run_target.unlink()
         return Outcome(ran=tuple(todo), done_before=tuple(k for k in wanted if k not in todo))
+
+
+@contextlib.contextmanager
+def _worker(ws: Workspace, chosen: settings.Settings) -> Iterator[None]:
+    """Within the block there is one for stages that run beside one another, whoever else is at work on the pool."""
+    if chosen.cluster.stages_at_once == 1:
+        yield
+        return
+    from flows import deployments
+
+    deployments.deploy_stages(ws)
+    with (
+        (ws.state / "worker.log").open("ab") as out,
+        working(deployments.pool(ws), out) as worker,
+        looking(worker.begin_again, _LOOK_S),
+    ):
+        yield

@@ -1,4 +1,5 @@
-"""The Prefect server of a workspace: one SQLite database in `.flywheel/prefect`, served on 127.0.0.1.
+"""The Prefect server of a workspace, served on 127.0.0.1: its database is SQLite in `.flywheel/prefect`, or the one
+that Prefect's own variable names (`flows/database.py`).
 
 Whoever reaches it may decide a promotion, so it asks for the workspace's secret (`flywheel/secret.py`), answers to its
 own host alone (`flows/guarded.py`), and no other origin may read what it says.
@@ -55,6 +56,8 @@ def configure(ws: Workspace, url: str = "") -> None:
         # The run shows its own progress; Prefect's log goes to its server, where each run's page shows it.
         PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL="CRITICAL",
         PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW="ignore",
+        # What its server says while its database is away, as it is for a moment where PostgreSQL is begun again.
+        PREFECT_CLIENT_RETRY_EXTRA_CODES="500",
     )
     if url:
         _OURS.add(url)
@@ -67,8 +70,8 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
     else one that is started, begun again where it ends before us, and ended with us. Yields its address.
 
     meanwhile: what is done while it starts; the first start of a workspace takes twenty seconds.
-    port: 0 takes a free one. Raises BadInput where it is taken or PREFECT_API_URL does not answer, FlywheelError where
-    the server does not answer within START_DEADLINE_S.
+    port: 0 takes a free one. Raises BadInput where it is taken, PREFECT_API_URL does not answer, or the database cannot
+    be used; FlywheelError where the server does not answer within START_DEADLINE_S.
     """
     configure(ws)
     url = named()
@@ -148,9 +151,11 @@ class _Server:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+                last = lines[-1].strip() if lines else "without a word"
+                if self.process.returncode == BadInput.exit_code:  # it has said what is to be mended
+                    raise BadInput(last)
                 raise FlywheelError(
-                    f"Prefect's server ended while starting (code {self.process.returncode}): "
-                    f"{lines[-1].strip() if lines else 'without a word'}",
+                    f"Prefect's server ended while starting (code {self.process.returncode}): {last}",
                     where=self._log,
                     fix="read its log",
                 )

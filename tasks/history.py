@@ -36,7 +36,7 @@ def mark_killed_runs(ws: Workspace, *, older_than_s: float = 0) -> list[FlowRun]
     longer belongs to a process that was killed. The run that calls is left out. Prefect dates the state by now; when
     they were last heard of is in its message, and in the table `runs`.
     """
-    unfinished = {"any_": [StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
+    unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[tags.workspace(ws)]))
     with get_client(sync_client=True) as client:
         stale = every(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
@@ -54,9 +54,9 @@ def mark_killed_runs(ws: Workspace, *, older_than_s: float = 0) -> list[FlowRun]
 
 
 def _may_be_at_work(run: FlowRun) -> bool:
-    """The run that asks, and one that a worker is about to begin."""
-    begins = run.deployment_id is not None and run.state_type == StateType.PENDING
-    return begins or str(run.id) == flow_run.id
+    """The run that asks, and one that a worker is about to begin; not a stage of another iteration, which is over."""
+    begins = run.parent_task_run_id is None and run.state_type in (StateType.SCHEDULED, StateType.PENDING)
+    return (begins and run.deployment_id is not None) or str(run.id) == flow_run.id
 
 
 def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[TaskRun]) -> datetime:

@@ -18,3 +18,7 @@ def turn(ws: Workspace, iteration: int) -> str:
 
 def iteration(ws: Workspace, number: int) -> list[str]:
     return [workspace(ws), f"iteration:{label(number)}", turn(ws, number)]
+
+
+def stage(name: str) -> str:
+    return f"stage:{name}"

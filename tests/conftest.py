@@ -55,6 +55,8 @@ SLOW = (
     "engines",
     "dialogs",
     "serve",
+    "apart",
+    "postgres",
     "flows",
     "rl_stream",
     "recovery",

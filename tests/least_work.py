@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import yaml
 
 from flywheel.files import write_text
-from flywheel.settings import Settings
+from flywheel.settings import Settings, dump
 from flywheel.store import manifest, pipeline, versioning
 from flywheel.workspace import Workspace
 
@@ -49,4 +50,17 @@ def turned(root: Path) -> Workspace:
     manifest.genesis(ws, digest="abc")
     versioning.add_iteration(ws, 1, frozen(Settings(), recording={"sessions_per_iteration": 0}))
     run_iteration(ws, 1)
+    return ws
+
+
+def begun(root: Path, sessions: int = 0) -> Workspace:
+    """A workspace of the profile `small` in which a run until `synthesize` is a matter of seconds. sessions: recordings
+    that it takes in."""
+    flywheel = Path(sys.executable).with_name("flywheel")
+    subprocess.run([flywheel, "init", root, "--profile", "small"], check=True, capture_output=True)
+    ws = Workspace(root)
+    if not sessions:
+        shutil.rmtree(ws.root / "recordings")
+    few = {**Settings().synthesis.model_dump(), "train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
+    write_text(ws.params, dump(frozen(Settings(), recording={"sessions_per_iteration": sessions}, synthesis=few)))
     return ws

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -23,13 +22,11 @@ from flywheel import due, identity, run_lock, secret
 from flywheel.errors import BadInput
 from flywheel.files import write_text
 from flywheel.local_server import at_own
-from flywheel.settings import Operations, Settings, dump
+from flywheel.settings import Operations, Settings
 from flywheel.workspace import Workspace
 
 FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
 DEADLINE_S = 180
-RUN = {"sessions_per_iteration": 0}
-SMALL = {"train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +142,7 @@ def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
 @pytest.fixture
 def small(tmp_path) -> Workspace:
     """A workspace in which a run until `synthesize` is a matter of seconds."""
-    chosen = least_work.frozen(Settings(), recording=RUN, synthesis={**Settings().synthesis.model_dump(), **SMALL})
-    subprocess.run([FLYWHEEL, "init", str(tmp_path / "small"), "--profile", "small"], check=True, capture_output=True)
-    ws = Workspace(tmp_path / "small")
-    shutil.rmtree(ws.root / "recordings")
-    write_text(ws.params, dump(chosen))
-    return ws
+    return least_work.begun(tmp_path / "small")
 
 
 def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, monkeypatch):

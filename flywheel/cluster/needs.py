@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flywheel.settings import Settings
 from flywheel.stages.base import BROWSERS, TRAINING, Context, Stage
@@ -18,11 +18,15 @@ def of_stage(stage: Stage, ctx: Context, cpus: int, nodes: Sequence[Resources]) 
     wanted: dict[str, float] = {CPU: cpus}
     if BROWSERS in needs:
         wanted[BROWSERS] = settings.sandbox.browsers
-    if gpus := _gpus(needs, ctx.stage, settings):
-        device, count = gpus
-        if device == "cuda" or (device == "auto" and any(node.get(GPU) for node in nodes)):
-            wanted[GPU] = count
+    if count := gpus(stage, ctx, lambda: any(node.get(GPU) for node in nodes)):
+        wanted[GPU] = count
     return wanted
+
+
+def gpus(stage: Stage, ctx: Context, there: Callable[[], bool]) -> int:
+    """How many GPUs the stage takes. there: whether there are any, asked where the device is `auto`."""
+    device, count = _gpus(stage.needs or (), ctx.stage, ctx.settings) or ("cpu", 0)
+    return count if device == "cuda" or (device == "auto" and there()) else 0
 
 
 def _gpus(needs: Sequence[str], name: str, settings: Settings) -> tuple[str, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flywheel.settings.block import Block
 
@@ -20,8 +20,18 @@ class Cluster(Block):
     this machine for the run. For engine ray."""
     cpus: int = Field(1, ge=1, le=256)
     """Processor cores that a worker on a node takes. For engine ray."""
+    stages_at_once: int = Field(1, ge=1, le=64)
+    """Stages of one iteration that run at the same time, where none reads what another writes: ingest beside
+    synthesize, the specialists of RL beside one another. From 2 on those that are beside others are processes of their
+    own, which any worker of the workspace's pool begins."""
     wait_s: float = Field(600.0, gt=0)
-    """Seconds that a shard waits for a worker while none is at work anywhere. For engine ray."""
+    """Seconds that a shard, or a stage beside others, waits for a worker while none is at work anywhere."""
     silent_s: float = Field(120.0, gt=0)
     """Seconds without a sign of life after which a worker counts as lost, and another one does its shard. For engine
     ray."""
+
+    @model_validator(mode="after")
+    def _one_ray(self) -> Cluster:
+        if self.engine == "ray" and self.stages_at_once > 1 and not self.address:
+            raise ValueError("stages_at_once above 1 needs a cluster that all stages reach: name its address")
+        return self

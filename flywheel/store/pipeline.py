@@ -57,6 +57,14 @@ def until(name: str | None, domains: Iterable[str]) -> tuple[str, ...]:
     return names[: names.index(name) + 1]
 
 
+def writers(names: Sequence[str], domains: Sequence[str]) -> dict[str, set[str]]:
+    """Of each of these stages of a turn, those among them that write what it reads: it runs after them."""
+    declared = {name: get(name) for name in names}
+    written = {one: name for name, stage in declared.items() for one in _of(stage, name, domains, stage.outputs)}
+    reads = {name: _of(stage, name, domains, stage.reads) for name, stage in declared.items()}
+    return {name: {written[one] for one in needed if one in written} for name, needed in reads.items()}
+
+
 def get(name: str) -> Any:
     """The stage of that name, such as `rollout` or `rl-games`. Raises BadInput."""
     for stage in stages():
@@ -79,10 +87,9 @@ def dvc_yaml(iteration: int, domains: Sequence[str]) -> str:
 
 
 def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) -> str:
-    own = [name.removeprefix(stage.name.partition(DOMAIN)[0])] if DOMAIN in stage.name else domains
-    deps = [_path(one, iteration) for whole in stage.reads for one in of_domains(whole, own)]
+    deps = [_path(one, iteration) for one in _of(stage, name, domains, stage.reads)]
     small = [one for one in stage.outputs if isinstance(one, Record)]
-    outs = [_path(one, iteration) for whole in stage.outputs for one in of_domains(whole, own) if whole not in small]
+    outs = [_path(one, iteration) for one in _of(stage, name, domains, stage.outputs) if one not in small]
     lines = [f"{name}:", f"  wdir: {ROOT}", f"  cmd: flywheel stage {name} --iteration {label(iteration)}"]
     if stage.settings:
         frozen = _HERE.frozen_params(iteration).as_posix()
@@ -93,6 +100,12 @@ def _dvc_stage(stage: Any, name: str, iteration: int, domains: Sequence[str]) ->
     for one in small:  # of use to people: git keeps it
         lines += [f"    - {_path(one, iteration)}:", "        cache: false"]
     return "".join(f"  {line}\n" for line in lines)
+
+
+def _of(stage: Any, name: str, domains: Sequence[str], declared: Sequence[Artifact]) -> list[Artifact]:
+    """What the stage of that name has of what is declared: of its own domain, or of all."""
+    own = [name.removeprefix(stage.name.partition(DOMAIN)[0])] if DOMAIN in stage.name else domains
+    return [one for whole in declared for one in of_domains(whole, own)]
 
 
 def _path(artifact: Artifact, iteration: int) -> str:

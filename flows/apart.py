@@ -1,0 +1,186 @@
+"""A stage as a process of its own, which a worker of the workspace's pool begins, on this machine or another.
+
+Two locks join it to its iteration; the kernel frees each where its holder ends, however it ends. The lease is held by
+the iteration for as long as it wants the stage: a stage whose lease is free ends itself. The other is held by the stage
+while it is at work: by it the iteration sees that the process is gone, and the next try waits for the end of this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.deployments import run_deployment
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, State
+from prefect.utilities.timeout import timeout
+
+from flows import deployments, stage, telling
+from flows.beside import looking
+from flywheel import cluster, run_lock
+from flywheel.cluster import gpu
+from flywheel.errors import ClusterError, FlywheelError, ShardBusy, WorkerLost
+from flywheel.files import atomic_file, locked
+from flywheel.settings import Cluster, Settings
+from flywheel.stages.base import Context
+from flywheel.store import frozen
+from flywheel.workspace import Workspace, label
+from tasks import tags
+
+_LOOK_S = 1.0
+_END_S = 10.0  # in order; then it is killed
+_DEAD_S = 60.0  # without its lock: it has no process
+
+
+class Apart:
+    """One that its iteration has asked for.
+
+    longest_s: that it may work; it may wait as long for a GPU before. Called within the iteration's flow.
+    """
+
+    def __init__(self, ws: Workspace, k: int, name: str, limits: Cluster, longest_s: float) -> None:
+        self.name, self.longest_s = name, longest_s
+        self._ws, self._limits = ws, limits
+        self._wanted = contextlib.ExitStack()
+        self._lease = _lease(ws, f"{name}-{uuid4().hex}")
+        self._wanted.enter_context(run_lock.alone(self._lease, "the lease is taken", fix="type the same command"))
+        self._asked = self._alive = time.monotonic()
+        asked = run_deployment(
+            deployments.of_stages(ws),
+            parameters={
+                "workspace": str(ws.root),
+                "number": k,
+                "name": name,
+                "lease": self._lease.name,
+                "limits": limits.model_dump(mode="json"),
+                "longest_s": longest_s,
+            },
+            flow_run_name=f"{label(k)} {name}",
+            tags=[*tags.iteration(ws, k), tags.stage(name)],
+            timeout=0,
+            as_subflow=True,
+        )
+        self.run_id: UUID = asked.id
+
+    def look(self, client: SyncPrefectClient) -> str | None:
+        """What came of it, in a line, once it has ended; None while it has not.
+
+        Raises why it failed, as its process raised it where it could; WorkerLost where its process is gone,
+        ClusterError where no worker took it, or it does not end.
+        """
+        run, now = client.read_flow_run(self.run_id), time.monotonic()
+        if run.state.is_completed():
+            return run.state.message or ""
+        if run.state.is_final():
+            raise self._why(run.state)
+        waits = run.state.is_scheduled() or run.state.is_pending()
+        if waits and now - self._asked > self._limits.wait_s:
+            raise ClusterError(
+                f"no worker took it for {self._limits.wait_s:g} s",
+                where=f"stage {self.name}",
+                fix=f"start one: `prefect worker start --pool {deployments.pool(self._ws)}`",
+            )
+        if waits or run_lock.is_held(_lock(self._ws, self.name)):
+            self._alive = now
+        again = {"where": f"stage {self.name}", "fix": "type the same command: what was finished is kept"}
+        if now - self._alive > _DEAD_S:
+            raise WorkerLost("its process is gone", **again)
+        if now - self._asked > self._limits.wait_s + 2 * self.longest_s + _DEAD_S:
+            raise ClusterError("its process does not end", **again)
+        return None
+
+    def _why(self, state: State) -> FlywheelError:
+        try:
+            return pickle.loads(_error(self._lease).read_bytes())
+        except FileNotFoundError:
+            kind = WorkerLost if state.is_crashed() else FlywheelError
+            return kind(state.message or state.name, where=f"stage {self.name}", fix="look at its run in Prefect")
+
+    def give_up(self, client: SyncPrefectClient) -> None:
+        """It is not wanted any more: it ends by itself, and has done so on return where that takes no longer than it
+        should."""
+        self._wanted.close()
+        with contextlib.suppress(httpx.HTTPError):
+            if not client.read_flow_run(self.run_id).state.is_final():
+                client.set_flow_run_state(self.run_id, Cancelled(message="its iteration has ended"), force=True)
+        deadline = time.monotonic() + _END_S + 2 * _LOOK_S
+        while run_lock.is_held(_lock(self._ws, self.name)) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S / 10)
+
+
+def clear(ws: Workspace) -> None:
+    """What killed iterations left. Called under the workspace's lock: nobody's lease is in use."""
+    shutil.rmtree(_lease(ws, "").parent, ignore_errors=True)
+
+
+@flow(name="stage-apart")
+def apart(workspace: str, number: int, name: str, lease: str, limits: dict[str, Any], longest_s: float) -> State:
+    """In the process that a worker has begun.
+
+    Args:
+        workspace: Its folder, at the same path on all machines.
+        number: Of the iteration.
+        name: Of the stage.
+        lease: The name of the iteration's lock.
+        limits: The block `cluster` as the iteration has it.
+        longest_s: Seconds that it may work.
+    """
+    ws = Workspace.find(workspace)
+    wanted = _lease(ws, lease)
+    if not run_lock.is_held(wanted):
+        return Cancelled(message="its iteration has ended")
+    ctx = Context.open(ws, number, name, run_id=flow_run.id or "")
+    chosen = ctx.settings.model_copy(update={"cluster": Cluster(**limits)})
+    try:
+        with locked(_lock(ws, name), _DEAD_S, f"at {name}", ShardBusy), looking(_Wanted(wanted).look, _LOOK_S):
+            return Completed(message=_do(ctx, chosen, longest_s))
+    except FlywheelError as error:
+        with atomic_file(_error(wanted)) as temporary:
+            temporary.write_bytes(pickle.dumps(error))
+        raise
+
+
+def _do(ctx: Context, chosen: Settings, longest_s: float) -> str:
+    with (
+        telling.to_prefect(),
+        frozen.named(ctx.ws, ctx.iteration),
+        gpu.alone(ctx, chosen.cluster, longest_s),
+        timeout(longest_s),
+        cluster.open_cluster(ctx.ws, chosen),
+    ):
+        return stage.do(ctx)
+
+
+class _Wanted:
+    def __init__(self, lease: Path) -> None:
+        self._lease, self._since = lease, 0.0
+
+    def look(self) -> None:
+        """End this process where it is not: in order (Prefect's answer to SIGTERM), then by force."""
+        if self._since and time.monotonic() - self._since > _END_S:
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif not self._since and not run_lock.is_held(self._lease):
+            self._since = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _lease(ws: Workspace, name: str) -> Path:
+    return ws.state / "stages" / "leases" / name
+
+
+def _error(lease: Path) -> Path:
+    return lease.with_name(f"{lease.name}.error")
+
+
+def _lock(ws: Workspace, name: str) -> Path:
+    return ws.state / "stages" / f"{name}.lock"

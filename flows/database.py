@@ -1,0 +1,63 @@
+"""The database of Prefect's server, looked at before the server begins: what is wrong with it is told in one line.
+
+It is the workspace's own SQLite file, or what Prefect's variable PREFECT_SERVER_DATABASE_CONNECTION_URL names. Prefect
+alone reads that: a setting would put a password into files that git keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import sqlalchemy
+from prefect.server.database import provide_database_interface
+from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+from sqlalchemy.exc import ArgumentError
+
+from flywheel.errors import BadInput, first_line
+
+VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+_POSTGRESQL, _SQLITE = "postgresql+asyncpg", "sqlite+aiosqlite"
+_SUCH_AS = f"such as {_POSTGRESQL}://USER:PASSWORD@HOST:5432/NAME"
+
+
+def look() -> None:
+    """Raises BadInput, without the password, where the server could not work on it."""
+    url = _address(PREFECT_API_DATABASE_CONNECTION_URL.value())
+    if url.drivername == _SQLITE:
+        return  # a file, which is made where it is missing
+    place = f"{VARIABLE}: {url.host or 'this machine'}:{url.port or 5432}/{url.database}"
+    try:
+        asyncio.run(_prepare())
+    except Exception as error:  # of the network, the driver, PostgreSQL or a migration
+        raise BadInput(
+            f"Prefect's database cannot be used: {_reason(error, url)}",
+            where=place,
+            fix="mend the variable, start the database, or unset the variable for SQLite in the workspace",
+        ) from None
+
+
+def _address(text: str) -> sqlalchemy.URL:
+    try:
+        url = sqlalchemy.make_url(text)
+    except (ArgumentError, ValueError):  # its own words may hold the address, and with it the password
+        raise BadInput("this is no address of a database", where=VARIABLE, fix=_SUCH_AS) from None
+    if url.drivername not in (_POSTGRESQL, _SQLITE):
+        raise BadInput(f"Prefect does not take the driver {url.drivername}", where=VARIABLE, fix=_SUCH_AS)
+    return url
+
+
+async def _prepare() -> None:
+    """Connect as the server does, and make the tables or bring them up to date, as it is about to do."""
+    database = provide_database_interface()
+    engine = await database.engine()
+    async with engine.connect():
+        pass
+    await database.create_db()
+
+
+def _reason(error: BaseException, url: sqlalchemy.URL) -> str:
+    """What was first raised says it, in one line; SQLAlchemy packs it into statements and links."""
+    while cause := error.__cause__ or getattr(error, "orig", None):
+        error = cause
+    said = first_line(str(error)) or type(error).__name__
+    return said.replace(url.password, "***") if url.password else said

@@ -1,0 +1,36 @@
+"""One stage, whoever runs it: its shards, its finish, its version."""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from flows import telling
+from flows.review import ask_reviewer
+from flywheel import cluster
+from flywheel.progress import report
+from flywheel.stages.base import Context
+from flywheel.store import pipeline
+from flywheel.workspace import Workspace
+from tasks.stages import do_shards, finish_stage, record_version
+
+
+@flow
+def stage(workspace: str, number: int, name: str) -> str:
+    """In the process of its iteration. Returns what came of it, in a line."""
+    ctx = Context.open(Workspace.find(workspace), number, name, run_id=flow_run.id or "")
+    with telling.to_prefect():
+        return do(ctx)
+
+
+def do(ctx: Context) -> str:
+    """Called within a flow. Returns what came of it, in a line."""
+    report(ctx.stage, "begins")
+    ask_reviewer(ctx)
+    with cluster.current().workers(pipeline.get(ctx.stage), ctx) as workers:
+        results = do_shards(ctx, pipeline.get(ctx.stage).plan(ctx), workers)
+    outcome = finish_stage(ctx, results)
+    record_version(ctx)
+    summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())
+    report(ctx.stage, f"ended: {summary}")
+    return summary

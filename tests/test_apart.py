@@ -1,0 +1,218 @@
+"""Stages beside one another, as processes that two workers of a pool begin; Prefect's server is on PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import least_work
+import psutil
+import pytest
+from postgres import postgres
+
+from flows.server import prefect_server
+from flywheel import run_lock, settings
+from flywheel.errors import BadInput
+from flywheel.files import locked
+from flywheel.store import catalog, history, versioning
+from flywheel.store.dvc_process import VersioningError
+from flywheel.workspace import Workspace
+
+_DEADLINE_S = 400
+_BESIDE = ("ingest", "synthesize")
+_AT_ONCE = {"cluster.stages_at_once": 2}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with postgres() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def served(cluster, tmp_path_factory):
+    """A workspace with a recording to take in, its server, and this process as its client."""
+    ws = least_work.begun(tmp_path_factory.mktemp("apart") / "beside", sessions=1)
+    named = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": cluster.new("apart")}
+    with mock.patch.dict(os.environ, named), prefect_server(ws):
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+        yield ws
+    refresh_global_settings_context()
+
+
+def until(found: Callable, what: str):
+    deadline = time.monotonic() + _DEADLINE_S
+    while time.monotonic() < deadline:
+        if value := found():
+            return value
+        time.sleep(0.1)
+    pytest.fail(f"not in {_DEADLINE_S} s: {what}")
+
+
+@contextlib.contextmanager
+def two_workers(ws: Workspace) -> Iterator[list[subprocess.Popen]]:
+    """As on two machines: each takes one run at a time."""
+    from flows.beside import end
+    from flows.deployments import deploy_stages, pool
+
+    deploy_stages(ws)
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool(ws), "--type", "process"]
+    fast = {**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    workers = []
+    try:
+        for number in (1, 2):
+            one = [*command, "--limit", "1", "--name", f"machine-{number}"]
+            workers.append(subprocess.Popen(one, env=fast, stdin=subprocess.DEVNULL))
+        yield workers
+    finally:
+        for worker in workers:
+            end(worker)
+
+
+def at_work(ws: Workspace) -> list[str]:
+    """Stages whose processes are at work."""
+    return [name for name in _BESIDE if run_lock.is_held(ws.state / "stages" / f"{name}.lock")]
+
+
+@contextlib.contextmanager
+def none_recorded(ws: Workspace) -> Iterator[None]:
+    """Within the block no stage comes to its end: each is recorded at it, one at a time."""
+    with locked(ws.state / "dvc.lock", _DEADLINE_S, "recording", VersioningError):
+        yield
+
+
+def rows(ws: Workspace) -> dict[str, list[dict]]:
+    """What both stages wrote, but for how long they took and in which run."""
+    asked = {name: f"from {name}" for name in ("tasks", "steps", "thoughts", "images", "general")}
+    asked["trajectories"] = "select * exclude (run_id) from trajectories"
+    asked["metrics"] = "from metrics where name <> 'seconds'"
+    return {name: sorted(catalog.query(ws, sql).to_pylist(), key=repr) for name, sql in asked.items()}
+
+
+@contextlib.contextmanager
+def both_at_work(cluster, ws: Workspace) -> Iterator[None]:
+    """An iteration until `synthesize`, which has gone well at the end; within the block both stages are at work."""
+    from flows.iteration import iteration
+
+    failures = []
+
+    def run() -> None:
+        try:
+            iteration(str(ws.root), settings=_AT_ONCE, until="synthesize")
+        except BaseException as error:
+            failures.append(error)
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    asked = f"select id from flow_run where parameters ->> 'workspace' = '{ws.root}' and parent_task_run_id is not null"
+    until(lambda: failures or len(cluster.run(asked, "apart")) == 2, "both are asked for")
+    with none_recorded(ws):
+        until(lambda: failures or at_work(ws) == [*_BESIDE], "both are at work")
+        yield
+    running.join(_DEADLINE_S)
+    assert not running.is_alive()
+    assert failures == []
+    assert versioning.unfinished(ws, _BESIDE, 1) == []
+
+
+def test_two_workers_run_two_stages_at_the_same_time_with_the_rows_of_one_after_another(cluster, served, tmp_path):
+    from flows.iteration import iteration
+
+    with two_workers(served), both_at_work(cluster, served):
+        pass
+    other = least_work.begun(tmp_path / "one-after-another", sessions=1)
+    iteration(str(other.root), until="synthesize")
+    assert rows(served) == rows(other)
+
+
+def test_one_whose_process_is_killed_is_begun_again(cluster, served, tmp_path):
+    ws = least_work.begun(tmp_path / "lost")
+    with two_workers(ws) as workers, both_at_work(cluster, ws):
+        for process in psutil.Process(workers[0].pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "worker" not in process.cmdline():
+                    process.kill()
+        until(lambda: at_work(ws) != [*_BESIDE], "one is gone")
+        until(lambda: at_work(ws) == [*_BESIDE], "it is at work again")
+    told = {row["stage"]: row for row in history.stages(ws, [1])}
+    assert sorted((told[name]["state"], told[name]["tries"]) for name in _BESIDE) == [
+        ("Completed", 1),
+        ("Completed", 2),
+    ]
+
+
+def test_its_history_is_that_of_any_iteration(cluster, served):
+    told = {row["stage"]: row for row in history.stages(served, [1])}
+    assert {(told[name]["state"], told[name]["tries"]) for name in _BESIDE} == {("Completed", 1)}
+    for name in _BESIDE:
+        tries, tasks = history.tries(served, 1, name)
+        assert [one["state"] for one in tries] == ["Completed"]
+        assert {f"finish {name}", f"version {name}"} < {one["task"] for one in tasks}
+    runs = cluster.run("select name, tags::text, parent_task_run_id from flow_run where name like '001 %'", "apart")
+    for run in runs:
+        if "one-after-another" not in run["tags"] and "beside" in run["tags"]:
+            assert f"stage:{run['name'].removeprefix('001 ')}" in run["tags"]
+            assert run["parent_task_run_id"] is not None
+
+
+def test_the_error_of_its_process_is_the_iterations(served):
+    from prefect import flow
+    from prefect.states import Failed
+
+    from flows import apart
+    from flows.deployments import deploy_stages
+
+    deploy_stages(served)
+
+    @flow(name="asks")
+    def asks() -> None:
+        one = apart.Apart(served, 1, "nowhere", settings.Settings().cluster, 60.0)
+        with contextlib.suppress(BadInput):
+            apart.apart(str(served.root), 1, "nowhere", one._lease.name, {}, 60.0)
+        raise one._why(Failed())
+
+    with pytest.raises(BadInput, match="unknown stage nowhere"):
+        asks()
+
+
+def test_a_killed_run_leaves_no_process_and_is_gone_on_with(served, tmp_path):
+    from flows.iteration import iteration
+
+    ws = least_work.begun(tmp_path / "killed", sessions=1)
+    flywheel = Path(sys.executable).with_name("flywheel")
+    with (tmp_path / "log").open("wb") as out:
+        run = subprocess.Popen(
+            [flywheel, "run", "-w", ws.root, "--set", "cluster.stages_at_once=2"], stdout=out, stderr=out
+        )
+    family: list[psutil.Process] = []
+
+    def both() -> bool:
+        assert run.poll() is None, (tmp_path / "log").read_text()
+        family.extend(psutil.Process(run.pid).children(recursive=True))
+        return at_work(ws) == [*_BESIDE]
+
+    try:
+        until(lambda: at_work(ws), "a stage is at work")
+        with none_recorded(ws):
+            until(both, "both are at work")
+            run.kill()
+            run.wait(_DEADLINE_S)
+            until(lambda: not at_work(ws), "no stage is at work")
+        _, left = psutil.wait_procs(set(family), timeout=_DEADLINE_S)
+        assert left == []
+    finally:
+        run.kill()
+    assert versioning.unfinished(ws, _BESIDE, 1) == [*_BESIDE]
+    iteration(str(ws.root), until="synthesize")
+    assert versioning.unfinished(ws, _BESIDE, 1) == []
+    told = {row["stage"]: row for row in history.stages(ws, [1])}
+    assert {(told[name]["state"], told[name]["tries"]) for name in _BESIDE} == {("Completed", 2)}
