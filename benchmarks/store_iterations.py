@@ -113,7 +113,7 @@ def _iteration(ws: Workspace, k: int, domains: list[str]) -> None:
         ("tasks", "synthesize"): synthetic.tasks(_TRAJECTORIES, k),
         ("trajectories", "rollout"): synthetic.episodes(0, _TRAJECTORIES, k, names, 7),
         ("steps", "rollout"): synthetic.steps(0, _TRAJECTORIES, k, names, 7),
-        ("images", "rollout"): synthetic.images(names, 2_000, 7),
+        ("images", "rollout"): synthetic.images(len(names)),
         ("scores", "score"): synthetic.scores(0, _TRAJECTORIES, k, names, 7),
     }
     routes = [

@@ -111,7 +111,8 @@ def _stages_and_end(ws: Workspace, chosen: Settings, k: int, until: str | None) 
 def _stages(ws: Workspace, chosen: Settings, k: int, until: str | None) -> None:
     Stages(ws, k, chosen).run(until)
     if until is None:
-        publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
+        with named.none():
+            publish_report(Context.open(ws, k, "report", run_id=flow_run.id or ""))
 
 
 def _keep_history(ws: Workspace, k: int, error: str = "") -> None:

@@ -12,6 +12,7 @@ from flywheel.progress import report
 from flywheel.stages.base import Context
 from flywheel.store import pipeline
 from flywheel.workspace import Workspace
+from tasks import tags
 from tasks.stages import do_shards, finish_stage, record_version
 
 
@@ -27,10 +28,11 @@ def do(ctx: Context) -> str:
     """Called within a flow. Returns what came of it, in a line."""
     report(ctx.stage, "begins")
     ask_reviewer(ctx)
-    with cluster.current().workers(pipeline.get(ctx.stage), ctx) as workers:
-        results = do_shards(ctx, pipeline.get(ctx.stage).plan(ctx), workers)
-    outcome = finish_stage(ctx, results)
-    record_version(ctx)
+    with tags.none():
+        with cluster.current().workers(pipeline.get(ctx.stage), ctx) as workers:
+            results = do_shards(ctx, pipeline.get(ctx.stage).plan(ctx), workers)
+        outcome = finish_stage(ctx, results)
+        record_version(ctx)
     summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())
     report(ctx.stage, f"ended: {summary}")
     return summary
