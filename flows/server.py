@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 
@@ -82,7 +83,6 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
             meanwhile()
         yield url
         return
-    note = ws.prefect_home / "server.json"
     server = _Server(ws, at_own(port))
     server.start()
     try:
@@ -90,11 +90,11 @@ def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] |
         if meanwhile:
             meanwhile()
         server.wait_until_healthy()
+        server.tell()
         with looking(server.begin_again, _LOOK_S):
-            write_json(note, {"url": server.url, "pid": server.process.pid})
             yield server.url
     finally:
-        note.unlink(missing_ok=True)
+        _note(ws).unlink(missing_ok=True)
         _flush()
         server.close()
 
@@ -174,6 +174,11 @@ class _Server:
         self._restarts -= 1
         tell("prefect", f"its server ended (code {code}, {self._log}); it is begun again")
         self.start()
+        self.tell()
+
+    def tell(self) -> None:
+        """Others find it (`running`)."""
+        write_json(_note(self._ws), {"url": self.url, "pid": self.process.pid})
 
     def close(self) -> None:
         end(self.process)
@@ -183,10 +188,14 @@ class _Server:
 def running(ws: Workspace) -> str:
     """Address of a server that answers for this workspace now; empty where there is none."""
     try:
-        url = json.loads((ws.prefect_home / "server.json").read_text(encoding="utf-8"))["url"]
+        url = json.loads(_note(ws).read_text(encoding="utf-8"))["url"]
         return url if _healthy(url) else ""
     except (OSError, ValueError, KeyError):
         return ""
+
+
+def _note(ws: Workspace) -> Path:
+    return ws.prefect_home / "server.json"
 
 
 def _healthy(url: str) -> bool:

@@ -31,7 +31,7 @@ class Worker:
         command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._pool, "--type", "process"]
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "2"},
+            env={**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._out,

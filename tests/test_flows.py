@@ -352,6 +352,7 @@ def test_a_server_that_is_killed_comes_back_with_what_it_knew(prefect):
     with get_client(sync_client=True) as client:
         runs = {run.name: run.state_name for run in client.read_flow_runs(sort="START_TIME_DESC", limit=10)}
     assert runs["through a kill"] == "Completed"
+    assert json.loads((served.prefect_home / "server.json").read_text())["pid"] != pid
 
 
 @pytest.mark.parametrize("command", ["flow-run ls", "deployment ls", "work-pool ls", "automation ls"])
