@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import store_synthetic as synthetic
 import yaml
 
@@ -29,6 +31,7 @@ from flywheel.settings import Settings
 from flywheel.store import (
     catalog,
     closed,
+    decisions,
     dvc_lock,
     lineage,
     manifest,
@@ -95,6 +98,7 @@ def workspace(folder: Path, iterations: int) -> Workspace:
         for k in range(1, iterations + 1):
             write_text(ws.frozen_params(k), text)
             write_json(ws.iteration(k) / "sessions.json", {"sessions": []})
+            decisions.begin(ws, k)
             write_text(pipeline.path(ws, k), pipeline.dvc_yaml(k, list(chosen.synthesis.domains)))
             _iteration(ws, k, list(chosen.synthesis.domains))
             _record(ws, k)
@@ -123,11 +127,10 @@ def _iteration(ws: Workspace, k: int, domains: list[str]) -> None:
     ]
     known = set(TABLES["routes"].names)
     made["routes", "route"] = [{name: value for name, value in row.items() if name in known} for row in routes]
-    made["lineage", "route"] = [
-        link
-        for row, route in zip(made["trajectories", "rollout"].to_pylist(), routes, strict=True)
-        for link in lineage.routed(row, route["destination"], k)
-    ]
+    with duckdb.connect() as connection:
+        connection.register("incoming", made["trajectories", "rollout"])
+        connection.register("decided", pa.Table.from_pylist(made["routes", "route"]))
+        made["lineage", "route"] = connection.execute(lineage.routed(k)).to_arrow_table()
     for stage, declared in _declared(ws, k).items():
         for out in declared["outs"]:
             path = ws.root / (next(iter(out)) if isinstance(out, dict) else out)

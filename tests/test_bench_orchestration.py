@@ -11,14 +11,15 @@ from unittest import mock
 
 import pytest
 
-from flywheel import bench
+from flywheel import bench, turns
 from flywheel.files import write_json
-from flywheel.store import partitions
+from flywheel.store import catalog, partitions
 from flywheel.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import orchestration_history as history
 import orchestration_turn as turn
+import store_iterations
 
 KILLED = datetime(2026, 11, 25, 3, 0, tzinfo=UTC)
 
@@ -67,6 +68,14 @@ TRUE = [row("iteration 001", "Crashed"), row("iteration 001", "Completed"), row(
 )
 def test_a_history_that_is_not_so_is_told(rows, says):
     assert history.not_so(rows, [KILLED], [1]) == says
+
+
+def test_iterations_that_are_made_up_are_complete(tmp_path):
+    """The costs of iteration 200 are measured in such a workspace."""
+    ws = store_iterations.workspace(tmp_path / "made", 3)
+    assert [turns.complete(ws, k) for k in (1, 2, 3)] == [True] * 3
+    links = catalog.query(ws, "SELECT count(DISTINCT child) n FROM lineage WHERE relation = 'acted by'").to_pylist()
+    assert links == catalog.query(ws, "SELECT count(*) n FROM trajectories").to_pylist()
 
 
 def test_shards_of_prefects_beside_a_plain_loop(tmp_path, capsys):
