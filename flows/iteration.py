@@ -33,9 +33,6 @@ from tasks import history
 from tasks import tags as named
 from tasks.stages import publish_report
 
-# An ingest by the clock may have begun at the same moment: skipped for it, an iteration a night would never be made.
-_INGEST_S = 600.0
-
 
 @flow(name="iteration", flow_run_name="iteration")
 def iteration(
@@ -55,7 +52,7 @@ def iteration(
     """
     ws, unwatched = Workspace.find(workspace), deployment.id is not None
     try:
-        with run_lock.hold_or_keep(ws, _INGEST_S if unwatched and until is None else 0), telling.to_prefect():
+        with run_lock.hold_or_keep(ws), telling.to_prefect():
             rules = parameters.load(ws.params).operations
             with _told(ws, rules):
                 if unwatched:

@@ -22,10 +22,9 @@ class AtWork(FlywheelError):
 
 
 @contextlib.contextmanager
-def hold(ws: Workspace, wait_s: float = 0) -> Iterator[None]:
-    """Raises AtWork naming the process that holds it, once it has been waited for so long."""
-    fix = "wait for it, or end it with Ctrl-C in its terminal"
-    with alone(_path(ws), "another run is at work here", fix=fix, wait_s=wait_s):
+def hold(ws: Workspace) -> Iterator[None]:
+    """Raises AtWork naming the process that holds it."""
+    with alone(_path(ws), "another run is at work here", fix="wait for it, or end it with Ctrl-C in its terminal"):
         _mine.add(ws.root)
         try:
             yield
@@ -34,9 +33,9 @@ def hold(ws: Workspace, wait_s: float = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def hold_or_keep(ws: Workspace, wait_s: float = 0) -> Iterator[None]:
+def hold_or_keep(ws: Workspace) -> Iterator[None]:
     """As `hold`; within a block of this process that holds it, nothing happens."""
-    with contextlib.nullcontext() if ws.root in _mine else hold(ws, wait_s):
+    with contextlib.nullcontext() if ws.root in _mine else hold(ws):
         yield
 
 
@@ -56,10 +55,10 @@ def holder(ws: Workspace) -> int | None:
 
 
 @contextlib.contextmanager
-def alone(path: Path, otherwise: str, fix: str, wait_s: float = 0) -> Iterator[None]:
+def alone(path: Path, otherwise: str, fix: str) -> Iterator[None]:
     """Hold the lock of a file, which has the process's number. Raises AtWork, in words that begin with `otherwise`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + max(wait_s, _PROBED_S)
+    until = time.monotonic() + _PROBED_S
     with path.open("a+") as file:
         while not _taken(file):
             if time.monotonic() > until:
