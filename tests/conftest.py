@@ -150,3 +150,12 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     elif isolation.missing():
         pytest.skip(isolation.missing())
     return request.param
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A PostgreSQL of the module's own."""
+    from postgres import postgres
+
+    with postgres() as found:
+        yield found

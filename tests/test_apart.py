@@ -7,15 +7,14 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import least_work
 import psutil
 import pytest
-from postgres import postgres
+from waiting import until
 
 from flows.server import prefect_server
 from flywheel import run_lock, settings
@@ -31,12 +30,6 @@ _AT_ONCE = {"cluster.stages_at_once": 2}
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with postgres() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def served(cluster, tmp_path_factory):
     """A workspace with a recording to take in, its server, and this process as its client."""
     ws = least_work.begun(tmp_path_factory.mktemp("apart") / "beside", sessions=1)
@@ -47,15 +40,6 @@ def served(cluster, tmp_path_factory):
         refresh_global_settings_context()
         yield ws
     refresh_global_settings_context()
-
-
-def until(found: Callable, what: str):
-    deadline = time.monotonic() + _DEADLINE_S
-    while time.monotonic() < deadline:
-        if value := found():
-            return value
-        time.sleep(0.1)
-    pytest.fail(f"not in {_DEADLINE_S} s: {what}")
 
 
 @contextlib.contextmanager

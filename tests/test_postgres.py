@@ -12,7 +12,7 @@ from unittest import mock
 
 import least_work
 import pytest
-from postgres import PASSWORD, postgres
+from postgres import PASSWORD
 
 from flows.server import prefect_server
 from flywheel.errors import BadInput
@@ -20,12 +20,6 @@ from flywheel.store import versioning
 
 _VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 _DEADLINE_S = 300
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with postgres() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

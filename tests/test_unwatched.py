@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from unittest import mock
 import least_work
 import psutil
 import pytest
+from waiting import until
 
 from flows.server import prefect_server
 from flywheel import due, identity, run_lock, secret
@@ -26,7 +26,6 @@ from flywheel.settings import Operations, Settings
 from flywheel.workspace import Workspace
 
 FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
-DEADLINE_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +51,6 @@ def runs(**filters):
 
 def of_deployment(identity_: object) -> list:
     return [run for run in runs() if run.deployment_id == identity_]
-
-
-def until(found: Callable, what: str):
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if value := found():
-            return value
-        time.sleep(0.1)
-    pytest.fail(f"not in {DEADLINE_S} s: {what}")
 
 
 def test_a_schedule_has_its_runs(served):
