@@ -17,6 +17,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, State
 
 from flows import telling
+from flows.later import again_later
 from flows.notify import notify
 from flows.stages import Stages
 from flywheel import cluster, due, identity, run_lock, turns
@@ -61,7 +62,8 @@ def iteration(
     except run_lock.AtWork as busy:
         if not unwatched:
             raise
-        return Cancelled(name="Skipped", message=str(busy))
+        later = "" if until else again_later()
+        return Cancelled(name="Skipped", message=f"{busy}{later}")
 
 
 @contextlib.contextmanager

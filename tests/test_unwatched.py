@@ -156,7 +156,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, monkeypa
         with client_of(small, monkeypatch) as client:
             (deployed,) = [one for one in client.read_deployments() if one.name.endswith("-iteration")]
 
-            def run(until_: str) -> Callable:
+            def run(until_: str | None) -> Callable:
                 made = client.create_flow_run_from_deployment(deployed.id, parameters={"until": until_})
                 return lambda: (one := client.read_flow_run(made.id)).state.is_final() and one
 
@@ -168,8 +168,14 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, monkeypa
             assert second.state_name == "Completed"
             with run_lock.hold(small):
                 third = until(run("ingest"), "the third run, while another one is at work")
+                kept_out = until(run(None), "an iteration, while another one is at work")
             assert (third.state_type.value, third.state_name) == ("CANCELLED", "Skipped")
             assert "another run is at work here" in third.state.message
+            assert "it comes again in 60 s" in kept_out.state.message
+            (later,) = [one for one in client.read_flow_runs(limit=50) if "later:1" in one.tags]
+            assert later.state_name == "Scheduled"
+            assert (later.expected_start_time - kept_out.start_time).total_seconds() > 55
+            client.delete_flow_run(later.id)
             run("rollout")
             left = psutil.Process(until(lambda: run_lock.holder(small), "the fourth run, which is at work"))
             family += psutil.Process(up["pid"]).children(recursive=True)
