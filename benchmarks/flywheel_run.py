@@ -115,7 +115,7 @@ def run(
     chosen = overrides(arm, config.load(ws.params))
     sets = [f"{name}={value}" for name, value in {**chosen, "seed": seed}.items()] + list(other)
     started = time.monotonic()
-    done = len(list(ws.root.glob("iterations/*/promotion.json")))
+    done = sum(path.parent.name != "000" for path in ws.root.glob("iterations/*/promotion.json"))  # 000: the base
     wanted = chosen.get("iterations", config.load(ws.params).iterations)
     if done < wanted:
         _flywheel("run", "-w", str(ws.root), *(word for pair in sets for word in ("--set", pair)))
