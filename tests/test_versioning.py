@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import least_work
 import pytest
 import yaml
+from fsspec.implementations.memory import MemoryFileSystem
 from least_work import frozen, run_stage
 from ruamel.yaml import YAML
 
@@ -19,7 +20,7 @@ from flywheel.errors import BadInput, DataError
 from flywheel.files import write_text
 from flywheel.progress import listening
 from flywheel.settings import Settings, dump
-from flywheel.store import dvc_lock, manifest, newest, pipeline, versioning
+from flywheel.store import dvc_lock, manifest, newest, pipeline, recovery, versioning
 from flywheel.workspace import Workspace
 
 DVC = Path(sys.executable).with_name("dvc")
@@ -158,6 +159,15 @@ def test_a_changed_parameter_marks_only_the_stages_that_read_it(done):
     assert versioning.status(done) == {"merge@001": {"iterations/001/params.yaml": "merge modified"}}
     assert not versioning.is_done(done, "merge", 1)
     assert versioning.is_done(done, "evaluate", 1)
+
+
+def test_a_look_leaves_no_listing_in_memory(done):
+    """DVC goes through all of them for each new one: a process that looks often would slow down by the square."""
+    kept = set(MemoryFileSystem.store)
+    assert versioning.status(done) == {}
+    assert recovery.damaged(done) == []
+    versioning.commit(done, "rollout", 1)
+    assert set(MemoryFileSystem.store) <= kept
 
 
 def test_a_deleted_output_is_noticed_and_comes_back(done):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from flywheel.files import locked
 from flywheel.workspace import Workspace
 
 _LOCK_TIMEOUT_S = 300.0
+_LISTING = re.compile(r"\.tmp(\.with_meta)?$")
 
 
 class VersioningError(FlywheelError):
@@ -32,6 +34,20 @@ def repository(ws: Workspace) -> Iterator:
                 yield repo
         except DvcException as error:
             raise VersioningError(f"DVC: {error}", where=ws.root, fix="type `dvc status` there for more") from error
+        finally:
+            forget_listings()
+
+
+def forget_listings() -> None:
+    """Drop the folders' listings that DVC made in memory to compare or record them, once nobody needs them.
+
+    It keeps each one until the process ends, and goes through all of them for the next: a process that looks at 200
+    iterations would take time by their square.
+    """
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    for name in [name for name in MemoryFileSystem.store if _LISTING.search(name)]:
+        del MemoryFileSystem.store[name]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from flywheel.errors import DataError
 from flywheel.progress import tell
-from flywheel.store import dvc_lock, git, manifest, pipeline, pruned, versioning
+from flywheel.store import dvc_lock, dvc_process, git, manifest, pipeline, pruned, versioning
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
@@ -162,6 +162,7 @@ def _damaged(ws: Workspace, repo: Any, which: Iterable[int]) -> Iterator[tuple[D
                     path = Path(os.path.relpath(out.fs_path, ws.root)).as_posix()
                     change = "changed" if out.exists else "missing"
                     yield Damage(f"{stage.name}@{label(k)}", path, change, _kept(ws, out, path, remote), complete), out
+        dvc_process.forget_listings()
 
 
 def _kept(ws: Workspace, out, path: str, remote: bool) -> str:

@@ -183,6 +183,7 @@ def status(ws: Workspace, which: Iterable[int] | None = None) -> dict[str, dict[
             for stage in load(repo, ws, k):
                 if changes := _changes(ws, stage):
                     found[f"{stage.name}@{label(k)}"] = changes
+            dvc_process.forget_listings()
     return found
 
 
