@@ -7,12 +7,14 @@ alone reads that: a setting would put a password into files that git keeps.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import sqlalchemy
 from prefect.server.database import provide_database_interface
 from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 from sqlalchemy.exc import ArgumentError
 
+from flows import empty_database
 from flywheel.errors import BadInput, first_line
 
 VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -24,7 +26,8 @@ def look() -> None:
     """Raises BadInput, without the password, where the server could not work on it."""
     url = _address(PREFECT_API_DATABASE_CONNECTION_URL.value())
     if url.drivername == _SQLITE:
-        return  # a file, which is made where it is missing
+        _begin(url.database or ":memory:")
+        return
     place = f"{VARIABLE}: {url.host or 'this machine'}:{url.port or 5432}/{url.database}"
     try:
         asyncio.run(_prepare())
@@ -34,6 +37,15 @@ def look() -> None:
             where=place,
             fix="mend the variable, start the database, or unset the variable for SQLite in the workspace",
         ) from None
+
+
+def _begin(name: str) -> None:
+    """Make the file where it is missing. What is wrong with one that is there, the server says itself."""
+    if name.startswith((":", "file:")) or (file := Path(name)).exists() or empty_database.copy_to(file):
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    asyncio.run(_prepare())
+    empty_database.keep(file)
 
 
 def _address(text: str) -> sqlalchemy.URL:
