@@ -47,7 +47,7 @@ def up(ws: Workspace, port: int) -> dict:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "flows.keeper", str(ws.root), str(port)],
+            [sys.executable, "-P", "-m", "flows.keeper", str(ws.root), str(port)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -127,7 +127,7 @@ class _Server:
         self._ws.prefect_home.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "flows.guarded", str(self._listener.fileno())],
+                [sys.executable, "-P", "-m", "flows.guarded", str(self._listener.fileno())],
                 pass_fds=[self._listener.fileno()],
                 env={
                     **_SERVICES,

@@ -28,7 +28,7 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._pool, "--type", "process"]
+        command = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", self._pool, "--type", "process"]
         self.process = subprocess.Popen(
             command,
             env={**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "1"},

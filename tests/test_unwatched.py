@@ -135,15 +135,20 @@ def small(tmp_path) -> Workspace:
     return least_work.begun(tmp_path / "small")
 
 
-def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, monkeypatch):
-    """A run of the deployment; then worker and server are killed, a second run, and all of it is taken down."""
+def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path, monkeypatch):
+    """A run of the deployment; then worker and server are killed, a second run, and all of it is taken down. It was
+    started in a folder with modules that are called as ours."""
     from flows import keeper
 
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
 
+    for name in ("flows", "tasks", "prefect"):
+        write_text(tmp_path / name / "__init__.py", "raise RuntimeError('not ours')")
+
     def flywheel(*words: str) -> str:
-        done = subprocess.run([FLYWHEEL, *words, "-w", str(small.root)], capture_output=True, text=True, timeout=300)
+        command = [FLYWHEEL, *words, "-w", str(small.root)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

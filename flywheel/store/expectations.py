@@ -31,7 +31,7 @@ _LONGEST_S = 300.0
 def page(ws: Workspace, iteration: int) -> Iterator[Callable[[Sequence[Judged]], None]]:
     """What it gives takes what was judged; the page of that is there at the end, or none where nothing was judged. What
     fails of it stops nothing."""
-    command = [sys.executable, "-m", __name__, str(ws.root), str(iteration)]
+    command = [sys.executable, "-P", "-m", __name__, str(ws.root), str(iteration)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
 
     def show(judged: Sequence[Judged]) -> None:
