@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows import telling
+from flows import progress_bar, telling
 from flows.review import ask_reviewer
 from flywheel import cluster
 from flywheel.progress import report
@@ -30,7 +30,9 @@ def do(ctx: Context) -> str:
     ask_reviewer(ctx)
     with tags.none():
         with cluster.current().workers(pipeline.get(ctx.stage), ctx) as workers:
-            results = do_shards(ctx, pipeline.get(ctx.stage).plan(ctx), workers)
+            shards = pipeline.get(ctx.stage).plan(ctx)
+            with progress_bar.shown(ctx, shards):
+                results = do_shards(ctx, shards, workers)
         outcome = finish_stage(ctx, results)
         record_version(ctx)
     summary = ", ".join(f"{key} {value}" for key, value in outcome.summary.items())

@@ -20,6 +20,20 @@ class Told(str):
     """A line that must be read: it is printed wherever it is shown, and nothing replaces it."""
 
 
+class Part(str):
+    """A line about a shard that is partly done. share: how much of it is, 0 to 1."""
+
+    shard: str = ""
+    share: float = 0.0
+
+
+def report_part(stage: str, line: str, shard: str, share: float) -> None:
+    """As `report`, and how much of the shard is done, for who adds them up."""
+    part = Part(line)  # its own fields are set after it is made, as pickle does: lines come from other processes too
+    part.shard, part.share = shard, share
+    _listener.get()(stage, part)
+
+
 def tell(stage: str, line: str) -> None:
     """As `report`, of a line that matters: something to do, a decision taken, a file brought back."""
     _listener.get()(stage, Told(line))

@@ -42,7 +42,7 @@ def _worth_a_retry(task, run, state) -> bool:
 def do_shard(ctx: Context, shard: str, workers: Workers) -> tuple[Path, Any]:
     """One shard of a stage; its result is taken from disk where a killed run had finished it."""
     folder, result, before = workers.do_shard(shard)
-    ctx.report(f"{shard} was done before" if before else f"{shard} done")
+    ctx.report_part(f"{shard} was done before" if before else f"{shard} done", 1, 1, shard)
     return folder, result
 
 

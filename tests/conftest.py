@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from unittest import mock
 
 # Two busy processes of two torch threads each stall one another; tests may run beside other work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -58,6 +59,7 @@ SLOW = (
     "apart",
     "postgres",
     "flows",
+    "review_form",
     "rl_stream",
     "recovery",
     "races",
@@ -150,6 +152,20 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     elif isolation.missing():
         pytest.skip(isolation.missing())
     return request.param
+
+
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory):
+    """The server that `flywheel run` starts, and this process as its client: its address and its workspace."""
+    from flows.server import prefect_server
+
+    ws = Workspace(tmp_path_factory.mktemp("served"))
+    with mock.patch.dict(os.environ), prefect_server(ws) as url:
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
+        yield url, ws
+    refresh_global_settings_context()
 
 
 @pytest.fixture(scope="module")

@@ -1,206 +1,26 @@
-"""What Prefect adds: a reviewer's form, retries of what may mend itself, history as rows."""
+"""What Prefect adds: retries of what may mend itself, a bar of progress, history as rows, its own commands."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import importlib
 import json
 import os
 import signal
 import threading
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from unittest import mock
 
-import httpx
 import pytest
-from browser_pages import SETTINGS
-from click.testing import CliRunner
-from hostile import Page, Site
-from reviews import waiting
+from waiting import until
 
-from flows.server import prefect_server
-from flywheel import bench, identity, secret, settings
-from flywheel.cli import main
-from flywheel.errors import BadInput, EnvError, FlywheelError
-from flywheel.evaluation import review
+from flywheel import identity, settings
+from flywheel.errors import BadInput, EnvError
 from flywheel.files import write_text
 from flywheel.progress import listening
 from flywheel.stages import base
 from flywheel.workspace import Workspace
 
 _DEADLINE_S = 120
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect(tmp_path_factory):
-    """The server that `flywheel run` starts, and this process as its client: its address and its workspace."""
-    ws = Workspace(tmp_path_factory.mktemp("served"))
-    with mock.patch.dict(os.environ), prefect_server(ws) as url:
-        from prefect.context import refresh_global_settings_context
-
-        refresh_global_settings_context()
-        yield url, ws
-    refresh_global_settings_context()
-
-
-def asking(ctx: base.Context):
-    from prefect import flow
-
-    from flows.review import ask_reviewer
-
-    @flow(name="asks")
-    def asks() -> None:
-        ask_reviewer(ctx)
-
-    return asks
-
-
-def paused_run(client, deadline: float):
-    from prefect.client.schemas.objects import StateType
-
-    while time.monotonic() < deadline:
-        for run in client.read_flow_runs(sort="START_TIME_DESC", limit=10):
-            if run.state_type == StateType.PAUSED:
-                return run
-    pytest.fail("the flow did not pause")
-
-
-def resume(client, run, answer: dict, deadline: float) -> None:
-    """Prefect shows a run as paused before the form's schema is there; until then it rejects every answer."""
-    from prefect.client.schemas import SetStateStatus
-
-    while time.monotonic() < deadline:
-        result = client.resume_flow_run(run.id, run_input=answer)
-        if result.status == SetStateStatus.ACCEPT:
-            return
-    pytest.fail(f"Prefect did not take the answer: {result.details.reason}")
-
-
-# What a page does that knows where the server is and which run waits.
-_ATTACK = """(async () => {
-  const ask = async (path, body, mode) => (await fetch("%s/api" + path, {
-    method: "POST", mode, body: JSON.stringify(body),
-    headers: {"Content-Type": mode ? "text/plain" : "application/json"},
-  })).status;
-  const answers = [], answer = {run_input: {decision: "promote", reviewer: "the page under test", comment: ""}};
-  for (const mode of [undefined, "no-cors"])
-    for (const path of ["/flow_runs/filter", "/flow_runs/%s/resume"])
-      answers.push(await ask(path, answer, mode).catch(() => "no answer"));
-  return answers;
-})()"""
-
-
-async def attack_from_a_page(url: str, run: str, monkeypatch) -> list[list]:
-    """What a page's script is told in the sandbox, and in a browser that nothing guards."""
-    monkeypatch.syspath_prepend(str(bench.FOLDER))
-    ways, told = importlib.import_module("sandbox_loopback"), []
-    with Site({"page": Page()}) as site:
-        for guard in (contextlib.nullcontext, ways.unguarded):
-            with guard():
-                async with ways.one_tab(SETTINGS) as tab:
-                    await tab.open(f"{site.url}/p/page", seed=0, allowed=(site.url,))
-                    told.append(await tab.evaluate(_ATTACK % (url, run)))
-    return told
-
-
-def attack_by_name(url: str, run: str, **headers: str) -> set[int]:
-    """The states that another client gets, such as a browser whose page gave its own name this machine's address."""
-    answer = {"run_input": {"decision": "promote", "reviewer": "the page under test", "comment": ""}}
-    return {
-        httpx.post(f"{url}/api{path}", json=answer, headers=headers, timeout=_DEADLINE_S).status_code
-        for path in ("/flow_runs/filter", f"/flow_runs/{run}/resume", "/variables/")
-    }
-
-
-def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, prefect, monkeypatch):
-    from prefect.client.orchestration import get_client
-
-    ctx, failures = waiting(ws, _DEADLINE_S), []
-
-    def run() -> None:
-        try:
-            asking(ctx)()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    with get_client(sync_client=True) as client:
-        paused = paused_run(client, time.monotonic() + _DEADLINE_S)
-        url, served = prefect
-        host, login = url.removeprefix("http://"), secret.basic(secret.of(served.state))
-        in_sandbox, unguarded = asyncio.run(attack_from_a_page(url, str(paused.id), monkeypatch))
-        assert set(in_sandbox) == {"no answer"}
-        assert set(unguarded) == {"no answer", 0}  # it may send what needs no leave, and cannot read the refusal
-        assert attack_by_name(url, paused.id) == {401}
-        assert attack_by_name(url, paused.id, authorization=secret.basic("flywheel:guessed")) == {401}
-        assert attack_by_name(url, paused.id, host="evil.example", authorization=login) == {421}
-        assert attack_by_name(url, paused.id, origin="http://evil.example", authorization=login) == {403}
-        assert attack_by_name(url, paused.id, host=host, origin="http://127.0.0.1:1", authorization=login) == {403}
-        assert client.read_flow_run(paused.id).state_type == paused.state_type
-        assert review.read(ws, 1) is None
-        answer = {"decision": "promote", "reviewer": "Ada", "comment": "sites are better"}
-        resume(client, paused, answer, time.monotonic() + _DEADLINE_S)
-    thread.join(_DEADLINE_S)
-    assert not thread.is_alive()
-    assert failures == []
-    decided = review.read(ws, 1)
-    assert (decided.promote, decided.reviewer, decided.comment) == (True, "Ada", "sites are better")
-
-
-def test_a_reviewer_who_does_not_come_is_an_error_with_a_name(ws):
-    with pytest.raises(FlywheelError, match="no reviewer answered in 1 s"):
-        asking(waiting(ws, 1, "fail"))()
-    assert review.read(ws, 1) is None
-
-
-def test_where_nobody_decides_the_old_model_stays_and_the_run_goes_on(ws):
-    from prefect.client.orchestration import get_client
-
-    run = asking(waiting(ws, 1)).with_options(flow_run_name="nobody comes")
-    run()
-    decided = review.read(ws, 1)
-    assert (decided.promote, decided.reviewer) == (False, "nobody")
-    assert decided.comment == "no reviewer answered in 1 s"
-    with get_client(sync_client=True) as client:
-        states = {one.name: one.state_name for one in client.read_flow_runs(sort="START_TIME_DESC", limit=5)}
-    assert states["nobody comes"] == "Completed"
-
-
-def test_a_decision_that_is_there_is_not_asked_for_again(ws):
-    ctx = waiting(ws, 1)
-    review.write(ws, 1, promote=False, reviewer="Bo", comment="", at=datetime(2026, 1, 2, tzinfo=UTC))
-    asking(ctx)()
-    assert review.read(ws, 1).reviewer == "Bo"
-
-
-def test_a_paused_run_sees_the_decision_of_the_command(ws):
-    ctx, failures, said = waiting(ws, _DEADLINE_S), [], []
-
-    def run() -> None:
-        try:
-            with listening(lambda stage, line: said.append((time.monotonic(), line))):
-                asking(ctx)()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        paused_run(client, time.monotonic() + _DEADLINE_S)
-    result = CliRunner().invoke(main, ["review", "-k", "1", "--keep", "--reviewer", "Bo", "-w", str(ws.root)])
-    assert result.exit_code == 0, result.output
-    thread.join(_DEADLINE_S)
-    assert not thread.is_alive()
-    assert failures == []
-    assert (review.read(ws, 1).reviewer, review.read(ws, 1).promote, review.read(ws, 1).earlier) == ("Bo", False, ())
-    assert any("waits for a reviewer" in line for _, line in said)
-    assert any("decided: keep (Bo" in line for _, line in said)
+pytestmark = pytest.mark.usefixtures("prefect")
 
 
 @pytest.mark.parametrize(("error", "tries"), [(EnvError("crashed"), 3), (BadInput("wrong"), 1)])
@@ -251,6 +71,37 @@ def test_shards_on_other_machines_are_asked_for_at_once(ws):
     with listening(lambda stage, line: said.append(line)):
         assert both() == {"one": (Path("one"), "one"), "two": (Path("two"), "two")}
     assert sorted(said) == ["one done", "two done"]
+
+
+def test_a_bar_shows_how_far_a_stage_is(ws):
+    from prefect import flow
+    from prefect.artifacts import Artifact
+
+    from flows import progress_bar
+
+    write_text(ws.frozen_params(1), settings.dump(settings.Settings()))
+    ctx = base.Context.open(ws, 1, "rollout")
+
+    def stands_at(percent: float) -> bool:
+        shown = Artifact.get("rollout-progress")  # the newest of that name
+        return shown is not None and shown.data == percent
+
+    @flow
+    def stage(*, fails: bool) -> None:
+        with progress_bar.shown(ctx, ["one", "two"], every_s=0.01):
+            ctx.report_part("one: 5 of 10", 5, 10, "one")
+            until(lambda: stands_at(25), "a quarter")
+            ctx.report_part("one done", 1, 1, "one")
+            ctx.report_part("of another stage's shard", 1, 1, "three")
+            until(lambda: stands_at(50), "the half")
+            if fails:
+                raise BadInput("wrong")
+
+    with pytest.raises(BadInput):
+        stage(fails=True)
+    assert stands_at(50)
+    stage(fails=False)
+    assert stands_at(100)
 
 
 def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):

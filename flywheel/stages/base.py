@@ -59,6 +59,10 @@ class Context:
         """Say how far it is, in a short line."""
         progress.report(self.stage, line)
 
+    def report_part(self, line: str, done: int, total: int, shard: str = "") -> None:
+        """The same, of a shard that is done in parts. shard: left out, the only one of its stage."""
+        progress.report_part(self.stage, line, shard or self.stage, done / max(1, total))
+
     def write(self, table: str, rows: Any) -> PartitionManifest:
         """Write the partition of `table` that this stage owns."""
         return write(self.ws, table, self.iteration, self.stage, rows)

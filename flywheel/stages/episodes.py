@@ -22,12 +22,12 @@ async def play(
 
     name: of the player, for those who watch.
     """
-    done, stats = 0, RolloutStats()
+    done, total, stats = 0, len(tasks) * ctx.settings.evaluation.samples, RolloutStats()
 
     def count(episode) -> None:
         nonlocal done
         done += 1
-        ctx.report(f"{name}: {done} of {len(tasks) * ctx.settings.evaluation.samples} episodes")
+        ctx.report_part(f"{name}: {done} of {total} episodes", done, total, name)
 
     policy = open_policy(model, ctx.settings.policy)
     try:

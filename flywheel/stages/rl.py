@@ -32,7 +32,8 @@ def _work(ctx: Context, folder: Path) -> dict[str, Any]:
 
     def on_metric(metric: Mapping[str, Any]) -> None:
         if "success" in metric:
-            ctx.report(f"step {metric['step']} of {ctx.settings.rl.steps}, success {metric['success']:.2f}")
+            done, total = metric["step"], ctx.settings.rl.steps
+            ctx.report_part(f"step {done} of {total}, success {metric['success']:.2f}", done, total)
 
     result = train_rl(
         ctx.ws.model(ctx.iteration, "sft"),

@@ -49,7 +49,7 @@ async def _act(
     def count(episode) -> None:
         nonlocal done
         done += 1
-        ctx.report(f"{shard}: {done} of {total} trajectories")
+        ctx.report_part(f"{shard}: {done} of {total} trajectories", done, total, shard)
 
     began = time.monotonic()
     episodes = await rollout(

@@ -42,7 +42,8 @@ def train(
     samples = dataset.samples(ctx.ws, cumulative, drawn, Encoder.from_folder(begin), ctx.settings, folder)
 
     def on_metric(metric) -> None:
-        ctx.report(f"step {metric['step']} of {metric['steps']}, loss {metric['loss']:.3f}")
+        done, total = metric["step"], metric["steps"]
+        ctx.report_part(f"step {done} of {total}, loss {metric['loss']:.3f}", done, total)
 
     losses = train_supervised(
         begin,
