@@ -12,7 +12,7 @@ flywheel: setup ## set up, then run the main job: two iterations of the flywheel
 export PYTHONDONTWRITEBYTECODE =
 
 # Four on two cores: much of the tests is waiting for browsers and other processes.
-pytest := .venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+pytest := .venv/bin/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 test: setup-test ## set up, then run all tests, four files at a time
 	$(pytest)
