@@ -25,7 +25,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, State
 from prefect.utilities.timeout import timeout
 
-from flows import deployments, stage, telling
+from flows import code, deployments, stage, telling
 from flows.beside import looking
 from flywheel import cluster, run_lock
 from flywheel.cluster import gpu
@@ -64,6 +64,7 @@ class Apart:
                 "lease": self._lease.name,
                 "limits": limits.model_dump(mode="json"),
                 "longest_s": longest_s,
+                "made_with": code.version(),
             },
             flow_run_name=f"{label(k)} {name}",
             tags=[*tags.iteration(ws, k), tags.stage(name)],
@@ -124,7 +125,9 @@ def clear(ws: Workspace) -> None:
 
 
 @flow(name="stage-apart")
-def apart(workspace: str, number: int, name: str, lease: str, limits: dict[str, Any], longest_s: float) -> State:
+def apart(
+    workspace: str, number: int, name: str, lease: str, limits: dict[str, Any], longest_s: float, made_with: str
+) -> State:
     """In the process that a worker has begun.
 
     Args:
@@ -134,14 +137,16 @@ def apart(workspace: str, number: int, name: str, lease: str, limits: dict[str, 
         lease: The name of the iteration's lock.
         limits: The block `cluster` as the iteration has it.
         longest_s: Seconds that it may work.
+        made_with: The code of the iteration.
     """
     ws = Workspace.find(workspace)
     wanted = _lease(ws, lease)
     if not run_lock.is_held(wanted):
         return Cancelled(message="its iteration has ended")
-    ctx = Context.open(ws, number, name, run_id=flow_run.id or "")
-    chosen = ctx.settings.model_copy(update={"cluster": Cluster(**limits)})
     try:
+        code.check(made_with, by="its iteration")
+        ctx = Context.open(ws, number, name, run_id=flow_run.id or "")
+        chosen = ctx.settings.model_copy(update={"cluster": Cluster(**limits)})
         with locked(_lock(ws, name), _DEAD_S, f"at {name}", ShardBusy), looking(_Wanted(wanted).look, _LOOK_S):
             return Completed(message=_do(ctx, chosen, longest_s))
     except FlywheelError as error:

@@ -56,6 +56,7 @@ SLOW = (
     "dialogs",
     "serve",
     "apart",
+    "own_pool",
     "postgres",
     "flows",
     "rl_stream",
