@@ -13,6 +13,7 @@ import pickle
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,7 +21,9 @@ from uuid import UUID, uuid4
 import httpx
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, State
 from prefect.utilities.timeout import timeout
@@ -55,9 +58,8 @@ class Apart:
         self._lease = _lease(ws, f"{name}-{uuid4().hex}")
         self._wanted.enter_context(run_lock.alone(self._lease, "the lease is taken", fix="type the same command"))
         self._asked = self._alive = time.monotonic()
-        asked = run_deployment(
-            deployments.of_stages(ws),
-            parameters={
+        asked = self._ask(
+            {
                 "workspace": str(ws.root),
                 "number": k,
                 "name": name,
@@ -66,12 +68,27 @@ class Apart:
                 "longest_s": longest_s,
                 "made_with": code.version(),
             },
-            flow_run_name=f"{label(k)} {name}",
-            tags=[*tags.iteration(ws, k), tags.stage(name)],
+            f"{label(k)} {name}",
+            [*tags.iteration(ws, k), tags.stage(name)],
+        )
+        self.run_id: UUID = asked.id
+
+    def _ask(self, parameters: dict[str, Any], name: str, named: list[str]) -> FlowRun:
+        """Neither `flywheel run` nor `up` has made the deployment where the iteration is of a pool of one's own."""
+        ask = partial(
+            run_deployment,
+            deployments.of_stages(self._ws),
+            parameters=parameters,
+            flow_run_name=name,
+            tags=named,
             timeout=0,
             as_subflow=True,
         )
-        self.run_id: UUID = asked.id
+        try:
+            return ask()
+        except ObjectNotFound:
+            deployments.deploy_stages(self._ws)
+            return ask()
 
     def look(self, client: SyncPrefectClient) -> str | None:
         """What came of it, in a line, once it has ended; None while it has not.
