@@ -7,22 +7,19 @@ schedule or a person.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
-from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelled, Completed, Failed, State
+from prefect.runtime import flow_run
+from prefect.states import Completed, State
 
-from flows import code, telling
-from flows.later import again_later
+from flows.alone import alone, unwatched
 from flows.notify import notify
 from flows.stages import Stages
-from flywheel import cluster, due, identity, run_lock, turns
+from flywheel import cluster, due, identity, turns
 from flywheel import settings as parameters
-from flywheel.errors import FlywheelError
 from flywheel.files import write_json
 from flywheel.progress import tell
 from flywheel.report import page
@@ -34,9 +31,6 @@ from flywheel.workspace import Workspace, label
 from tasks import history
 from tasks import tags as named
 from tasks.stages import publish_report
-
-# How parameters of the command are called by who fills in a form of Prefect's.
-_IN_A_FORM = {"--set": "settings", "--iteration": "number"}
 
 
 @flow(name="iteration", flow_run_name="iteration")
@@ -55,36 +49,17 @@ def iteration(
         settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.samples": 8}.
         until: The stage after which it waits, such as ingest; left out, it goes on to its end.
     """
-    unwatched = deployment.id is not None
-    try:
-        ws = Workspace.find(workspace)
-        with run_lock.hold_or_keep(ws), telling.to_prefect():
-            rules = parameters.load(ws.params).operations
-            with _told(ws, rules):
-                if unwatched:
-                    code.check(deployment.version)
-                    due.stop(ws, rules)
-                return _turn(ws, number, settings or {}, until)
-    except run_lock.AtWork as busy:
-        if not unwatched:
-            raise
-        later = "" if until else again_later()
-        return Cancelled(name="Skipped", message=f"{busy}{later}")
-    except FlywheelError as error:
-        if not unwatched:
-            raise
-        error.where = _IN_A_FORM.get(error.where, error.where)
-        return Failed(message=str(error))
+    return alone(
+        workspace, lambda ws, rules: _looked_at(ws, rules, number, settings or {}, until), comes_again=until is None
+    )
 
 
-@contextlib.contextmanager
-def _told(ws: Workspace, rules: Operations) -> Iterator[None]:
-    """Who wants to know of it is told of an error within the block."""
-    try:
-        yield
-    except Exception as error:
-        notify(ws, rules, "stopped" if isinstance(error, due.Stopped) else "failed", str(error))
-        raise
+def _looked_at(
+    ws: Workspace, rules: Operations, number: int | None, overrides: dict[str, Any], until: str | None
+) -> State | None:
+    if unwatched():
+        due.stop(ws, rules)
+    return _turn(ws, number, overrides, until)
 
 
 def _turn(ws: Workspace, number: int | None, overrides: dict[str, Any], until: str | None) -> State | None:

@@ -57,6 +57,7 @@ SLOW = (
     "serve",
     "apart",
     "own_pool",
+    "checkup",
     "postgres",
     "flows",
     "rl_stream",

@@ -20,7 +20,8 @@ from flows import code, deployments, iteration
 from flywheel import init
 from flywheel.errors import BadInput
 
-POOLS = {"process": "process", "docker": "docker", "kubernetes": "kubernetes"}  # of a deployment: its pool's type
+# Of a deployment: its pool's type.
+POOLS = {"process": "process", "checkup": "process", "docker": "docker", "kubernetes": "kubernetes"}
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,10 @@ def test_prefect_knows_every_field(raw):
 
 def test_a_deployment_is_what_flywheel_up_would_make(deployment, project):
     flow = load_flow_from_entrypoint(deployment["entrypoint"], use_placeholder_flow=False)
-    ours = load_flow_from_entrypoint(str(project / deployments.ENTRYPOINT), use_placeholder_flow=False)
-    assert flow is iteration.iteration
-    assert (flow.name, flow.fn.__name__) == (ours.name, ours.fn.__name__)
+    entrypoint = deployments.CHECKUP if deployment["name"] == "checkup" else deployments.ENTRYPOINT
+    ours = load_flow_from_entrypoint(str(project / entrypoint), use_placeholder_flow=False)
+    assert (flow.name, flow.fn.__module__) == (ours.name, f"flows.{flow.name}")
+    assert parameter_schema(flow) == parameter_schema(ours)
     limit = deployments._ONE_AT_A_TIME
     assert deployment["concurrency_limit"] == {
         "limit": limit.limit,
