@@ -13,6 +13,7 @@ import pickle
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,12 +21,14 @@ from uuid import UUID, uuid4
 import httpx
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, State
 from prefect.utilities.timeout import timeout
 
-from flows import deployments, stage, telling
+from flows import code, deployments, stage, telling
 from flows.beside import looking
 from flywheel import cluster, run_lock
 from flywheel.cluster import gpu
@@ -55,22 +58,37 @@ class Apart:
         self._lease = _lease(ws, f"{name}-{uuid4().hex}")
         self._wanted.enter_context(run_lock.alone(self._lease, "the lease is taken", fix="type the same command"))
         self._asked = self._alive = time.monotonic()
-        asked = run_deployment(
-            deployments.of_stages(ws),
-            parameters={
+        asked = self._ask(
+            {
                 "workspace": str(ws.root),
                 "number": k,
                 "name": name,
                 "lease": self._lease.name,
                 "limits": limits.model_dump(mode="json"),
                 "longest_s": longest_s,
+                "made_with": code.version(),
             },
-            flow_run_name=f"{label(k)} {name}",
-            tags=[*tags.iteration(ws, k), tags.stage(name)],
+            f"{label(k)} {name}",
+            [*tags.iteration(ws, k), tags.stage(name)],
+        )
+        self.run_id: UUID = asked.id
+
+    def _ask(self, parameters: dict[str, Any], name: str, named: list[str]) -> FlowRun:
+        """Neither `flywheel run` nor `up` has made the deployment where the iteration is of a pool of one's own."""
+        ask = partial(
+            run_deployment,
+            deployments.of_stages(self._ws),
+            parameters=parameters,
+            flow_run_name=name,
+            tags=named,
             timeout=0,
             as_subflow=True,
         )
-        self.run_id: UUID = asked.id
+        try:
+            return ask()
+        except ObjectNotFound:
+            deployments.deploy_stages(self._ws)
+            return ask()
 
     def look(self, client: SyncPrefectClient) -> str | None:
         """What came of it, in a line, once it has ended; None while it has not.
@@ -124,7 +142,9 @@ def clear(ws: Workspace) -> None:
 
 
 @flow(name="stage-apart")
-def apart(workspace: str, number: int, name: str, lease: str, limits: dict[str, Any], longest_s: float) -> State:
+def apart(
+    workspace: str, number: int, name: str, lease: str, limits: dict[str, Any], longest_s: float, made_with: str
+) -> State:
     """In the process that a worker has begun.
 
     Args:
@@ -134,14 +154,16 @@ def apart(workspace: str, number: int, name: str, lease: str, limits: dict[str, 
         lease: The name of the iteration's lock.
         limits: The block `cluster` as the iteration has it.
         longest_s: Seconds that it may work.
+        made_with: The code of the iteration.
     """
     ws = Workspace.find(workspace)
     wanted = _lease(ws, lease)
     if not run_lock.is_held(wanted):
         return Cancelled(message="its iteration has ended")
-    ctx = Context.open(ws, number, name, run_id=flow_run.id or "")
-    chosen = ctx.settings.model_copy(update={"cluster": Cluster(**limits)})
     try:
+        code.check(made_with, by="its iteration")
+        ctx = Context.open(ws, number, name, run_id=flow_run.id or "")
+        chosen = ctx.settings.model_copy(update={"cluster": Cluster(**limits)})
         with locked(_lock(ws, name), _DEAD_S, f"at {name}", ShardBusy), looking(_Wanted(wanted).look, _LOOK_S):
             return Completed(message=_do(ctx, chosen, longest_s))
     except FlywheelError as error:

@@ -1,5 +1,5 @@
-"""What Prefect is told of a workspace: its pool, an iteration and an ingest on their schedules, and a stage, which an
-iteration asks for."""
+"""What Prefect is told of a workspace: its pool; an iteration, an ingest and a check-up on their schedules; and a
+stage, which an iteration asks for."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tasks import tags
 
 SOURCE = Path(__file__).resolve().parent.parent
 ENTRYPOINT = "flows/iteration.py:iteration"
+CHECKUP = "flows/checkup.py:checkup"
 _STAGE_ENTRYPOINT = "flows/apart.py:apart"
 # Of one deployment; over deployments the workspace's lock sees to it.
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
@@ -33,23 +34,23 @@ def pool(ws: Workspace) -> str:
 
 
 def deploy(ws: Workspace, rules: Operations) -> dict[str, UUID]:
-    """Make the workspace's pool and deployments, or bring them up to date; ids of `iteration` and `ingest`, by name.
+    """Make the workspace's pool and deployments, or bring them up to date; ids of `iteration`, `ingest` and `checkup`.
 
     Raises BadInput naming a schedule that Prefect cannot read.
     """
     deploy_stages(ws)
-    flow = Flow.from_source(source=str(SOURCE), entrypoint=ENTRYPOINT)
+    turn, look = (Flow.from_source(source=str(SOURCE), entrypoint=one) for one in (ENTRYPOINT, CHECKUP))
     found = {}
-    for name, schedule, until, words in (
-        ("iteration", rules.schedule, None, "An iteration of the flywheel, or what is left of one."),
-        (due.INGEST, rules.ingest_schedule, due.INGEST, "The next iteration begins with new recordings, and waits."),
+    for name, flow, until, parameter, words in (
+        ("iteration", turn, {"until": None}, "schedule", "An iteration of the flywheel, or what is left of one."),
+        (due.INGEST, turn, {"until": due.INGEST}, "ingest_schedule", "The next iteration takes in recordings, waits."),
+        ("checkup", look, {}, "checkup_schedule", "The newest model plays fresh tasks."),
     ):
+        schedule = getattr(rules, parameter)
         deployment = flow.to_deployment(
             f"{identity.of(ws)}-{name}",
-            parameters={"workspace": str(ws.root), "until": until},
-            schedules=[_cron(f"operations.{'' if until is None else 'ingest_'}schedule", schedule, rules.timezone)]
-            if schedule
-            else [],
+            parameters={"workspace": str(ws.root), **until},
+            schedules=[_cron(f"operations.{parameter}", schedule, rules.timezone)] if schedule else [],
             concurrency_limit=_ONE_AT_A_TIME,
             tags=[tags.workspace(ws)],
             description=f"{words} Workspace: {ws.root}",

@@ -7,20 +7,18 @@ schedule or a person.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 from prefect import flow, tags
 from prefect.client.orchestration import get_client
-from prefect.runtime import deployment, flow_run
-from prefect.states import Cancelled, Completed, State
+from prefect.runtime import flow_run
+from prefect.states import Completed, State
 
-from flows import telling
-from flows.later import again_later
+from flows.alone import alone, unwatched
 from flows.notify import notify
 from flows.stages import Stages
-from flywheel import cluster, due, identity, run_lock, turns
+from flywheel import cluster, due, identity, turns
 from flywheel import settings as parameters
 from flywheel.files import write_json
 from flywheel.progress import tell
@@ -43,7 +41,7 @@ def iteration(
     promote. Then report, tag and copy to the remote.
 
     Where it was stopped it goes on: what is finished is passed over. Two never work in one workspace: the second one is
-    skipped, which its state says.
+    skipped, which its state says. A deployed run that fails says why in one line, its state's.
 
     Args:
         workspace: Its folder.
@@ -51,38 +49,28 @@ def iteration(
         settings: Parameters for an iteration that is begun now, by their dotted names, such as {"rollout.samples": 8}.
         until: The stage after which it waits, such as ingest; left out, it goes on to its end.
     """
-    ws, unwatched = Workspace.find(workspace), deployment.id is not None
-    try:
-        with run_lock.hold_or_keep(ws), telling.to_prefect():
-            rules = parameters.load(ws.params).operations
-            with _told(ws, rules):
-                if unwatched:
-                    due.stop(ws, rules)
-                return _turn(ws, number, settings or {}, until)
-    except run_lock.AtWork as busy:
-        if not unwatched:
-            raise
-        later = "" if until else again_later()
-        return Cancelled(name="Skipped", message=f"{busy}{later}")
+    return alone(
+        workspace, lambda ws, rules: _looked_at(ws, rules, number, settings or {}, until), comes_again=until is None
+    )
 
 
-@contextlib.contextmanager
-def _told(ws: Workspace, rules: Operations) -> Iterator[None]:
-    """Who wants to know of it is told of an error within the block."""
-    try:
-        yield
-    except Exception as error:
-        notify(ws, rules, "stopped" if isinstance(error, due.Stopped) else "failed", str(error))
-        raise
+def _looked_at(
+    ws: Workspace, rules: Operations, number: int | None, overrides: dict[str, Any], until: str | None
+) -> State | None:
+    if unwatched():
+        due.stop(ws, rules)
+    return _turn(ws, number, overrides, until)
 
 
 def _turn(ws: Workspace, number: int | None, overrides: dict[str, Any], until: str | None) -> State | None:
     chosen = parameters.load(ws.params, overrides)
     turns.mend(ws)
-    k = turns.plan(ws, chosen, None if number else 1, number)[0]
+    k = turns.plan(ws, chosen, 1 if number is None else None, number)[0]
     if turns.complete(ws, k):
         return Completed(message=f"iteration {label(k)} is complete: nothing to do")
-    if until == due.INGEST and not ws.frozen_params(k).exists() and (lacking := due.recordings_lacking(ws, chosen)):
+    begun = ws.frozen_params(k).exists()
+    pipeline.until(until, list((frozen.load(ws, k) if begun else chosen).synthesis.domains))  # refused before it begins
+    if until == due.INGEST and not begun and (lacking := due.recordings_lacking(ws, chosen)):
         return Completed(name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {label(k)}")
     turns.look(ws, chosen, k)
     turns.found(ws, chosen)

@@ -23,6 +23,7 @@ _COMMANDS = (
     run.run,
     run.stage,
     run.review,
+    run.checkup,
     run.discard,
     unwatched.up,
     unwatched.down,

@@ -22,10 +22,14 @@ def of(ws: Workspace) -> str:
             return known["name"]
     except (OSError, ValueError, KeyError):
         pass
-    folder = re.sub(r"[^a-z0-9]+", "-", ws.root.name.lower()).strip("-") or "workspace"
-    name = f"{folder[:40]}-{secrets.token_hex(3)}"
+    name = f"{of_folder(ws.root)}-{secrets.token_hex(3)}"
     write_json(path, {"name": name, "root": root})
     return name
+
+
+def of_folder(folder: Path) -> str:
+    """Its name in small letters, digits and hyphens."""
+    return (re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "workspace")[:40]
 
 
 def of_turn(ws: Workspace, iteration: int) -> str:

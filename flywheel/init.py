@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from flywheel import settings
+from flywheel import identity, settings
 from flywheel.errors import BadInput, of_place
 from flywheel.store import git, versioning
 from flywheel.workspace import Workspace
@@ -75,10 +75,10 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     if profile not in PROFILES:
         raise BadInput(f"no profile {profile}", where="--profile", fix=f"one of: {', '.join(PROFILES)}")
     base, recordings = project / "models" / "base", project / "recordings"
-    for needed in (base, recordings, project / "params.yaml"):
+    for needed in (base, recordings, project / "params.yaml", project / "prefect.yaml"):
         if not needed.exists():
             raise BadInput(
-                "the base model and the recordings come with the source",
+                "the base model, the recordings and prefect.yaml come with the source",
                 where=needed,
                 fix="install from a clone: pip install -e .",
             )
@@ -90,6 +90,7 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     chosen = settings.load(project / "params.yaml", overrides)
     (folder / "params.yaml").write_text(settings.commented(chosen), encoding="utf-8")
     (folder / ".gitignore").write_text(_IGNORED, encoding="utf-8")
+    (folder / "prefect.yaml").write_text(_deployments(project, folder.resolve()), encoding="utf-8")
     shutil.copytree(base, folder / "models" / "base")
     shutil.copytree(recordings, folder / "recordings", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     ws = Workspace(folder.resolve())
@@ -97,6 +98,12 @@ def create(folder: Path, profile: str = "laptop", *, project: Path = PROJECT) ->
     versioning.prepare(ws)
     git.commit(ws.root, "DVC", ("--all", "."))
     return ws
+
+
+def _deployments(project: Path, folder: Path) -> str:
+    """The text of prefect.yaml. Workspaces may share a server, so each has deployments of its own name."""
+    text, own = (project / "prefect.yaml").read_text(encoding="utf-8"), identity.of_folder(folder)
+    return text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")
 
 
 def recordings(ws: Workspace) -> tuple[int, int]:

@@ -55,6 +55,10 @@ class Workspace:
         """What the models of this iteration's evaluation did on the held-out tasks."""
         return self.iteration(iteration) / "held_out.json"
 
+    def checkup(self, iteration: int) -> Path:
+        """What the model that this iteration made did on fresh tasks, where it was looked at since."""
+        return self.iteration(iteration) / "checkup.json"
+
     def levels(self, iteration: int) -> Path:
         """Which levels of the worlds are open to the next iteration's training tasks."""
         return self.iteration(iteration) / "levels.json"

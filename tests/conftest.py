@@ -57,6 +57,8 @@ SLOW = (
     "dialogs",
     "serve",
     "apart",
+    "own_pool",
+    "checkup",
     "postgres",
     "flows",
     "review_form",

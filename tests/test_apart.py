@@ -148,24 +148,34 @@ def test_its_history_is_that_of_any_iteration(cluster, served):
             assert run["parent_task_run_id"] is not None
 
 
-def test_the_error_of_its_process_is_the_iterations(served):
+@pytest.mark.parametrize(
+    ("made_with", "said"),
+    [("", "unknown stage nowhere"), ("0.1.0+000000000000", "this worker has other code.*than its iteration")],
+)
+def test_the_error_of_its_process_is_the_iterations(served, made_with, said):
+    """Where a pool of one's own began the iteration, the deployment that it asks by is made by it."""
     from prefect import flow
+    from prefect.client.orchestration import get_client
     from prefect.states import Failed
 
-    from flows import apart
-    from flows.deployments import deploy_stages
+    from flows import apart, deployments
 
-    deploy_stages(served)
+    with get_client(sync_client=True) as client:
+        for one in client.read_deployments():
+            client.delete_deployment(one.id)
 
     @flow(name="asks")
     def asks() -> None:
         one = apart.Apart(served, 1, "nowhere", settings.Settings().cluster, 60.0)
+        assert client.read_flow_run(one.run_id).deployment_id
         with contextlib.suppress(BadInput):
-            apart.apart(str(served.root), 1, "nowhere", one._lease.name, {}, 60.0)
+            apart.apart(str(served.root), 1, "nowhere", one._lease.name, {}, 60.0, made_with)
         raise one._why(Failed())
 
-    with pytest.raises(BadInput, match="unknown stage nowhere"):
-        asks()
+    with get_client(sync_client=True) as client:
+        with pytest.raises(BadInput, match=said):
+            asks()
+        assert client.read_deployment_by_name(deployments.of_stages(served))
 
 
 def test_a_killed_run_leaves_no_process_and_is_gone_on_with(served, tmp_path):

@@ -14,6 +14,7 @@ ORDER = (
     "commands",
     "play",
     "doctor",
+    "checkup",
     "due",
     "turns",
     "preflight",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from unittest import mock
+from zoneinfo import ZoneInfo
 
 import least_work
 import psutil
@@ -18,6 +19,7 @@ import pytest
 from waiting import until
 
 from flows.server import prefect_server
+from flywheel import checkup as looking
 from flywheel import due, identity, run_lock, secret
 from flywheel.errors import BadInput
 from flywheel.files import write_text
@@ -57,13 +59,38 @@ def test_a_schedule_has_its_runs(served):
     """With SQLAlchemy 2.1 Prefect's scheduler failed in silence, and no schedule ever began anything."""
     from flows.deployments import deploy
 
-    found = deploy(served, Operations(schedule="0 3 * * *", timezone="Europe/Berlin"))
-    planned = until(lambda: of_deployment(found["iteration"]), "scheduled runs")
-    assert {run.state_name for run in planned} == {"Scheduled"}
-    assert {run.expected_start_time.astimezone().minute for run in planned} == {0}
+    rules = Operations(schedule="0 3 * * *", checkup_schedule="0 5 * * 0", timezone="Europe/Berlin")
+    found = deploy(served, rules)
+    for name, hour in (("iteration", 3), ("checkup", 5)):
+        planned = until(lambda name=name: of_deployment(found[name]), "scheduled runs")
+        assert {run.state_name for run in planned} == {"Scheduled"}
+        assert {run.expected_start_time.astimezone(ZoneInfo("Europe/Berlin")).hour for run in planned} == {hour}
     assert of_deployment(found["ingest"]) == []
     deploy(served, Operations())  # as after an edit of params.yaml
     until(lambda: not of_deployment(found["iteration"]), "no scheduled runs any more")
+
+
+def test_a_checkup_says_what_came_of_it_by_its_state(served, monkeypatch):
+    from flows.checkup import checkup
+
+    rows = [{"domain": "games", "v": True}, {"domain": "sites", "v": False}]
+    for before, name in ((False, "Completed"), (True, "NothingToDo")):
+        monkeypatch.setattr(looking, "look", lambda *given, before=before, **run: looking.Checkup(2, rows, before))
+        state = checkup(str(served.root), return_state=True)
+        assert state.name == name
+        assert state.message.startswith(
+            "the model of iteration 002 on fresh tasks: all 1 of 2, games 1 of 1, sites 0 of 1"
+        )
+
+    def gone(*given, **run):
+        raise BadInput("the browser is gone", where="here", fix="start it")
+
+    monkeypatch.setattr(looking, "look", gone)
+    with pytest.raises(BadInput, match="the browser is gone"):
+        checkup(str(served.root))
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "one")  # what is deployed has nobody who sees it raised
+    state = checkup(str(served.root), return_state=True)
+    assert (state.name, state.message) == ("Failed", "the browser is gone (here); start it")
 
 
 def test_a_schedule_that_is_none_is_named(served):

@@ -1,4 +1,4 @@
-"""Commands that turn the flywheel: run, stage, review, discard."""
+"""Commands that turn the flywheel, or look at what it made: run, stage, review, checkup, discard."""
 
 from __future__ import annotations
 
@@ -118,6 +118,25 @@ def review(iteration: int, promote: bool | None, reviewer: str, comment: str, wo
         click.echo(f"this replaces the decision: {before.words}")
     then = "the run that waits for it goes on" if run_lock.held(ws) else "type `flywheel run` to go on"
     click.echo(f"kept in {ws.relative(reviews.path(ws, iteration))}; {then}")
+
+
+@click.command(epilog="Example: flywheel checkup --tasks 300      (how many by default: operations.checkup_tasks)")
+@WORKSPACE
+@click.option("--tasks", type=click.IntRange(1), help="How many fresh tasks, at most.")
+def checkup(workspace: Path | None, tasks: int | None) -> None:
+    """Let the newest model play fresh tasks, which had no part in making or choosing it. Makes no iteration."""
+    from flywheel import checkup as looking
+    from flywheel import run_lock, settings
+    from flywheel.console import RunConsole
+    from flywheel.progress import listening
+
+    ws = Workspace.find(workspace)
+    chosen = settings.load(ws.params, {"operations.checkup_tasks": tasks} if tasks else {})
+    console = Console()
+    with RunConsole(console) as screen, listening(screen), run_lock.hold(ws):
+        found = looking.look(ws, chosen)
+    click.echo(f"{found}{', as was known before' if found.before else ''}")
+    click.echo('`flywheel query "from checkups"` shows each episode')
 
 
 @click.command(epilog="Example: flywheel discard --iteration 3")

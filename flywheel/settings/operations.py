@@ -23,6 +23,11 @@ class Operations(Block):
     """When recordings are taken in, as cron has it ("0 * * * *" is hourly): the next iteration begins with them and
     waits after the stage `ingest`. Nothing happens while there are fewer new ones than operations.ingest_after (where
     that is 0, than recording.sessions_per_iteration)."""
+    checkup_schedule: str = ""
+    """When the newest model plays fresh tasks, as cron has it ("0 5 * * 0" is each Sunday at five):
+    `flywheel checkup`, without a person. One that has played them is not asked again."""
+    checkup_tasks: int = Field(100, ge=1)
+    """Fresh tasks that it plays. There may be fewer, where worlds have no more."""
     timezone: str = "UTC"
     """Of the schedules, such as Europe/Berlin."""
     ingest_after: int = Field(0, ge=0)
@@ -45,7 +50,7 @@ class Operations(Block):
     notify_block: str = ""
     """A notification block of Prefect's that is told the same, as `slack-webhook/night`. Empty: none."""
 
-    @field_validator("schedule", "ingest_schedule")
+    @field_validator("schedule", "ingest_schedule", "checkup_schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
         if value and not _CRON.fullmatch(value):

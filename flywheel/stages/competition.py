@@ -17,6 +17,7 @@ from flywheel.stages.base import Context
 from flywheel.store import manifest, partitions
 from flywheel.synthesis import pages
 from flywheel.synthesis.tasks import content, from_row, make_tasks, to_row
+from flywheel.workspace import Workspace
 
 Looks = dict[str, tuple[Path, dict[str, Any]]]  # what was played: name -> folder, results
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # player -> rows of EvalResult
@@ -80,13 +81,13 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _draw(ctx: Context) -> list[Task]:
     """An iteration's gate tasks, none with the content of a recorded demonstration."""
-    shown = {content(task) for task in _demonstrations(ctx)}
+    shown = {content(task) for task in recorded(ctx.ws, ctx.iteration)}
     tasks = make_tasks(ctx.settings, ctx.iteration, "gate", ctx.ws.root)
     return [task for task in tasks if content(task) not in shown]
 
 
-def _demonstrations(ctx: Context) -> list[Task]:
+def recorded(ws: Workspace, iteration: int) -> list[Task]:
     """Tasks of the recordings that training has taken in so far: people record what they like."""
-    shards = manifest.read(ctx.ws, ctx.iteration).shards("tasks")
-    paths = [ctx.ws.resolve(shard.path) for shard in shards if shard.stage == "ingest"]
-    return [from_row(row) for path in paths for row in partitions.read_file(ctx.ws, "tasks", path).to_pylist()]
+    shards = manifest.read(ws, iteration).shards("tasks")
+    paths = [ws.resolve(shard.path) for shard in shards if shard.stage == "ingest"]
+    return [from_row(row) for path in paths for row in partitions.read_file(ws, "tasks", path).to_pylist()]

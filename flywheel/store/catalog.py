@@ -73,7 +73,8 @@ def _connect(
             else:
                 _table(connection, ws, name, staged, done, lost=lost)
         _promotions(connection, ws)
-        show_locks(connection, [ws.root / "iterations" / "*" / "dvc.lock"])
+        show_files(connection, "dvc_lock", [ws.root / "iterations" / "*" / "dvc.lock"])
+        show_files(connection, "checkup_files", [ws.root / "iterations" / "*" / "checkup.json"])
         if not tables_alone:
             connection.execute(views())
     except duckdb.Error as error:
@@ -344,13 +345,14 @@ def _promotions(connection: duckdb.DuckDBPyConnection, ws: Workspace) -> None:
     connection.unregister("typed")
 
 
-def show_locks(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """The view `dvc_lock`, over these files or patterns of files. They are read when it is asked, not now."""
+def show_files(connection: duckdb.DuckDBPyConnection, view: str, files: Sequence[Path]) -> None:
+    """A view of the text of iterations' files, over these or patterns of them. They are read when it is asked, not
+    now."""
     text = (
         f"read_text([{', '.join(map(_quoted, files))}])" if files else "(SELECT '' AS filename, '' AS content LIMIT 0)"
     )
-    of = r"regexp_extract(filename, '(\d+)[/\\]dvc\.lock$', 1)::INTEGER"
-    connection.execute(f"CREATE VIEW dvc_lock AS SELECT {of} AS iteration, content FROM {text}")
+    of = r"regexp_extract(filename, '(\d+)[/\\][^/\\]+$', 1)::INTEGER"
+    connection.execute(f"CREATE VIEW {view} AS SELECT {of} AS iteration, content FROM {text}")
 
 
 @contextlib.contextmanager

@@ -133,7 +133,7 @@ def _connect(ws: Workspace, which: Iterable[int]) -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("given", runs)
     connection.execute("CREATE TABLE runs AS FROM given")
-    catalog.show_locks(connection, [path for k in which if (path := dvc_lock.path(ws, k)).exists()])
+    catalog.show_files(connection, "dvc_lock", [path for k in which if (path := dvc_lock.path(ws, k)).exists()])
     connection.execute(catalog.views("catalog_history.sql"))
     return connection
 

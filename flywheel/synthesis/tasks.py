@@ -66,6 +66,17 @@ def make_tasks(
     )
 
 
+def fresh_tasks(settings: Settings, iteration: int, count: int, root: Path | None = None) -> list[Task]:
+    """Tasks that had no part in making or choosing an iteration's model: drawn as its gate tasks are, none with the
+    content of one of these or of an eval task. There may be fewer than `count`."""
+    looked_at = {content(task) for split in ("eval", "gate") for task in make_tasks(settings, iteration, split, root)}
+
+    def fit(task: Task) -> bool:
+        return reserved(task) and content(task) not in looked_at
+
+    return _draw(settings, "eval", f"fresh {iteration}", count, fit, root, iteration, passing=True)
+
+
 def reserved(task: Task) -> bool:
     """Whether a task's content is kept for promotion gates, and so never trained on."""
     return int.from_bytes(hashlib.sha256(content(task).encode()).digest()[:8]) % _RESERVED == 0

@@ -1,0 +1,21 @@
+# flywheel for workers of Prefect that begin containers (docs/operations.md, "A pool of your own"):
+#
+#   docker build -t flywheel --build-arg UID=$(id -u) .
+#
+# The workspace is no part of it: it is mounted at its own path, and belongs to the user UID.
+FROM python:3.11.13-slim-bookworm
+
+# Those that scripts/setup would install: it finds them here.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends git chromium-headless-shell fonts-dejavu-core \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/flywheel
+COPY . .
+RUN scripts/setup run && .venv/bin/python -m compileall -q flywheel flows tasks && rm -rf /root/.cache
+
+ARG UID=1000
+RUN useradd --uid "$UID" --create-home flywheel
+USER flywheel
+ENV PATH=/opt/flywheel/.venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+WORKDIR /home/flywheel

@@ -1,0 +1,48 @@
+"""A check-up of the newest model, between iterations, as a flow: `flywheel/checkup.py` does it."""
+
+from __future__ import annotations
+
+from prefect import flow, tags
+from prefect.runtime import flow_run
+from prefect.states import Completed, State
+from prefect.utilities.timeout import timeout
+
+from flows.alone import alone
+from flywheel import checkup as looking
+from flywheel import settings as parameters
+from flywheel.errors import FlywheelError
+from flywheel.settings import Operations
+from flywheel.workspace import Workspace
+from tasks import tags as named
+
+
+@flow(name="checkup", flow_run_name="checkup")
+def checkup(workspace: str) -> State | None:
+    """Let the newest model play fresh tasks, which had no part in making or choosing it.
+
+    One that has played them is not asked again. While another run is at work in the workspace it is skipped, and comes
+    again a minute later, ten times at most.
+
+    Args:
+        workspace: Its folder.
+    """
+    return alone(workspace, _look, comes_again=True)
+
+
+class _TooLong(TimeoutError):
+    pass
+
+
+def _look(ws: Workspace, rules: Operations) -> State:
+    try:
+        with tags(named.workspace(ws)), timeout(rules.stage_timeout_s, _TooLong):
+            found = looking.look(ws, parameters.load(ws.params), run_id=flow_run.id or "")
+    except _TooLong:
+        raise FlywheelError(
+            f"the check-up took more than {rules.stage_timeout_s:g} s",
+            where="operations.stage_timeout_s",
+            fix="allow more, or ask for fewer operations.checkup_tasks; what was played is kept",
+        ) from None
+    if found.before:
+        return Completed(name="NothingToDo", message=f"{found}, as was known before")
+    return Completed(message=str(found))
