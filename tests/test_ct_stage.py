@@ -1,0 +1,48 @@
+"""Where CT is passed over, the newest model is handed on as it is."""
+
+from __future__ import annotations
+
+import pytest
+import synthetic
+
+from flywheel.files import write_text
+from flywheel.settings import Settings
+from flywheel.stages import ct
+from flywheel.stages.base import Context, run_stage
+from flywheel.store import catalog, manifest
+from flywheel.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> tuple[Workspace, Settings]:
+    """Three iterations up to what training begins with, and their promoted models."""
+    ws, settings = synthetic.workspace(tmp_path_factory.mktemp("three") / "ws")
+    for k in (1, 2, 3):
+        synthetic.incoming(ws, settings, k, tasks=3, samples=2)
+        synthetic.routed(ws, settings, k)
+        synthetic.outgoing(ws, k)
+        promoted = manifest.read_promotion(ws, k)["model"]
+        write_text(ws.root / promoted / "model.safetensors", f"weights of {promoted}")
+    return ws, settings
+
+
+def _ct(three, k: int, **changes) -> Context:
+    ws, settings = three
+    return Context(ws, settings.model_copy(update={"ct": settings.ct.model_copy(update=changes)}), k, "ct")
+
+
+def test_it_runs_once_in_so_many_iterations(three):
+    assert [ct._due(_ct(three, k, every=1)) for k in (1, 2, 3)] == [True, True, True]
+    assert [ct._due(_ct(three, k, every=2)) for k in (1, 2, 3)] == [True, False, True]
+
+
+def test_the_newest_model_is_handed_on(three):
+    ws, _ = three
+    newest = manifest.read_promotion(ws, 1)["model"]
+    result = run_stage(ct.STAGE, _ct(three, 2, every=2))
+    assert result.summary == {"not due": "every 2 iterations"}
+    made = ws.model(2, "ct") / "model.safetensors"
+    assert made.read_bytes() == (ws.root / newest / "model.safetensors").read_bytes()
+    found = catalog.query(ws, "SELECT * FROM lineage WHERE iteration = 2 AND stage = 'ct'").to_pylist()
+    assert (ws.relative(ws.model(2, "ct")), newest) in {(row["child"], row["parent"]) for row in found}
+    assert "trajectory" not in {row["parent_kind"] for row in found}  # it was trained on none
