@@ -64,6 +64,7 @@ SLOW = (
     "gpu_check",
     "versioning",
     "publisher",
+    "policy_servers",
     "env_pool",
     "bench_worlds",
     "remote_policy",
