@@ -26,6 +26,7 @@ _PACKAGES = {
     "openai-whisper": "whisper",
     "deepspeed": "deepspeed",
     "ray": "ray",
+    "dvc-s3": "s3",
 }
 
 

@@ -18,6 +18,7 @@ from flywheel.progress import tell
 from flywheel.sandbox import chromium
 from flywheel.scoring.panel import Panel
 from flywheel.settings import Policy, Promotion, Settings
+from flywheel.store import remote
 from flywheel.synthesis import check as synthesis
 from flywheel.training.rl import algorithm
 from flywheel.workspace import Workspace
@@ -46,6 +47,7 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     if settings.synthesis.general_samples:
         chromium.find(settings.sandbox)  # it draws the general screens
     Panel(settings)
+    remote.check(settings.versioning.remote)
     if settings.language_model.endpoint:
         _language_model(settings)
     if settings.policy.backend == "openai":
