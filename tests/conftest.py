@@ -69,6 +69,7 @@ SLOW = (
     "bench_worlds",
     "remote_policy",
     "rl_processes",
+    "object_store",
     "page_command",
     "policy_conformance",
     "pool_chaos",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 from flywheel.errors import first_line
 from flywheel.store.dvc_process import VersioningError
@@ -59,6 +60,15 @@ def copying(where: object) -> Iterator[None]:
             fault = next(iter(heard.faults), error)
             what = first_line(str(fault)) or type(fault).__name__
             raise RemoteError(what, where=where, fix=_fix(fault)) from error
+
+
+def look(repo: Any, name: str | None) -> None:
+    """One question to the remote of that name (None: the default): where it fails, so would each file, one by one, with
+    all of its retries. Raises whatever hinders it.
+    """
+    store = repo.cloud.get_remote_odb(name)
+    with suppress(FileNotFoundError):
+        store.fs.info(store.oid_to_path("0" * 32))
 
 
 def _fix(fault: BaseException | str) -> str:

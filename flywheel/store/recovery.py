@@ -17,7 +17,7 @@ from typing import Any
 from flywheel.errors import DataError
 from flywheel.progress import tell
 from flywheel.store import dvc_lock, git, manifest, pipeline, pruned, versioning
-from flywheel.store.copying import RemoteError, copying
+from flywheel.store.copying import RemoteError, copying, look
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,7 @@ def _fetch(repo: Any, targets: list[str]) -> str:
     name = repo.config["core"].get("remote") or next(iter(repo.config["remote"]))
     try:
         with copying(repo.config["remote"].get(name, {}).get("url", name)):
+            look(repo, name)
             repo.fetch(targets=targets)
     except RemoteError as error:
         return f": {error}"

@@ -14,7 +14,7 @@ from flywheel.errors import BadInput, FlywheelError
 from flywheel.files import write_json
 from flywheel.progress import tell
 from flywheel.store import dvc_lock, pipeline, versioning
-from flywheel.store.copying import copying
+from flywheel.store.copying import copying, look
 from flywheel.workspace import Workspace, label
 
 NAME = "flywheel"
@@ -69,6 +69,7 @@ def push(ws: Workspace, url: str) -> list[int]:
         return []
     try:
         with versioning.repository(ws) as repo, copying(url):
+            look(repo, NAME)
             repo.push(targets=[str(pipeline.path(ws, k)) for k in fresh], remote=NAME)
     except (FlywheelError, OSError) as error:
         tell("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
