@@ -34,7 +34,7 @@ def check(url: str) -> None:
     from dvc_objects.fs import known_implementations
 
     if scheme not in known_implementations:
-        kinds = ", ".join(sorted(known_implementations))
+        kinds = ", ".join(sorted(known_implementations.keys() - {"local", "memory"}))
         raise BadInput(f"DVC knows no {scheme}://", where="versioning.remote", fix=f"a folder, or one of {kinds}")
     package = known_implementations[scheme]["class"].partition(".")[0]
     if importlib.util.find_spec(package) is None:
