@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -25,6 +26,7 @@ _PACKAGES = {
     "openai-whisper": "whisper",
     "deepspeed": "deepspeed",
     "ray": "ray",
+    "dvc-s3": "s3",
 }
 
 
@@ -156,7 +158,8 @@ def _policy_server(root: Path) -> list[Finding]:
         policy = settings.load(Workspace.find(root).params).policy
     except FlywheelError:
         return []
-    return [guarded("policy server", lambda: endpoint.look(policy))] if policy.backend == "openai" else []
+    servers = policy.servers if policy.backend == "openai" else ()
+    return [guarded("policy server", partial(endpoint.look, one)) for one in servers]
 
 
 def _disk(root: Path) -> Finding:

@@ -38,12 +38,13 @@ class ServerSettings(Protocol):
 class Errors:
     """The error classes of one kind of server.
 
-    failed: anything without a class of its own. timeout: the deadline. refused: what the server finds wrong with the
-    request (4xx). unknown: a route or model that it does not know (404). passing: by status, those that are tried
-    again.
+    failed: anything without a class of its own. unreachable: no connection, or one that breaks. timeout: the deadline.
+    refused: what the server finds wrong with the request (4xx). unknown: a route or model that it does not know (404).
+    passing: by status, those that are tried again.
     """
 
     failed: type[FlywheelError]
+    unreachable: type[FlywheelError]
     timeout: type[FlywheelError]
     refused: type[FlywheelError]
     unknown: type[FlywheelError]
@@ -86,12 +87,15 @@ class Endpoint:
         """Empty where the variable that `key_variable` names is not set."""
         return os.environ.get(self._settings.key_variable, "")
 
+    def headers(self) -> dict[str, str]:
+        """By which a request bears the key that there is now: a server that was started anew may have another."""
+        key = self.key()
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
     def client(self) -> httpx.AsyncClient:
         """Connections to this server, to be closed. They belong to the event loop that they are used in."""
-        key = self.key()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         # Without limits of its own on time: `call` has a deadline over everything.
-        return httpx.AsyncClient(headers=headers, timeout=None, limits=self._limits())
+        return httpx.AsyncClient(headers=self.headers(), timeout=None, limits=self._limits())
 
     def _limits(self) -> httpx.Limits:
         return httpx.Limits(max_connections=None)
@@ -127,15 +131,17 @@ class Endpoint:
         # Encoded here: half a surrogate pair in a text must reach the server, which names it, and not fail in between.
         content = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if content else {}
-        failed = self._errors.failed
+        failed, unreachable = self._errors.failed, self._errors.unreachable
         try:
             async with client.stream(method, url, content=content, headers=headers) as response:
                 content = await self._read(response, url)
         except httpx.ConnectError as error:
-            raise _Passing(failed(f"no connection: {first_line(str(error))}", where=url, fix=self._start)) from None
+            raise _Passing(
+                unreachable(f"no connection: {first_line(str(error))}", where=url, fix=self._start)
+            ) from None
         except httpx.TransportError as error:
             what = f"the connection broke: {first_line(str(error)) or type(error).__name__}"
-            raise _Passing(failed(what, where=url, fix=self._start)) from None
+            raise _Passing(unreachable(what, where=url, fix=self._start)) from None
         except httpx.HTTPError as error:
             raise failed(f"the answer cannot be read: {first_line(str(error))}", where=url) from None
         if response.status_code >= 300:

@@ -29,6 +29,7 @@ class LanguageModel(Protocol):
 
 _ERRORS = Errors(
     failed=LanguageModelError,
+    unreachable=LanguageModelError,
     timeout=LanguageModelTimeout,
     refused=LanguageModelError,
     unknown=LanguageModelError,

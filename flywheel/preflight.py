@@ -11,12 +11,14 @@ import shutil
 import httpx
 
 from flywheel.environments import kind
-from flywheel.errors import BadInput, DiskFull, of_parameter
+from flywheel.errors import BadInput, DiskFull, PolicyError, PolicyTimeout, of_parameter
 from flywheel.evaluation import gate
 from flywheel.policy import checkpoint, endpoint
+from flywheel.progress import tell
 from flywheel.sandbox import chromium
 from flywheel.scoring.panel import Panel
-from flywheel.settings import Promotion, Settings
+from flywheel.settings import Policy, Promotion, Settings
+from flywheel.store import remote
 from flywheel.synthesis import check as synthesis
 from flywheel.training.rl import algorithm
 from flywheel.workspace import Workspace
@@ -29,7 +31,8 @@ _LOOK_S = 10
 def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     """Whether `iteration` can be run with these settings. Nothing is written.
 
-    Raises BadInput, ModelError, DiskFull, PolicyError (a server that does not answer), naming how to mend it.
+    Raises BadInput, ModelError, DiskFull, PolicyError (no server answers, or one that cannot be used), and says how to
+    mend it.
     """
     free_mb = shutil.disk_usage(ws.root).free // 2**20
     if free_mb < NEEDED_MB:
@@ -44,10 +47,11 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     if settings.synthesis.general_samples:
         chromium.find(settings.sandbox)  # it draws the general screens
     Panel(settings)
+    remote.check(settings.versioning.remote)
     if settings.language_model.endpoint:
         _language_model(settings)
     if settings.policy.backend == "openai":
-        endpoint.look(settings.policy)
+        _policy_servers(settings.policy)
 
 
 def _devices(settings: Settings) -> None:
@@ -77,6 +81,30 @@ def _recording(ws: Workspace, settings: Settings) -> None:
 
         with of_parameter("recording.whisper_model"):
             whisper.find(recognizer.located(chosen, ws.root).whisper_model)
+
+
+def _policy_servers(policy: Policy) -> None:
+    """Of several, one that does not answer is told: it is left out until it does. One that has not the model, or wants
+    another key, would never do."""
+    silent: list[PolicyError] = []
+    for one in policy.servers:
+        try:
+            endpoint.look(one)
+        except (endpoint.Unreachable, PolicyTimeout) as error:
+            silent.append(error)
+    if len(silent) == len(policy.servers):
+        raise (
+            silent[0]
+            if len(silent) == 1
+            else PolicyError(
+                f"none of {len(silent)} servers answers: "
+                + "; ".join(f"{error.where}: {error.what}" for error in silent),
+                where="policy.endpoint",
+                fix="start them, or see policy.endpoint",
+            )
+        )
+    for error in silent:
+        tell("policy", f"{error.where} is left out until it answers: {error.what}")
 
 
 def _language_model(settings: Settings) -> None:

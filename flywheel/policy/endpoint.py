@@ -29,8 +29,13 @@ class NotFound(PolicyError):
     """The server knows no such route or model."""
 
 
+class Unreachable(PolicyError):
+    """Nothing answers at the server's address, or the connection broke."""
+
+
 _ERRORS = Errors(
     failed=PolicyError,
+    unreachable=Unreachable,
     timeout=PolicyTimeout,
     refused=BadInput,
     unknown=NotFound,
@@ -39,10 +44,11 @@ _ERRORS = Errors(
 
 
 class PolicyEndpoint(Endpoint):
-    """The server at `policy.endpoint`.
+    """The one server at `policy.endpoint`; of several, one of `policy.servers`.
 
     `call` raises PolicyTimeout at the deadline or for a last 504, PolicyBusy for a last 429, NotFound for a 404,
-    BadInput for what the server finds wrong with the request, PolicyError for anything else.
+    Unreachable without a connection, BadInput for what the server finds wrong with the request, PolicyError for
+    anything else.
     """
 
     def __init__(self, policy: config.Policy, seed: int = 0) -> None:
@@ -77,13 +83,13 @@ class PolicyEndpoint(Endpoint):
             ) from None
 
     async def find(self, client: httpx.AsyncClient, timeout_s: float) -> Served:
-        """The model of policy.model, or where that is empty the first one. Raises PolicyError where it is not there."""
+        """The model of policy.model, or where that is empty the first one. Raises NotFound where it is not there."""
         models = await self.models(client, timeout_s)
         found = [model for model in models if self._policy.model in ("", model.name)]
         if found:
             return found[0]
         known = ", ".join(model.name for model in models) or "none"
-        raise PolicyError(
+        raise NotFound(
             f"the server has no model {self._policy.model!r}; it has: {known}",
             where=self.url,
             fix="set policy.model to one of these",
@@ -91,7 +97,7 @@ class PolicyEndpoint(Endpoint):
 
 
 def look(policy: config.Policy) -> str:
-    """What answers at policy.endpoint, in one line. Raises as `PolicyEndpoint.find` does.
+    """What answers at the one server of policy.endpoint, in one line. Raises as `PolicyEndpoint.find` does.
 
     Must not be called from a running event loop.
     """

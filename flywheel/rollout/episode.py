@@ -80,7 +80,7 @@ async def run_episode(
         # In a thread: tokens are counted, and a language model may be asked for a digest.
         context = await asyncio.to_thread(recorder.history.context, seen.screenshot, observation=_read(seen))
         limit, seed_of_step = settings.policy.max_new_tokens, seed_of(names, recorder.count)
-        sampling = Sampling(temperature, limit, seed_of_step, action=True)
+        sampling = Sampling(temperature, limit, seed_of_step, action=True, session=identity)
         completion = await _policy(policy, context, sampling, settings)
         parsed = parse(completion.text, recorder.grammar(seen))
         broken = isinstance(parsed.action, ParseError)

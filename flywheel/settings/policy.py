@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from flywheel.settings.block import Block
 
@@ -32,8 +32,9 @@ class Policy(Block):
     """The checkpoint that the first iteration starts from: a folder, or a name on Hugging Face."""
     backend: Literal["transformers", "openai"] = "transformers"
     """Where the model runs: transformers, in this program; openai, on a server that speaks OpenAI's API."""
-    endpoint: str = ""
-    """URL of the server, such as http://127.0.0.1:8000/v1. For backend openai."""
+    endpoint: str | list[str] = ""
+    """URL of the server, such as http://127.0.0.1:8000/v1, or a list of those of several servers, which share the
+    trajectories. For backend openai."""
     model: str = ""
     """The name by which the server knows the model. For backend openai."""
     key_variable: str = "OPENAI_API_KEY"
@@ -87,15 +88,32 @@ class Policy(Block):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device on which the model answers. auto: the GPU if there is one."""
     batch: int = Field(16, ge=1)
-    """Requests that are answered together, at most."""
+    """Requests that are answered together, at most; by each server where there are several."""
     queue: int = Field(256, ge=1)
-    """Requests that may wait. One more is refused."""
+    """Requests that may wait, for each server where there are several. One more is refused."""
     cache_mb: int = Field(256, ge=0)
     """Memory, in MB, for what several prompts begin with alike (screens, keys and values). 0: nothing is kept."""
     timeout_s: float = Field(60.0, gt=0)
     """Seconds until an answer must be there, waiting and retries included."""
     retries: int = Field(2, ge=0)
     """Times that a request is repeated if the server fails. For backend openai."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _each_once(cls, endpoint: str | list[str]) -> str | list[str]:
+        if isinstance(endpoint, list):
+            addresses = [one.rstrip("/") for one in endpoint]
+            if not all(addresses):
+                raise ValueError("one of the list is empty")
+            if twice := next((one for one in addresses if addresses.count(one) > 1), ""):
+                raise ValueError(f"{twice} stands there twice")
+        return endpoint
+
+    @property
+    def servers(self) -> tuple[Policy, ...]:
+        """These settings for each server alone: `endpoint` is then its URL."""
+        several = self.endpoint if isinstance(self.endpoint, list) else [self.endpoint]
+        return tuple(self.model_copy(update={"endpoint": one}) for one in several)
 
     @property
     def holds_form(self) -> bool:

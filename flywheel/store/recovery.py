@@ -17,6 +17,7 @@ from typing import Any
 from flywheel.errors import DataError
 from flywheel.progress import tell
 from flywheel.store import dvc_lock, dvc_process, git, manifest, pipeline, pruned, versioning
+from flywheel.store.copying import RemoteError, copying, look
 from flywheel.workspace import Workspace, label
 
 log = logging.getLogger(__name__)
@@ -76,12 +77,13 @@ def mend(ws: Workspace) -> list[Damage]:
     which = _needed(ws)
     if not which:
         return []
+    hindered = ""
     with versioning.repository(ws) as repo:
         with repo.lock:
             found = [(damage, out) for damage, out in _damaged(ws, repo, which) if not _unread(ws, damage)]
         if any(damage.kept == "remote" for damage, _ in found):
             tell("data", f"{len(found)} recorded files and folders are not here: fetching them (dvc pull)")
-            _try(repo.fetch, targets=sorted({str(pipeline.path(ws, damage.iteration)) for damage, _ in found}))
+            hindered = _fetch(repo, sorted({str(pipeline.path(ws, damage.iteration)) for damage, _ in found}))
         with repo.lock:
             for damage, output in found:
                 if damage.kept in ("cache", "remote"):
@@ -91,7 +93,8 @@ def mend(ws: Workspace) -> list[Damage]:
     if left := damaged(ws, which):
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise DataError(
-            f"{left[0].path}{others}: {left[0].change} since {left[0].stage} was recorded, and cannot be brought back",
+            f"{left[0].path}{others}: {left[0].change} since {left[0].stage} was recorded, and cannot be brought back"
+            f"{hindered}",
             where=ws.root,
             fix=f"type {left[0].mend}, then the same command; nothing was done again",
         )
@@ -113,6 +116,18 @@ def check_index(ws: Workspace) -> None:
             where=ws.root,
             fix="restore it (`git checkout HEAD -- iterations`), or begin anew with `flywheel clean`",
         )
+
+
+def _fetch(repo: Any, targets: list[str]) -> str:
+    """What hindered it, to be told where something is still missing after it; "" for nothing."""
+    name = repo.config["core"].get("remote") or next(iter(repo.config["remote"]))
+    try:
+        with copying(repo.config["remote"].get(name, {}).get("url", name)):
+            look(repo, name)
+            repo.fetch(targets=targets)
+    except RemoteError as error:
+        return f": {error}"
+    return ""
 
 
 def _try(action: Callable[..., Any], **options: Any) -> None:

@@ -6,16 +6,40 @@ The remote stands in `.dvc/config`, which git keeps, so that clones have it, and
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from pathlib import Path
 
-from flywheel.errors import FlywheelError
+from flywheel.errors import BadInput, FlywheelError
 from flywheel.files import write_json
 from flywheel.progress import tell
 from flywheel.store import dvc_lock, pipeline, versioning
+from flywheel.store.copying import copying, look
 from flywheel.workspace import Workspace, label
 
 NAME = "flywheel"
+
+
+def check(url: str) -> None:
+    """Whether DVC as it is installed knows this kind of store. Raises BadInput; nothing is asked of the store."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return
+    if ":" in rest.rpartition("@")[0].partition("/")[0]:
+        raise BadInput(
+            "a password stands in the address, and would stand in git with it",
+            where="versioning.remote",
+            fix="leave it out: `dvc remote modify --local flywheel password` keeps it on this machine",
+        )
+    from dvc_objects.fs import known_implementations
+
+    if scheme not in known_implementations:
+        kinds = ", ".join(sorted(known_implementations.keys() - {"local", "memory"}))
+        raise BadInput(f"DVC knows no {scheme}://", where="versioning.remote", fix=f"a folder, or one of {kinds}")
+    package = known_implementations[scheme]["class"].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        fix = "pip install -e '.[s3]'" if scheme == "s3" else f"pip install {package.replace('_', '-')}"
+        raise BadInput(f"DVC's part for {scheme}:// is not installed", where="versioning.remote", fix=fix)
 
 
 def name(ws: Workspace, url: str) -> None:
@@ -44,10 +68,11 @@ def push(ws: Workspace, url: str) -> list[int]:
     if not fresh:
         return []
     try:
-        with versioning.repository(ws) as repo:
+        with versioning.repository(ws) as repo, copying(url):
+            look(repo, NAME)
             repo.push(targets=[str(pipeline.path(ws, k)) for k in fresh], remote=NAME)
     except (FlywheelError, OSError) as error:
-        tell("data", f"not copied to the remote: {error}; `dvc push` does, or the next iteration")
+        tell("data", f"not copied to the remote: {error}. The next iteration tries again, or `dvc push`")
         return []
     write_json(_path(ws), {"url": url, "pushed": now})
     tell("data", f"iteration {', '.join(map(label, fresh))} copied to {url}")
