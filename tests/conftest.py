@@ -87,6 +87,8 @@ SLOW = (
     "backend",
     "browser_keys",
     "report",
+    "explorer",
+    "explorer_pages",
     "contracts",
     "page_servers",
     "engine",

@@ -20,6 +20,7 @@ ORDER = (
     "standing",
     "init",
     "discard",
+    "explorer",
     "upkeep",
     "console",
     "bench",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,10 @@ class Resident:
                 return work(cursor)
 
         return partitions.while_replaced(once)
+
+    def standing(self) -> str:
+        """Names what the catalogue holds now: another name, another partition or promotion."""
+        return hashlib.sha256(repr(sorted(filter(None, _standing(self.ws)))).encode()).hexdigest()[:16]
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:

@@ -1,0 +1,202 @@
+"""The explorer's application: its pages, and what they ask for. Who may ask says `guard.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import secrets
+from collections.abc import AsyncIterator, Callable
+from importlib import resources
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic_core import to_json
+from starlette.types import ASGIApp
+
+from flywheel.errors import BadInput, FlywheelError, QueryTimeout
+from flywheel.explorer import guard, replays, trajectories
+from flywheel.explorer.asking import Asking, NotHere
+from flywheel.explorer.login import Login
+from flywheel.explorer.screens import Screens
+from flywheel.explorer.tokens import Tokens
+from flywheel.report import palette
+from flywheel.workspace import Workspace
+
+_PACKAGE = resources.files("flywheel.explorer")
+_FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
+_LOOK_S = 1.0  # how often it is looked whether a run has written something
+_QUIET_S = 15.0  # after which a page is told that nothing has changed
+_STATUS = ((NotHere, 404), (BadInput, 400), (QueryTimeout, 504))  # of an error, the first that it is one of
+_OFFSET = Query(ge=0, le=10**9)
+
+
+def application(ws: Workspace, login: Login) -> ASGIApp:
+    """The explorer of a workspace, to whoever `login` lets in."""
+    app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
+    asking, page = Asking(ws), _frame(ws)
+    _errors(app, page)
+    _logging_in(app, login)
+    _list(app, asking)
+    _one(app, asking)
+    _pages(app, page)
+    return guard.Guard(app, login)
+
+
+def answer(found: Any) -> Response:
+    """As JSON; what has no number there is null."""
+    return Response(to_json(found, inf_nan_mode="null", fallback=str), media_type="application/json")
+
+
+def _list(app: FastAPI, asking: Asking) -> None:
+    @app.get("/api/trajectories")
+    def listed(
+        where: Annotated[list[str], Query(max_length=30)] = [],  # noqa: B006 (FastAPI copies it)
+        q: Annotated[str, Query(max_length=400)] = "",
+        within: Annotated[str, Query(alias="in")] = "both",
+        sort: Annotated[str, Query(max_length=400)] = "",
+        offset: Annotated[int, _OFFSET] = 0,
+        limit: Annotated[int, Query(ge=1, le=trajectories.MOST)] = 100,
+    ) -> Response:
+        return answer(
+            trajectories.page(asking, where=where, search=q, within=within, sort=sort, offset=offset, limit=limit)
+        )
+
+    @app.get("/api/columns")
+    def columns() -> Response:
+        return answer(trajectories.columns(asking))
+
+    @app.get("/api/values/{column}")
+    def values(column: str) -> Response:
+        return answer(trajectories.values(asking, column))
+
+    @app.get("/api/changes")
+    async def changes() -> Response:
+        return StreamingResponse(_changes(asking.standing), media_type="text/event-stream")
+
+
+async def _changes(standing: Callable[[], str]) -> AsyncIterator[str]:
+    """A name of what stands, now and each time that it is another one."""
+    told, quiet = "", 0.0
+    while True:
+        now = await asyncio.to_thread(standing)
+        if now != told:
+            told, quiet = now, 0.0
+            yield f"data: {now}\n\n"
+        elif quiet >= _QUIET_S:
+            quiet = 0.0
+            yield ": still so\n\n"
+        await asyncio.sleep(_LOOK_S)
+        quiet += _LOOK_S
+
+
+def _one(app: FastAPI, asking: Asking) -> None:
+    screens, tokens = Screens(asking), Tokens(asking.ws)
+
+    @app.get("/api/trajectories/{name}")
+    def trajectory(name: str) -> Response:
+        return answer(replays.load(asking, tokens, name))
+
+    @app.get("/screens/{iteration}/{sha256}")
+    def screen(iteration: int, sha256: str) -> Response:
+        data, kind = screens.whole(iteration, sha256)
+        return Response(data, media_type=kind, headers=_FOR_EVER)
+
+    @app.get("/thumbnails/{iteration}/{sha256}")
+    def thumbnail(iteration: int, sha256: str) -> Response:
+        data, kind = screens.small(iteration, sha256)
+        return Response(data, media_type=kind, headers=_FOR_EVER)
+
+
+def _frame(ws: Workspace) -> Callable[[int], Response]:
+    """The page that all pages are made in, by its status."""
+    page = (_PACKAGE / "page.html").read_text(encoding="utf-8")
+    name = html.escape(ws.root.name)
+
+    def shown(status: int = 200) -> Response:
+        nonce = secrets.token_urlsafe(16)
+        text = page.replace("NONCE", nonce).replace("WORKSPACE", name)
+        return HTMLResponse(text, status, headers={"content-security-policy": guard.policy(nonce)})
+
+    return shown
+
+
+def _pages(app: FastAPI, page: Callable[[int], Response]) -> None:
+    def shown() -> Response:
+        return page(200)
+
+    @app.get("/")
+    def start() -> Response:
+        return RedirectResponse("/trajectories", 307)
+
+    for path in ("/trajectories", "/trajectories/{name}"):
+        app.get(path)(shown)
+
+    @app.get("/tones.css")
+    def tones() -> Response:
+        return Response(palette.css(), media_type="text/css")
+
+    app.mount("/static", StaticFiles(packages=[("flywheel.explorer", "static")]))
+
+
+def _logging_in(app: FastAPI, login: Login) -> None:
+    form = (_PACKAGE / "login.html").read_text(encoding="utf-8")
+
+    def shown(status: int, said: str, then: str) -> Response:
+        text = form.replace("SAID", html.escape(said)).replace("NEXT", html.escape(then))
+        return HTMLResponse(text, status)
+
+    def let_in(session: str, then: str) -> Response:
+        return RedirectResponse(then, 303, headers={"set-cookie": login.set_cookie(session)})
+
+    @app.get("/login")
+    def asked(key: str = "", next: str = "/") -> Response:
+        if key and (session := login.by_key(key)):
+            return let_in(session, _own(next))
+        said = "This address was used already: it works once." if key else ""
+        return shown(401, said, _own(next))
+
+    @app.post("/login")
+    async def typed(request: Request) -> Response:
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+        secret, then = fields.get("secret", [""])[0], _own(fields.get("next", ["/"])[0])
+        if session := login.by_secret(secret):
+            return let_in(session, then)
+        return shown(401, "That is not the secret of this workspace.", then)
+
+
+def _own(address: str) -> str:
+    """A page of ours, whatever was asked for."""
+    return address if address.startswith("/") and not address.startswith(("//", "/\\")) else "/"
+
+
+def _errors(app: FastAPI, page: Callable[[int], Response]) -> None:
+    """Each failure is one line, as JSON."""
+
+    def said(status: int, what: str) -> Response:
+        response = answer({"error": what})
+        response.status_code = status
+        return response
+
+    @app.exception_handler(FlywheelError)
+    def failed(request: Request, error: FlywheelError) -> Response:
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        return said(status, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def wrong(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return said(400, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
+
+    @app.exception_handler(guard.TooLong)
+    def too_long(request: Request, error: guard.TooLong) -> Response:
+        return said(413, f"a request may have {guard.LONGEST // 1024} KiB, this one is longer")
+
+    @app.exception_handler(404)
+    def nothing(request: Request, error: Exception) -> Response:
+        if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+            return page(404)  # the frame of all pages, which says so
+        return said(404, "there is nothing at this address")
