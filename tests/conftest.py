@@ -88,6 +88,7 @@ SLOW = (
     "browser_keys",
     "report",
     "explorer",
+    "explorer_sql",
     "explorer_pages",
     "contracts",
     "page_servers",

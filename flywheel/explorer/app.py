@@ -5,43 +5,46 @@ from __future__ import annotations
 import asyncio
 import html
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.types import ASGIApp
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout
 from flywheel.explorer import guard, replays, trajectories
 from flywheel.explorer.asking import Asking, NotHere
+from flywheel.explorer.changes import Changes
 from flywheel.explorer.login import Login
 from flywheel.explorer.screens import Screens
+from flywheel.explorer.sql import Sql
 from flywheel.explorer.tokens import Tokens
 from flywheel.report import palette
 from flywheel.workspace import Workspace
 
 _PACKAGE = resources.files("flywheel.explorer")
 _FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
-_LOOK_S = 1.0  # how often it is looked whether a run has written something
-_QUIET_S = 15.0  # after which a page is told that nothing has changed
 _STATUS = ((NotHere, 404), (BadInput, 400), (QueryTimeout, 504))  # of an error, the first that it is one of
+_MEDIA = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 _OFFSET = Query(ge=0, le=10**9)
 
 
-def application(ws: Workspace, login: Login) -> ASGIApp:
+def application(asking: Asking, login: Login, sql: Sql, changing: Changes) -> ASGIApp:
     """The explorer of a workspace, to whoever `login` lets in."""
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
-    asking, page = Asking(ws), _frame(ws)
+    page = _frame(asking.ws)
     _errors(app, page)
     _logging_in(app, login)
-    _list(app, asking)
+    _list(app, asking, changing)
     _one(app, asking)
+    _queries(app, asking, sql)
     _pages(app, page)
     return guard.Guard(app, login)
 
@@ -51,7 +54,7 @@ def answer(found: Any) -> Response:
     return Response(to_json(found, inf_nan_mode="null", fallback=str), media_type="application/json")
 
 
-def _list(app: FastAPI, asking: Asking) -> None:
+def _list(app: FastAPI, asking: Asking, changing: Changes) -> None:
     @app.get("/api/trajectories")
     def listed(
         where: Annotated[list[str], Query(max_length=30)] = [],  # noqa: B006 (FastAPI copies it)
@@ -75,22 +78,7 @@ def _list(app: FastAPI, asking: Asking) -> None:
 
     @app.get("/api/changes")
     async def changes() -> Response:
-        return StreamingResponse(_changes(asking.standing), media_type="text/event-stream")
-
-
-async def _changes(standing: Callable[[], str]) -> AsyncIterator[str]:
-    """A name of what stands, now and each time that it is another one."""
-    told, quiet = "", 0.0
-    while True:
-        now = await asyncio.to_thread(standing)
-        if now != told:
-            told, quiet = now, 0.0
-            yield f"data: {now}\n\n"
-        elif quiet >= _QUIET_S:
-            quiet = 0.0
-            yield ": still so\n\n"
-        await asyncio.sleep(_LOOK_S)
-        quiet += _LOOK_S
+        return StreamingResponse(changing.stream(), media_type="text/event-stream")
 
 
 def _one(app: FastAPI, asking: Asking) -> None:
@@ -109,6 +97,48 @@ def _one(app: FastAPI, asking: Asking) -> None:
     def thumbnail(iteration: int, sha256: str) -> Response:
         data, kind = screens.small(iteration, sha256)
         return Response(data, media_type=kind, headers=_FOR_EVER)
+
+
+_NAMES = """
+    SELECT c.table_name AS "table", column_name AS name, data_type AS type, coalesce(c.comment, '') AS meaning,
+        coalesce(v.comment, '') AS about
+    FROM duckdb_columns() c LEFT JOIN duckdb_views() v ON v.view_name = c.table_name
+    WHERE NOT c.internal AND NOT ends_with(c.table_name, '_in_files') ORDER BY c.table_name, column_index"""
+
+
+def _queries(app: FastAPI, asking: Asking, sql: Sql) -> None:
+    @app.get("/api/sql/names")
+    async def names() -> Response:
+        await sql.prepare()
+        return answer(await asyncio.to_thread(asking.rows, _NAMES))
+
+    @app.post("/api/sql")
+    async def asked(request: Request) -> Response:
+        question = await _query(request)
+        result = await sql.ask(question.sql, question.form)
+        if question.form == "json":
+            told = to_json(result.told)
+            return Response(told[:-1] + b',"data":' + result.data + b"}", media_type="application/json")
+        headers = {
+            "content-disposition": f'attachment; filename="result.{question.form}"',
+            "x-result": to_json({name: result.told[name] for name in ("rows", "cut")}).decode(),
+        }
+        return Response(result.data, media_type=_MEDIA[question.form], headers=headers)
+
+
+class Question(BaseModel):
+    """A query, and the form that its result is wanted in."""
+
+    sql: str
+    form: Literal["json", "csv", "parquet"] = "json"
+
+
+async def _query(request: Request) -> Question:
+    try:
+        return Question.model_validate_json(await request.body())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"not a query: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
 
 
 def _frame(ws: Workspace) -> Callable[[int], Response]:
@@ -132,7 +162,7 @@ def _pages(app: FastAPI, page: Callable[[int], Response]) -> None:
     def start() -> Response:
         return RedirectResponse("/trajectories", 307)
 
-    for path in ("/trajectories", "/trajectories/{name}"):
+    for path in ("/trajectories", "/trajectories/{name}", "/sql"):
         app.get(path)(shown)
 
     @app.get("/tones.css")

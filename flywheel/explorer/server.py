@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from flywheel import secret
 from flywheel.errors import FlywheelError
 from flywheel.explorer.app import application
+from flywheel.explorer.asking import Asking
+from flywheel.explorer.changes import Changes
 from flywheel.explorer.login import Login
+from flywheel.explorer.sql import Sql
 from flywheel.local_server import LocalServer, at_own
 from flywheel.workspace import Workspace
 
@@ -41,11 +44,17 @@ def serving(ws: Workspace, port: int) -> Iterator[Explorer]:
     failed: list[BaseException] = []
 
     async def serve() -> None:
-        server = LocalServer(application(ws, login), [listener])
-        await server.start(where=f"port {port}", error=FlywheelError)
-        begun.set()
-        await asyncio.to_thread(over.wait)
-        await server.stop()
+        asking, sql = Asking(ws), Sql(ws)
+        changing = Changes(asking.standing)
+        server = LocalServer(application(asking, login, sql, changing), [listener])
+        try:
+            await server.start(where=f"port {port}", error=FlywheelError)
+            begun.set()
+            await asyncio.to_thread(over.wait)
+        finally:
+            changing.end()
+            await sql.aclose()
+            await server.stop()
 
     def run() -> None:
         try:

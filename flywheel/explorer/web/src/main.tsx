@@ -3,11 +3,11 @@ import { useEffect, useState } from "preact/hooks";
 import { followLinks, useAddress } from "./address";
 import { Failure, Loading } from "./parts";
 import { Replay } from "./pages/replay";
-import { Trajectories } from "./pages/trajectories";
 
-// The pages in the navigation. Those with charts or the editor are loaded when they are opened.
+// The pages in the navigation. Each is loaded when it is opened.
 const PAGES: { path: string; title: string; page: FunctionComponent }[] = [
-  { path: "/trajectories", title: "Trajectories", page: Trajectories },
+  { path: "/trajectories", title: "Trajectories", page: later(async () => (await import("./pages/trajectories")).Trajectories, "the list") },
+  { path: "/sql", title: "SQL", page: later(async () => (await import("./pages/sql")).Sql, "the editor") },
 ];
 
 // A page that fails says so, and leaves the others alone.
@@ -20,7 +20,7 @@ class Caught extends Component<{ children: ComponentChildren }, { error?: string
   }
 }
 
-export function later(load: () => Promise<FunctionComponent>, what: string): FunctionComponent {
+function later(load: () => Promise<FunctionComponent>, what: string): FunctionComponent {
   return function Later() {
     const [found, set] = useState<{ Page?: FunctionComponent; error?: string }>({});
     useEffect(() => void load().then((Page) => set({ Page }), (error) => set({ error: error.message })), []);
