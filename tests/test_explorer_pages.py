@@ -12,13 +12,15 @@ from explored import explorer, rollouts
 from playwright.sync_api import Page, expect, sync_playwright
 
 from flywheel import secret
+from flywheel.files import write_json
 from flywheel.sandbox import chromium
 from flywheel.settings import Sandbox
+from flywheel.store.partitions import write
 from flywheel.workspace import Workspace
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
 SIZES = [(1280, 860, "light"), (390, 800, "dark")]
-PAGES = ["/trajectories", "/sql?sql=FROM+task_success"]
+PAGES = ["/iterations", "/trajectories", "/compare", "/compare?a=t1r0&b=t2r1", "/sql?sql=FROM+task_success"]
 WAIT_MS = 30_000
 
 
@@ -102,6 +104,8 @@ def test_each_page_fits_and_can_be_heard(browser, served, path, width, height, s
     expect(tab.locator("main h1, main [role=alert]").first).to_be_visible()
     if path == "/trajectories":
         expect(tab.get_by_role("link", name="Buy mug 0").first).to_be_visible()
+    if path == "/iterations":
+        expect(tab.get_by_role("img", name="pass@k")).to_be_visible()
     if path.startswith("/sql"):
         expect(tab.get_by_role("gridcell", name="shop").first).to_be_visible()
     assert serious(tab) == []
@@ -111,6 +115,7 @@ def test_each_page_fits_and_can_be_heard(browser, served, path, width, height, s
 
 
 def test_the_list_is_searched_filtered_and_shared_by_its_address(browser, served, tab):
+    tab.goto(f"{served.url}/trajectories")
     expect(tab.get_by_text("12 in the store")).to_be_visible()
     tab.get_by_label("Search for").fill("mug 3")
     tab.get_by_label("Search in").select_option("instructions")
@@ -132,7 +137,8 @@ def test_the_list_is_searched_filtered_and_shared_by_its_address(browser, served
     other.context.close()
 
 
-def test_the_list_is_sorted_by_its_header(tab):
+def test_the_list_is_sorted_by_its_header(tab, served):
+    tab.goto(f"{served.url}/trajectories")
     tab.get_by_role("columnheader", name="Instruction").click()
     expect(tab).to_have_url(re.compile("sort=instruction"))
     expect(rows(tab).first).to_contain_text("Buy mug 0")
@@ -151,6 +157,7 @@ def test_what_is_wrong_in_an_address_is_said_in_the_page(tab, served):
 
 
 def test_a_trajectory_is_replayed_by_keys_alone(tab, served):
+    tab.goto(f"{served.url}/trajectories")
     expect(tab.get_by_role("link", name="Buy mug 1").first).to_be_visible()
     cell = tab.get_by_role("gridcell").filter(has_text="Buy mug 1").first
     cell.focus()
@@ -194,10 +201,66 @@ def test_scripts_in_the_data_are_words(tab, served):
 def test_a_running_iteration_appears_without_reload(browser, ws):
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
+        tab.goto(f"{server.url}/trajectories")
         expect(tab.get_by_text("No trajectory has been written yet.")).to_be_visible()
         rollouts(ws, 1)
         expect(tab.get_by_role("link", name="Buy mug 0")).to_be_visible()
         expect(tab.get_by_text("6 in the store")).to_be_visible()
+        assert tab.faults == []
+        tab.context.close()
+
+
+def test_iterations_are_laid_over_one_another_as_the_address_says(tab, served):
+    tab.goto(f"{served.url}/iterations")
+    one, two = tab.get_by_label("001"), tab.get_by_label("002")
+    expect(two).to_be_checked()
+    one.click()
+    expect(tab).to_have_url(re.compile(r"of=2$"))
+    expect(one).not_to_be_checked()
+    tab.locator("figure", has=tab.get_by_role("img", name="pass@k")).get_by_text("The figures").click()
+    expect(tab.get_by_role("region", name="Figures: pass@k").locator("tbody tr")).to_have_count(2)
+    tab.reload()
+    expect(one).not_to_be_checked()
+    tab.get_by_role("row", name=re.compile("^002")).get_by_role("link", name="6").click()
+    expect(tab.get_by_text("6 found")).to_be_visible()
+
+
+def test_no_iteration_says_what_to_type(browser, ws):
+    with explorer(ws) as (server, _):
+        tab = open_page(browser, server)
+        expect(tab.get_by_text("No iteration has begun yet.")).to_be_visible()
+        assert tab.faults == []
+        tab.context.close()
+
+
+def test_two_trajectories_are_compared_step_by_step(tab, served):
+    tab.goto(f"{served.url}/trajectories/t1r1")
+    tab.get_by_role("link", name="Compare with t1r0").click()
+    headings = tab.locator(".two .words h2")
+    expect(headings).to_contain_text(["click at", "click at"])
+    tab.keyboard.press("ArrowRight")
+    expect(headings).to_contain_text(["type “<script>", "type “<script>"])
+    expect(tab).to_have_url(re.compile("a=t1r1&b=t1r0&at=1$"))
+    tab.goto(f"{served.url}/compare?a=t1r1&b=gone")
+    expect(tab.get_by_role("alert")).to_contain_text("there is no trajectory gone here")
+
+
+def test_tasks_gained_and_lost_lead_to_their_episodes(browser, ws):
+    for k, policy in ((1, "one"), (2, "two")):
+        rollouts(ws, k, stage="evaluate", policy=policy)
+        write_json(
+            ws.promotion(k), {"model": f"m{k}", "digest": policy, "iteration": k, "promoted": True, "reason": ""}
+        )
+    won = [{"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "v": n < 2} for n in range(6)]
+    write(ws, "scores", 2, "evaluate", [one | {"threshold": 1.0, "detail": ""} for one in won])
+    with explorer(ws) as (server, _):
+        tab = open_page(browser, server)
+        tab.goto(f"{server.url}/compare")
+        expect(tab.get_by_text("Gained: 1 task", exact=True)).to_be_visible()
+        expect(tab.get_by_text("Lost: 0 tasks", exact=True)).to_be_visible()
+        tab.get_by_role("link", name="Buy mug 0").click()
+        expect(tab.locator(".two .pill").first).to_have_text("V = 0")
+        expect(tab.locator(".two .words")).to_have_count(2)
         assert tab.faults == []
         tab.context.close()
 
@@ -212,8 +275,7 @@ def test_a_query_is_written_completed_run_drawn_exported_and_shared(browser, tab
     expect(tab.locator("summary", has_text="task_success")).to_be_visible()  # what there is has come
     editor.focus()
     tab.keyboard.press("Control+Space")
-    expect(tab.locator(".cm-tooltip-autocomplete")).to_contain_text("task_success")
-    tab.keyboard.press("Enter")
+    tab.get_by_role("option", name="task_success").click()
     expect(editor).to_contain_text("FROM task_success")
     tab.keyboard.press("Control+Enter")
     expect(tab.get_by_text("6 rows,")).to_be_visible()

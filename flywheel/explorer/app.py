@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout
-from flywheel.explorer import guard, replays, trajectories
+from flywheel.explorer import guard, iterations, replays, trajectories
 from flywheel.explorer.asking import Asking, NotHere
 from flywheel.explorer.changes import Changes
 from flywheel.explorer.login import Login
@@ -44,6 +44,7 @@ def application(asking: Asking, login: Login, sql: Sql, changing: Changes) -> AS
     _logging_in(app, login)
     _list(app, asking, changing)
     _one(app, asking)
+    _over_time(app, asking)
     _queries(app, asking, sql)
     _pages(app, page)
     return guard.Guard(app, login)
@@ -97,6 +98,24 @@ def _one(app: FastAPI, asking: Asking) -> None:
     def thumbnail(iteration: int, sha256: str) -> Response:
         data, kind = screens.small(iteration, sha256)
         return Response(data, media_type=kind, headers=_FOR_EVER)
+
+
+def _over_time(app: FastAPI, asking: Asking) -> None:
+    @app.get("/api/iterations")
+    def overview() -> Response:
+        return answer(iterations.overview(asking))
+
+    @app.get("/api/held-out/{first}/{last}")
+    def held_out(first: int, last: int) -> Response:
+        return answer(asking.rows("FROM held_out_between($first, $last)", {"first": first, "last": last}))
+
+    @app.get("/api/curves/{stage}/{name}")
+    def curves(
+        stage: str,
+        name: str,
+        iteration: Annotated[list[int], Query(max_length=50)] = [],  # noqa: B006
+    ) -> Response:
+        return answer(iterations.curves(asking, stage, name, iteration))
 
 
 _NAMES = """
@@ -160,9 +179,9 @@ def _pages(app: FastAPI, page: Callable[[int], Response]) -> None:
 
     @app.get("/")
     def start() -> Response:
-        return RedirectResponse("/trajectories", 307)
+        return RedirectResponse("/iterations", 307)
 
-    for path in ("/trajectories", "/trajectories/{name}", "/sql"):
+    for path in ("/trajectories", "/trajectories/{name}", "/iterations", "/compare", "/sql"):
         app.get(path)(shown)
 
     @app.get("/tones.css")

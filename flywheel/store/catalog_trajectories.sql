@@ -118,3 +118,16 @@ COMMENT ON VIEW trajectory_outcomes IS
 COMMENT ON COLUMN trajectory_outcomes.v IS 'as it was routed; where it was not, as its scores say';
 COMMENT ON COLUMN trajectory_outcomes.scorer IS 'the one that decided: all must be satisfied, the least satisfied speaks';
 COMMENT ON COLUMN trajectory_outcomes.destination IS 'sft, ct, quarantine; null for an episode that is not routed';
+
+CREATE MACRO held_out_between(first, last) AS TABLE
+    WITH played AS (
+        SELECT o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
+            any_value(instruction) AS instruction, avg(v::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
+        FROM trajectory_outcomes o JOIN promotions p ON (p.iteration, p.digest) = (o.iteration, o.policy_version)
+        WHERE o.stage = 'evaluate' AND v IS NOT NULL AND o.iteration IN (first, last) GROUP BY o.iteration, task_id)
+    SELECT task_id, b.domain, b.world, b.instruction, a.solved AS before, b.solved AS after,
+        a.trajectory_id AS trajectory_before, b.trajectory_id AS trajectory_after
+    FROM (FROM played WHERE iteration = first) a JOIN (FROM played WHERE iteration = last) b USING (task_id)
+    ORDER BY after = before, after, world, task_id;
+COMMENT ON MACRO TABLE held_out_between IS
+    'Held-out tasks that the newest models after two iterations both played, those lost and gained first: `FROM held_out_between(1, 5)`. Solved: more than half of its episodes';

@@ -17,7 +17,7 @@ async function sources() {
 }
 
 await rm(out, { recursive: true, force: true });
-await build({
+const { metafile } = await build({
   entryPoints: { app: "src/main.tsx" },
   outdir: out.pathname,
   bundle: true,
@@ -30,7 +30,19 @@ await build({
   jsxImportSource: "preact",
   chunkNames: "[name]-[hash]",
   logLevel: "warning",
+  metafile: true,
 });
+// The licences of all packages that are in it, as they ask for.
+const packages = new Set(Object.keys(metafile.inputs).flatMap((name) => /^node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(name)?.[1] ?? []));
+const licences = [];
+for (const name of [...packages].sort()) {
+  const folder = `node_modules/${name}`;
+  const { version, license } = JSON.parse(await readFile(`${folder}/package.json`, "utf8"));
+  const texts = (await readdir(folder)).filter((file) => /^(licen[cs]e|notice|copying)/i.test(file)).sort();
+  const found = await Promise.all(texts.map((file) => readFile(`${folder}/${file}`, "utf8")));
+  licences.push([`${name} ${version} (${license})`, ...found.map((text) => text.trim())].join("\n\n"));
+}
+await writeFile(new URL("licences.txt", out), `${licences.join(`\n\n${"-".repeat(80)}\n\n`)}\n`);
 await cp("src/app.css", new URL("app.css", out));
 await cp("src/wheel.svg", new URL("wheel.svg", out));
 await writeFile(new URL("built.json", out), `${JSON.stringify({ sources: await sources() })}\n`);

@@ -91,17 +91,17 @@ export function About({ data }: { data: Row }) {
           </details>
         )}
       </section>
-      <Others title="Other samples of the task" rows={samples} none="It is the only one in its iteration.">
+      <Others title="Other samples of the task" id={facts.trajectory_id} rows={samples} none="It is the only one in its iteration.">
         {(row) => `${row.stage}, sample ${short(row.sample)}, ${row.steps} steps, ${row.status}`}
       </Others>
-      <Others title="Near-duplicates" rows={twins} none="None was found.">
+      <Others title="Near-duplicates" id={facts.trajectory_id} rows={twins} none="None was found.">
         {(row) => `iteration ${label(row.iteration)}: ${share(row.similarity)} of the steps agree, ${row.why}`}
       </Others>
     </div>
   );
 }
 
-function Others({ title, rows, none, children }: { title: string; rows: Row[]; none: string; children: (row: Row) => ComponentChildren }) {
+function Others({ title, id, rows, none, children }: { title: string; id: string; rows: Row[]; none: string; children: (row: Row) => ComponentChildren }) {
   return (
     <section class="card">
       <h2>{title}</h2>
@@ -110,7 +110,10 @@ function Others({ title, rows, none, children }: { title: string; rows: Row[]; n
         {rows.map((row) => (
           <li>
             <Verdict v={row.v} /> <a href={`/trajectories/${encodeURIComponent(row.trajectory_id)}`}><code>{row.trajectory_id}</code></a>{" "}
-            <span class="soft small">{children(row)}</span>
+            <span class="soft small">{children(row)}</span>{" "}
+            <a class="small" href={`/compare?a=${encodeURIComponent(id)}&b=${encodeURIComponent(row.trajectory_id)}`} aria-label={`Compare with ${row.trajectory_id}`}>
+              compare
+            </a>
           </li>
         ))}
       </ul>

@@ -6,7 +6,9 @@ import { Replay } from "./pages/replay";
 
 // The pages in the navigation. Each is loaded when it is opened.
 const PAGES: { path: string; title: string; page: FunctionComponent }[] = [
+  { path: "/iterations", title: "Iterations", page: later(async () => (await import("./pages/iterations")).Iterations, "the iterations") },
   { path: "/trajectories", title: "Trajectories", page: later(async () => (await import("./pages/trajectories")).Trajectories, "the list") },
+  { path: "/compare", title: "Compare", page: later(async () => (await import("./pages/compare")).Compare, "the comparison") },
   { path: "/sql", title: "SQL", page: later(async () => (await import("./pages/sql")).Sql, "the editor") },
 ];
 
@@ -44,7 +46,7 @@ function App() {
         Skip to the page
       </a>
       <header class="top">
-        <a class="name" href="/trajectories">
+        <a class="name" href="/iterations">
           <img src="/static/wheel.svg" alt="" width="22" height="22" /> flywheel <span>{document.body.dataset.workspace}</span>
         </a>
         <nav aria-label="Pages">
