@@ -187,7 +187,7 @@ def test_a_replay_tells_what_is_known(tab, served):
     expect(tab.locator(".tokens span")).to_have_text(["5", "6", "7"])
     expect(tab.locator(".tokens span").nth(2)).to_have_attribute("title", "40.7%, log-probability -0.900")
     expect(tab.locator("main")).to_contain_text("verified")
-    tab.get_by_role("link", name="t1r0").click()
+    tab.get_by_role("link", name="t1r0", exact=True).click()
     expect(tab.get_by_role("heading", level=1)).to_have_text("Buy mug 0")
 
 

@@ -38,7 +38,7 @@ def _read(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str, Any] | 
     of = {"id": name, "iteration": facts[0]["iteration"]}
     outcome = rows("FROM trajectory_outcomes WHERE trajectory_id = $id AND iteration = $iteration", **of)[0]
     return {
-        "facts": outcome | facts[0],
+        "facts": facts[0] | outcome,  # lineage knows no verdict of what is not routed
         "task": next(iter(rows("FROM tasks WHERE task_id = $task LIMIT 1", task=outcome["task_id"])), None),
         "scores": rows("FROM scores WHERE trajectory_id = $id AND iteration = $iteration ORDER BY scorer", **of),
         "samples": _samples(connection, outcome),

@@ -38,7 +38,8 @@ const licences = [];
 for (const name of [...packages].sort()) {
   const folder = `node_modules/${name}`;
   const { version, license } = JSON.parse(await readFile(`${folder}/package.json`, "utf8"));
-  const texts = (await readdir(folder)).filter((file) => /^(licen[cs]e|notice|copying)/i.test(file)).sort();
+  const files = (await readdir(folder, { withFileTypes: true })).filter((entry) => entry.isFile()).map((entry) => entry.name);
+  const texts = files.filter((file) => /^(licen[cs]e|notice|copying)/i.test(file)).sort();
   const found = await Promise.all(texts.map((file) => readFile(`${folder}/${file}`, "utf8")));
   licences.push([`${name} ${version} (${license})`, ...found.map((text) => text.trim())].join("\n\n"));
 }

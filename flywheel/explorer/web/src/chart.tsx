@@ -106,7 +106,7 @@ export function Figures({ columns, rows, name }: { columns: string[]; rows: Row[
 function common(colours: Colours): EChartsCoreOption {
   return {
     animation: false,
-    textStyle: { fontFamily: "inherit", color: colours.soft },
+    textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: colours.soft },
     grid: { left: 8, right: 14, top: 34, bottom: 4, containLabel: true },
     // Drawn on the canvas: markup with styles of its own is what the page's policy refuses.
     tooltip: { trigger: "axis", renderMode: "richText", confine: true, backgroundColor: colours.card, borderColor: colours.rule, textStyle: { color: colours.ink, fontSize: 12.5 } },
