@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, TypeVar
 
 import duckdb
@@ -31,6 +32,14 @@ class Asking:
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Raises QueryTimeout, DataError for a damaged file, BadInput."""
         return self.ask(lambda connection: catalog.rows(connection, sql, parameters))
+
+    @cached_property
+    def columns(self) -> list[Row]:
+        """Of the view `trajectory_outcomes`: name, type, meaning. They change with the code alone."""
+        return self.rows(
+            """SELECT column_name AS name, data_type AS type, coalesce(comment, '') AS meaning FROM duckdb_columns()
+            WHERE table_name = 'trajectory_outcomes' ORDER BY column_index"""
+        )
 
     def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
         """As `Resident.ask`."""

@@ -15,13 +15,7 @@ _VALUES = 60
 
 def columns(asking: Asking) -> list[Row]:
     """Of the list: name, kind, what it means."""
-    return [
-        {"name": row["name"], "type": row["type"], "kind": kind(row["type"]), "meaning": row["meaning"] or ""}
-        for row in asking.rows(
-            """SELECT column_name AS name, data_type AS type, comment AS meaning FROM duckdb_columns()
-            WHERE table_name = 'trajectory_outcomes' ORDER BY column_index"""
-        )
-    ]
+    return [{**row, "kind": kind(row["type"])} for row in asking.columns]
 
 
 def page(
@@ -36,7 +30,7 @@ def page(
 ) -> dict[str, Any]:
     """Rows of the list, each with the sha256 of its first screen; `total`: how many there are in all. Raises
     BadInput."""
-    types = {row["name"]: row["type"] for row in columns(asking)}
+    types = {row["name"]: row["type"] for row in asking.columns}
     what = asked(types, where, search, within, sort)
 
     def work(connection) -> dict[str, Any]:
@@ -69,7 +63,7 @@ def page(
 
 def values(asking: Asking, column: str) -> list[Row]:
     """The commonest values of a column, with their counts. Raises BadInput."""
-    types = {row["name"]: row["type"] for row in columns(asking)}
+    types = {row["name"]: row["type"] for row in asking.columns}
     asked(types, [f"{column}:filled"])
     return asking.rows(
         f"""SELECT "{column}"::VARCHAR AS value, count(*) AS n FROM trajectory_outcomes WHERE "{column}" IS NOT NULL
