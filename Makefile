@@ -1,6 +1,6 @@
 # Every target sets up what it needs. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help flywheel test test-fast test-worlds test-deepspeed lint format setup setup-test clean
+.PHONY: help flywheel explorer test test-fast test-worlds test-deepspeed lint format setup setup-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ test-worlds: setup-test ## every template of every site at each level, and every
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed
 	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_workers.py tests/test_supervised.py
+
+explorer: ## build the explorer's pages from flywheel/explorer/web (Node 20); what is built is kept in git
+	cd flywheel/explorer/web && npm ci --no-audit --no-fund && npm run build
 
 lint: setup-test ## check style and imports
 	.venv/bin/ruff check .

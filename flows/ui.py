@@ -1,4 +1,4 @@
-"""`flywheel ui`: Prefect's pages on the workspace's history, and the report beside them."""
+"""`flywheel ui`: Prefect's pages on the workspace's history, the report and the explorer beside them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from http import HTTPStatus
 from flows.server import prefect_server
 from flywheel import secret
 from flywheel.errors import BadInput, FlywheelError
+from flywheel.explorer.server import serving as explorer
 from flywheel.local_server import at_port
 from flywheel.report import page, trajectory
 from flywheel.store.resident import Resident
@@ -23,14 +24,23 @@ _TRAJECTORY = re.compile(r"/trajectories/([\w-]+)\.html")
 
 
 def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM. The report is on the port after Prefect's. Raises BadInput where one is taken."""
+    """Serve until Ctrl-C or SIGTERM. The report is on the port after Prefect's, the explorer on the one after that.
+
+    Raises BadInput where one is taken.
+    """
     stop = threading.Event()
-    with report_server(ws, port + 1) as files, prefect_server(ws, port, lambda: page.build(ws)) as url:
+    with (
+        report_server(ws, port + 1) as files,
+        explorer(ws, port + 2) as explored,
+        prefect_server(ws, port, lambda: page.build(ws)) as url,
+    ):
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         say(f"Prefect:  {url}")
         say(f"Report:   http://127.0.0.1:{files.server_port}/{ws.report_page.name}")
-        say(f"Log in:   `cat {secret.file(ws.state)}` prints USER:PASSWORD; Prefect's page wants the whole line")
-        say("Ctrl-C ends both.")
+        say(f"Explorer: {explored.entrance()}")
+        say(f"Log in:   `cat {secret.file(ws.state)}` prints USER:PASSWORD; Prefect's page wants the whole line,")
+        say("          the explorer's address lets in whoever opens it first")
+        say("Ctrl-C ends them.")
         try:
             while not stop.wait(3600):
                 pass

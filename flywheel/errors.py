@@ -51,6 +51,10 @@ class DataError(FlywheelError):
     """A dataset file is missing, cut off, or does not match its schema."""
 
 
+class QueryTimeout(FlywheelError):
+    """A query was not answered within its deadline."""
+
+
 class ContractBroken(FlywheelError):
     """A data contract that spans tables does not hold."""
 

@@ -21,6 +21,7 @@ ORDER = (
     "standing",
     "init",
     "discard",
+    "explorer",
     "upkeep",
     "console",
     "bench",

@@ -19,6 +19,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder, collate
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Sampling
+from flywheel.policy.remote import RemotePolicy
 from flywheel.settings import Policy
 
 SAMPLINGS = [Sampling(temperature=0.4 + 0.2 * n, max_new_tokens=3 + 2 * n, seed=100 + n) for n in range(6)]
@@ -120,13 +121,20 @@ async def test_a_broken_request_fails_alone_and_by_name(policy):
     assert [len(results[n].token_ids) for n in (0, 3, 5)] == [3, 3, 3]
 
 
+def _give_it(policy, timeout_s: float) -> None:
+    """`policy.timeout_s` of one that is open, so that opening it has its time."""
+    policy._policy = policy._policy.model_copy(update={"timeout_s": timeout_s})
+    if isinstance(policy, RemotePolicy):
+        policy._servers._timeout_s = timeout_s
+
+
 async def test_a_deadline_has_a_name(backend, folders):
     policy = backend.open(folders[0])
     await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=1))
-    policy._policy = policy._policy.model_copy(update={"timeout_s": 1e-4})
+    _give_it(policy, 1e-4)
     with pytest.raises(PolicyTimeout, match=r"policy\.timeout_s"):
         await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=40))
-    policy._policy = policy._policy.model_copy(update={"timeout_s": 60.0})
+    _give_it(policy, 60.0)
     assert (await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=2))).token_ids
     await policy.close()
 

@@ -33,7 +33,7 @@ def test_the_report_is_given_to_whoever_has_the_secret(ws):
             assert httpx.head(url, headers=headers).status_code == status
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["Prefect's", "the report's"])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["Prefect's", "the report's", "the explorer's"])
 def test_ui_names_a_port_that_is_taken(ws, which):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -110,9 +110,9 @@ def view(trajectory: str, workspace: Path | None) -> None:
 
 @click.command(epilog="Example: flywheel ui --port 4200")
 @WORKSPACE
-@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65534))
+@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65533))
 def ui(workspace: Path | None, port: int) -> None:
-    """Serve Prefect's pages and the report on 127.0.0.1 until Ctrl-C."""
+    """Serve Prefect's pages, the report and the explorer on 127.0.0.1 until Ctrl-C."""
     from flows.ui import serve
 
     serve(Workspace.find(workspace), port, click.echo)

@@ -21,7 +21,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flywheel.errors import BadInput, DataError
+from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.schema import ADDED, TABLES
 from flywheel.store import closed, dvc_lock, formats, manifest, partitions, pruned
 from flywheel.store.parts import PartMissing
@@ -137,10 +137,15 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any = None)
         if result is None:  # nothing but blanks and comments
             raise BadInput("the query is empty", fix='for example `flywheel query "from iterations"`')
         return result.to_arrow_table() if result.description else pa.table({})
-    except _OF_THE_QUERY as error:
-        raise _refused(error) from None
     except duckdb.Error as error:
-        raise _damage(connection, error) or _refused(error) from None
+        raise told(connection, error) from None
+
+
+def told(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> FlywheelError:
+    """What is raised for what DuckDB raised: BadInput, in one line, for wrong SQL; DataError for a damaged file."""
+    if isinstance(error, _OF_THE_QUERY):
+        return _refused(error)
+    return _damage(connection, error) or _refused(error)
 
 
 # What DuckDB raises for the words of a query; anything else may come from a damaged file.
@@ -151,6 +156,7 @@ _OF_THE_QUERY = (
     duckdb.ConversionException,
     duckdb.OutOfRangeException,
     duckdb.ConstraintException,
+    duckdb.PermissionException,
 )
 
 

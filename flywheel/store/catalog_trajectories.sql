@@ -97,3 +97,37 @@ CREATE MACRO training_of(model) AS TABLE
     WHERE o.checkpoint = model ORDER BY t.iteration, t.trajectory_id;
 COMMENT ON MACRO TABLE training_of IS
     'What a checkpoint trained on, one row a trajectory: `FROM training_of(''models/iteration=001/sft'')`';
+
+CREATE VIEW trajectory_outcomes AS
+    WITH judged AS (
+        SELECT iteration, trajectory_id, min_by({'score': score, 'v': v, 'scorer': scorer},
+            CASE WHEN v THEN 2 + score WHEN v IS NULL THEN 1.5 ELSE score END) AS said
+        FROM scores GROUP BY ALL)
+    SELECT t.iteration, t.stage, t.trajectory_id, t.domain, t.world, k.template, t.level, t.task_id, t.instruction,
+        k.split, t.source, t.author, t.sample, t.status, t.steps, t.reward, coalesce(r.v, j.said.v) AS v,
+        coalesce(r.score, j.said.score) AS score, j.said.scorer AS scorer, r.destination, r.reason, t.error,
+        t.policy_version, t.started_at, t.ended_at, epoch(t.ended_at - t.started_at) AS seconds, t.run_id, t.origin,
+        t.licence
+    FROM trajectories t
+        LEFT JOIN (SELECT task_id, any_value(template) AS template, any_value(split) AS split FROM tasks GROUP BY ALL) k
+            USING (task_id)
+        LEFT JOIN routes r ON (r.iteration, r.trajectory_id) = (t.iteration, t.trajectory_id)
+        LEFT JOIN judged j ON (j.iteration, j.trajectory_id) = (t.iteration, t.trajectory_id);
+COMMENT ON VIEW trajectory_outcomes IS
+    'Each trajectory with its task, what was decided of it and where it went; those of evaluations and of RL too';
+COMMENT ON COLUMN trajectory_outcomes.v IS 'as it was routed; where it was not, as its scores say';
+COMMENT ON COLUMN trajectory_outcomes.scorer IS 'the one that decided: all must be satisfied, the least satisfied speaks';
+COMMENT ON COLUMN trajectory_outcomes.destination IS 'sft, ct, quarantine; null for an episode that is not routed';
+
+CREATE MACRO held_out_between(first, last) AS TABLE
+    WITH played AS (
+        SELECT o.iteration, task_id, any_value(domain) AS domain, any_value(world) AS world,
+            any_value(instruction) AS instruction, avg(v::INT) > 0.5 AS solved, min(trajectory_id) AS trajectory_id
+        FROM trajectory_outcomes o JOIN promotions p ON (p.iteration, p.digest) = (o.iteration, o.policy_version)
+        WHERE o.stage = 'evaluate' AND v IS NOT NULL AND o.iteration IN (first, last) GROUP BY o.iteration, task_id)
+    SELECT task_id, b.domain, b.world, b.instruction, a.solved AS before, b.solved AS after,
+        a.trajectory_id AS trajectory_before, b.trajectory_id AS trajectory_after
+    FROM (FROM played WHERE iteration = first) a JOIN (FROM played WHERE iteration = last) b USING (task_id)
+    ORDER BY after = before, after, world, task_id;
+COMMENT ON MACRO TABLE held_out_between IS
+    'Held-out tasks that the newest models after two iterations both played, those lost and gained first: `FROM held_out_between(1, 5)`. Solved: more than half of its episodes';

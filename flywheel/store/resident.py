@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,9 @@ class Resident:
     views; here that is done again only after a partition or a promotion came, went or was replaced.
     """
 
-    def __init__(self, ws: Workspace) -> None:
-        self.ws = ws
+    def __init__(self, ws: Workspace, prepare: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None) -> None:
+        """prepare: what is done with each connection before it is asked."""
+        self.ws, self._prepare = ws, prepare
         self._lock = threading.Lock()
         self._seen: frozenset | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -36,11 +38,17 @@ class Resident:
 
         return partitions.while_replaced(once)
 
+    def standing(self) -> str:
+        """Names what the catalogue holds now: another name, another partition or promotion."""
+        return hashlib.sha256(repr(sorted(filter(None, _standing(self.ws)))).encode()).hexdigest()[:16]
+
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             seen = _standing(self.ws)
             if self._connection is None or seen != self._seen:
-                self._connection, self._seen = catalog.connect(self.ws), seen  # whoever asks by the old one may finish
+                opened = catalog.connect(self.ws)
+                self._prepare(opened)
+                self._connection, self._seen = opened, seen  # whoever asks by the old one may finish
             return self._connection.cursor()
 
 

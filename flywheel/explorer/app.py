@@ -1,0 +1,251 @@
+"""The explorer's application: its pages, and what they ask for. Who may ask says `guard.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import secrets
+from collections.abc import Callable
+from importlib import resources
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.types import ASGIApp
+
+from flywheel.errors import BadInput, FlywheelError, QueryTimeout
+from flywheel.explorer import guard, iterations, replays, trajectories
+from flywheel.explorer.asking import Asking, NotHere
+from flywheel.explorer.changes import Changes
+from flywheel.explorer.login import Login
+from flywheel.explorer.screens import Screens
+from flywheel.explorer.sql import Sql
+from flywheel.explorer.tokens import Tokens
+from flywheel.report import palette
+from flywheel.workspace import Workspace
+
+_PACKAGE = resources.files("flywheel.explorer")
+_FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
+_STATUS = ((NotHere, 404), (BadInput, 400), (QueryTimeout, 504))  # of an error, the first that it is one of
+_MEDIA = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+_OFFSET = Query(ge=0, le=10**9)
+
+
+def application(asking: Asking, login: Login, sql: Sql, changing: Changes) -> ASGIApp:
+    """The explorer of a workspace, to whoever `login` lets in."""
+    app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
+    page = _frame(asking.ws)
+    _errors(app, page)
+    _logging_in(app, login)
+    _list(app, asking, changing)
+    _one(app, asking)
+    _over_time(app, asking)
+    _queries(app, asking, sql)
+    _pages(app, page)
+    return guard.Guard(app, login)
+
+
+def answer(found: Any) -> Response:
+    """As JSON; what has no number there is null."""
+    return Response(to_json(found, inf_nan_mode="null", fallback=str), media_type="application/json")
+
+
+def _list(app: FastAPI, asking: Asking, changing: Changes) -> None:
+    @app.get("/api/trajectories")
+    def listed(
+        where: Annotated[list[str], Query(max_length=30)] = [],  # noqa: B006 (FastAPI copies it)
+        q: Annotated[str, Query(max_length=400)] = "",
+        within: Annotated[str, Query(alias="in")] = "both",
+        sort: Annotated[str, Query(max_length=400)] = "",
+        offset: Annotated[int, _OFFSET] = 0,
+        limit: Annotated[int, Query(ge=1, le=trajectories.MOST)] = 100,
+    ) -> Response:
+        return answer(
+            trajectories.page(asking, where=where, search=q, within=within, sort=sort, offset=offset, limit=limit)
+        )
+
+    @app.get("/api/columns")
+    def columns() -> Response:
+        return answer(trajectories.columns(asking))
+
+    @app.get("/api/values/{column}")
+    def values(column: str) -> Response:
+        return answer(trajectories.values(asking, column))
+
+    @app.get("/api/changes")
+    async def changes() -> Response:
+        return StreamingResponse(changing.stream(), media_type="text/event-stream")
+
+
+def _one(app: FastAPI, asking: Asking) -> None:
+    screens, tokens = Screens(asking), Tokens(asking.ws)
+
+    @app.get("/api/trajectories/{name}")
+    def trajectory(name: str) -> Response:
+        return answer(replays.load(asking, tokens, name))
+
+    @app.get("/screens/{iteration}/{sha256}")
+    def screen(iteration: int, sha256: str) -> Response:
+        data, kind = screens.whole(iteration, sha256)
+        return Response(data, media_type=kind, headers=_FOR_EVER)
+
+    @app.get("/thumbnails/{iteration}/{sha256}")
+    def thumbnail(iteration: int, sha256: str) -> Response:
+        data, kind = screens.small(iteration, sha256)
+        return Response(data, media_type=kind, headers=_FOR_EVER)
+
+
+def _over_time(app: FastAPI, asking: Asking) -> None:
+    @app.get("/api/iterations")
+    def overview() -> Response:
+        return answer(iterations.overview(asking))
+
+    @app.get("/api/held-out/{first}/{last}")
+    def held_out(first: int, last: int) -> Response:
+        return answer(asking.rows("FROM held_out_between($first, $last)", {"first": first, "last": last}))
+
+    @app.get("/api/curves/{stage}/{name}")
+    def curves(
+        stage: str,
+        name: str,
+        iteration: Annotated[list[int], Query(max_length=50)] = [],  # noqa: B006
+    ) -> Response:
+        return answer(iterations.curves(asking, stage, name, iteration))
+
+
+_NAMES = """
+    SELECT c.table_name AS "table", column_name AS name, data_type AS type, coalesce(c.comment, '') AS meaning,
+        coalesce(v.comment, '') AS about
+    FROM duckdb_columns() c LEFT JOIN duckdb_views() v ON v.view_name = c.table_name
+    WHERE NOT c.internal AND NOT ends_with(c.table_name, '_in_files') ORDER BY c.table_name, column_index"""
+
+
+def _queries(app: FastAPI, asking: Asking, sql: Sql) -> None:
+    @app.get("/api/sql/names")
+    async def names() -> Response:
+        await sql.prepare()
+        return answer(await asyncio.to_thread(asking.rows, _NAMES))
+
+    @app.post("/api/sql")
+    async def asked(request: Request) -> Response:
+        question = await _query(request)
+        result = await sql.ask(question.sql, question.form)
+        if question.form == "json":
+            told = to_json(result.told)
+            return Response(told[:-1] + b',"data":' + result.data + b"}", media_type="application/json")
+        headers = {
+            "content-disposition": f'attachment; filename="result.{question.form}"',
+            "x-result": to_json({name: result.told[name] for name in ("rows", "cut")}).decode(),
+        }
+        return Response(result.data, media_type=_MEDIA[question.form], headers=headers)
+
+
+class Question(BaseModel):
+    """A query, and the form that its result is wanted in."""
+
+    sql: str
+    form: Literal["json", "csv", "parquet"] = "json"
+
+
+async def _query(request: Request) -> Question:
+    try:
+        return Question.model_validate_json(await request.body())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"not a query: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+
+
+def _frame(ws: Workspace) -> Callable[[int], Response]:
+    """The page that all pages are made in, by its status."""
+    page = (_PACKAGE / "page.html").read_text(encoding="utf-8")
+    name = html.escape(ws.root.name)
+
+    def shown(status: int = 200) -> Response:
+        nonce = secrets.token_urlsafe(16)
+        text = page.replace("NONCE", nonce).replace("WORKSPACE", name)
+        return HTMLResponse(text, status, headers={"content-security-policy": guard.policy(nonce)})
+
+    return shown
+
+
+def _pages(app: FastAPI, page: Callable[[int], Response]) -> None:
+    def shown() -> Response:
+        return page(200)
+
+    @app.get("/")
+    def start() -> Response:
+        return RedirectResponse("/iterations", 307)
+
+    for path in ("/trajectories", "/trajectories/{name}", "/iterations", "/compare", "/sql"):
+        app.get(path)(shown)
+
+    @app.get("/tones.css")
+    def tones() -> Response:
+        return Response(palette.css(), media_type="text/css")
+
+    app.mount("/static", StaticFiles(packages=[("flywheel.explorer", "static")]))
+
+
+def _logging_in(app: FastAPI, login: Login) -> None:
+    form = (_PACKAGE / "login.html").read_text(encoding="utf-8")
+
+    def shown(status: int, said: str, then: str) -> Response:
+        text = form.replace("SAID", html.escape(said)).replace("NEXT", html.escape(then))
+        return HTMLResponse(text, status)
+
+    def let_in(session: str, then: str) -> Response:
+        return RedirectResponse(then, 303, headers={"set-cookie": login.set_cookie(session)})
+
+    @app.get("/login")
+    def asked(key: str = "", next: str = "/") -> Response:
+        if key and (session := login.by_key(key)):
+            return let_in(session, _own(next))
+        said = "This address was used already: it works once." if key else ""
+        return shown(401, said, _own(next))
+
+    @app.post("/login")
+    async def typed(request: Request) -> Response:
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+        secret, then = fields.get("secret", [""])[0], _own(fields.get("next", ["/"])[0])
+        if session := login.by_secret(secret):
+            return let_in(session, then)
+        return shown(401, "That is not the secret of this workspace.", then)
+
+
+def _own(address: str) -> str:
+    """A page of ours, whatever was asked for."""
+    return address if address.startswith("/") and not address.startswith(("//", "/\\")) else "/"
+
+
+def _errors(app: FastAPI, page: Callable[[int], Response]) -> None:
+    """Each failure is one line, as JSON."""
+
+    def said(status: int, what: str) -> Response:
+        response = answer({"error": what})
+        response.status_code = status
+        return response
+
+    @app.exception_handler(FlywheelError)
+    def failed(request: Request, error: FlywheelError) -> Response:
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        return said(status, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def wrong(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return said(400, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
+
+    @app.exception_handler(guard.TooLong)
+    def too_long(request: Request, error: guard.TooLong) -> Response:
+        return said(413, f"a request may have {guard.LONGEST // 1024} KiB, this one is longer")
+
+    @app.exception_handler(404)
+    def nothing(request: Request, error: Exception) -> Response:
+        if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+            return page(404)  # the frame of all pages, which says so
+        return said(404, "there is nothing at this address")

@@ -1,0 +1,70 @@
+"""The catalogue as the explorer's pages ask it: open for all of them, each question within a time limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import duckdb
+
+from flywheel.errors import BadInput, FlywheelError, QueryTimeout
+from flywheel.store import catalog
+from flywheel.store.resident import Resident
+from flywheel.workspace import Workspace
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+class NotHere(BadInput):
+    """An address names what the store does not hold, or no more."""
+
+
+class Asking:
+    """Questions of our own, with what the reader chose as their parameters. limit_s: for one question."""
+
+    def __init__(self, ws: Workspace, limit_s: float = 20.0) -> None:
+        self.ws, self._limit_s = ws, limit_s
+        self._resident = Resident(ws)
+
+    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Raises QueryTimeout, DataError for a damaged file, BadInput."""
+        return self.ask(lambda connection: catalog.rows(connection, sql, parameters))
+
+    @cached_property
+    def columns(self) -> list[Row]:
+        """Of the view `trajectory_outcomes`: name, type, meaning. They change with the code alone."""
+        return self.rows(
+            """SELECT column_name AS name, data_type AS type, coalesce(comment, '') AS meaning FROM duckdb_columns()
+            WHERE table_name = 'trajectory_outcomes' ORDER BY column_index"""
+        )
+
+    def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """As `Resident.ask`."""
+
+        def timed(connection: duckdb.DuckDBPyConnection) -> T:
+            over = threading.Event()
+
+            def stop() -> None:
+                over.set()
+                connection.interrupt()
+
+            timer = threading.Timer(self._limit_s, stop)
+            timer.daemon = True
+            timer.start()
+            try:
+                return work(connection)
+            except (FlywheelError, duckdb.Error):
+                if over.is_set():
+                    raise QueryTimeout(f"it took longer than {self._limit_s:g} s", fix="ask for less") from None
+                raise
+            finally:
+                timer.cancel()
+
+        return self._resident.ask(timed)
+
+    def standing(self) -> str:
+        """Changes when a partition or a promotion came, went or was replaced."""
+        return self._resident.standing()

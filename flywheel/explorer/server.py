@@ -1,0 +1,77 @@
+"""The explorer as a server of this machine, in a thread of the command that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flywheel import secret
+from flywheel.errors import FlywheelError
+from flywheel.explorer.app import application
+from flywheel.explorer.asking import Asking
+from flywheel.explorer.changes import Changes
+from flywheel.explorer.login import Login
+from flywheel.explorer.sql import Sql
+from flywheel.local_server import LocalServer, at_own
+from flywheel.workspace import Workspace
+
+_END_S = 20
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """Of the workspace `ws`. url: where its pages are; login: who may see them."""
+
+    ws: Workspace
+    url: str
+    login: Login
+
+    def entrance(self) -> str:
+        """An address that lets in who opens it first."""
+        return f"{self.url}/login?key={self.login.key()}"
+
+
+@contextlib.contextmanager
+def serving(ws: Workspace, port: int) -> Iterator[Explorer]:
+    """Serve the workspace's explorer within the block; 0: at any free port. Raises BadInput where the port is taken."""
+    listener = at_own(port)
+    port = listener.getsockname()[1]
+    login = Login(secret.of(ws.state), port)
+    begun, over = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    async def serve() -> None:
+        asking, sql = Asking(ws), Sql(ws)
+        changing = Changes(asking.standing)
+        server = LocalServer(application(asking, login, sql, changing), [listener])
+        try:
+            await server.start(where=f"port {port}", error=FlywheelError)
+            begun.set()
+            await asyncio.to_thread(over.wait)
+        finally:
+            changing.end()
+            await sql.aclose()
+            await server.stop()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=run, name="explorer", daemon=True)
+    thread.start()
+    try:
+        begun.wait()
+        if failed:
+            raise failed[0]
+        yield Explorer(ws, f"http://127.0.0.1:{port}", login)
+    finally:
+        over.set()
+        thread.join(_END_S)
+        listener.close()

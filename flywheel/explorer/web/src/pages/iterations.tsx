@@ -1,0 +1,202 @@
+import { useMemo, useState } from "preact/hooks";
+import { go, useAddress, withValues } from "../address";
+import { type Row, useAnswer, useStanding } from "../api";
+import { Chart } from "../chart";
+import { CopyLink, Empty, Failure, label, Loading, share } from "../parts";
+import { bars, curves, funnel, overTime, passes } from "../pictures";
+
+const LAID = 3; // iterations that are laid over one another where none are chosen
+
+export function Iterations() {
+  const url = useAddress();
+  const { data, error, loading } = useAnswer("/api/iterations", useStanding());
+  if (error) return <Failure error={error} />;
+  if (loading || !data) return <Loading what="the iterations" />;
+  if (!data.iterations.length) {
+    return (
+      <>
+        <h1>Iterations</h1>
+        <Empty>
+          No iteration has begun yet. <code>flywheel run</code> begins one; it appears here as it writes.
+        </Empty>
+      </>
+    );
+  }
+  const all: number[] = data.iterations.map((row: Row) => row.iteration);
+  const named = (url.searchParams.get("of") ?? "").split(",").map(Number);
+  const chosen = all.filter((k) => named.includes(k));
+  const laid = chosen.length ? chosen : all.slice(-LAID);
+  const toggle = (k: number) => {
+    const next = laid.includes(k) ? laid.filter((one) => one !== k) : [...laid, k];
+    go(withValues(url, { of: next.sort((a, b) => a - b).join(",") }), true);
+  };
+  return (
+    <>
+      <div class="head">
+        <h1>Iterations</h1>
+        <p class="soft">Those that are ticked are laid over one another below</p>
+        <span class="push" />
+        <CopyLink />
+      </div>
+      <Table data={data} laid={laid} toggle={toggle} />
+      <Pictures data={data} laid={laid} />
+    </>
+  );
+}
+
+function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: number) => void }) {
+  const domains = [...new Set<string>(data.success.map((row: Row) => row.domain))].filter((name) => name !== "all");
+  return (
+    <div class="card wide all" tabIndex={0} role="region" aria-label="All iterations">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Iteration</th>
+            <th scope="col">Tasks</th>
+            <th scope="col">Rollouts</th>
+            <th scope="col">Recordings</th>
+            <th scope="col">P(V = 1)</th>
+            <th scope="col">SFT</th>
+            <th scope="col">CT</th>
+            <th scope="col">Quarantine</th>
+            {domains.map((name) => (
+              <th scope="col">{name}</th>
+            ))}
+            <th scope="col">Minutes</th>
+            <th scope="col" class="left">Promoted</th>
+          </tr>
+        </thead>
+        <tbody>
+          {[...data.iterations].reverse().map((row: Row) => (
+            <tr>
+              <th scope="row">
+                <label>
+                  <input type="checkbox" checked={laid.includes(row.iteration)} onChange={() => toggle(row.iteration)} /> {label(row.iteration)}
+                </label>
+              </th>
+              <td>{row.tasks}</td>
+              <td>
+                <a href={`/trajectories?where=iteration:is:${row.iteration}&where=stage:is:rollout`}>{row.trajectories}</a>
+              </td>
+              <td>
+                <a href={`/trajectories?where=iteration:is:${row.iteration}&where=source:is:recording`}>{row.recordings}</a>
+              </td>
+              <td>
+                {share(row.p_v1)}
+                {row.p_v1 != null && <span class="soft small between">{share(row.p_v1_low)} to {share(row.p_v1_high)}</span>}
+              </td>
+              <td>{row.to_sft}</td>
+              <td>{row.to_ct}</td>
+              <td>
+                {row.to_quarantine}
+                {row.conserved === false && row.to_sft + row.to_ct > 0 && <span class="bad"> not conserved</span>}
+              </td>
+              {domains.map((name) => (
+                <td>{row.success[name] ? `${share(row.success[name].before)} → ${share(row.success[name].after)}` : "–"}</td>
+              ))}
+              <td>{row.minutes == null ? "–" : row.minutes.toFixed(1)}</td>
+              <td class="left">
+                {row.promoted == null ? <span class="soft">not decided</span> : <Why row={row} runs={data.runs.filter((run: Row) => run.iteration === row.iteration)} />}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Why({ row, runs }: { row: Row; runs: Row[] }) {
+  return (
+    <details class="why">
+      <summary>{row.promoted ? "promoted" : "kept the old"}</summary>
+      <p class="small">{row.reason || "no reason was given"}</p>
+      <p class="small soft">
+        The newest is <code>{row.model}</code>.{" "}
+        {runs.map((run) => (
+          <>
+            Run {run.name}: {run.state}, <code>{run.run_id}</code>{" "}
+          </>
+        ))}
+      </p>
+    </details>
+  );
+}
+
+function Pictures({ data, laid }: { data: Row; laid: number[] }) {
+  const of = (rows: Row[]) => rows.filter((row) => laid.includes(row.iteration));
+  const key = laid.join(",");
+  const stores = useMemo(
+    () => data.iterations.flatMap((row: Row) => ["sft", "ct", "quarantine"].map((name) => ({ iteration: row.iteration, name, value: row[`to_${name}`] }))),
+    [data],
+  );
+  const minutes = useMemo(() => data.minutes.map((row: Row) => ({ ...row, name: row.stage, value: row.minutes })), [data]);
+  const options = useMemo(
+    () => ({
+      p: overTime(data.p_v1, "p", "low", "high"),
+      success: overTime(data.success, "after", "after_low", "after_high"),
+      rises: overTime(data.rises, "rise", "low", "high", true),
+      stores: bars(stores, "rows"),
+      minutes: bars(minutes, "minutes"),
+    }),
+    [data],
+  );
+  const some = useMemo(() => ({ pass: passes(of(data.pass)), funnel: funnel(of(data.funnel)) }), [data, key]);
+  return (
+    <div class="pictures">
+      {data.p_v1.length > 0 && (
+        <Chart title="P(V = 1) on new tasks" note="Rollouts of the newest model, before it trains on them; 95% intervals." option={options.p} columns={["iteration", "domain", "p", "low", "high", "scored"]} rows={data.p_v1} />
+      )}
+      {data.rises.length > 0 && (
+        <Chart title="Rise of P(V = 1) on like tasks" note="Beside the iteration before, on templates and levels that both played." option={options.rises} columns={["iteration", "domain", "before", "after", "rise", "low", "high", "slots"]} rows={data.rises} />
+      )}
+      {data.success.length > 0 && (
+        <Chart title="Held-out success" note="Of the merged model; 95% intervals." option={options.success} columns={["iteration", "domain", "before", "after", "after_low", "after_high", "n"]} rows={data.success} />
+      )}
+      {some.pass && data.pass.length > 0 && (
+        <Chart title="pass@k" note="Chance that one of k samples of a task is verified." option={some.pass} columns={["iteration", "k", "pass", "tasks"]} rows={of(data.pass)} />
+      )}
+      <Chart title="From tasks to stores" option={some.funnel} columns={["iteration", "name", "rows"]} rows={of(data.funnel)} />
+      <Chart title="What went into the stores" option={options.stores} columns={["iteration", "name", "value"]} rows={stores} />
+      {data.minutes.length > 0 && <Chart title="Minutes of each stage" height={300} option={options.minutes} columns={["iteration", "stage", "minutes"]} rows={data.minutes} />}
+      {data.curves.length > 0 && <Curves known={data.curves} laid={laid} />}
+    </div>
+  );
+}
+
+function Curves({ known, laid }: { known: Row[]; laid: number[] }) {
+  const url = useAddress();
+  const standing = useStanding();
+  const first = known.find((row) => row.name === "reward") ?? known[0];
+  const asked = (url.searchParams.get("curve") ?? `${first.stage}/${first.name}`).split("/");
+  const [stage, setStage] = useState(known.some((row) => row.stage === asked[0]) ? asked[0] : first.stage);
+  const names = known.filter((row) => row.stage === stage).map((row) => row.name);
+  const name = names.includes(asked[1]) ? asked[1] : names[0];
+  const choose = (stage: string, name: string) => (setStage(stage), go(withValues(url, { curve: `${stage}/${name}` }), true));
+  const query = laid.map((k) => `iteration=${k}`).join("&");
+  const { data, error } = useAnswer<Row[]>(`/api/curves/${encodeURIComponent(stage)}/${encodeURIComponent(name)}?${query}`, standing);
+  const option = useMemo(() => curves(data ?? []), [data]);
+  return (
+    <div>
+      <div class="choices">
+        <label>
+          Curve of{" "}
+          <select value={stage} onChange={(event) => choose(event.currentTarget.value, name)}>
+            {[...new Set(known.map((row) => row.stage))].map((one) => (
+              <option value={one}>{one}</option>
+            ))}
+          </select>
+        </label>
+        <label>
+          figure{" "}
+          <select value={name} onChange={(event) => choose(stage, event.currentTarget.value)}>
+            {names.map((one) => (
+              <option value={one}>{one.replaceAll("_", " ")}</option>
+            ))}
+          </select>
+        </label>
+      </div>
+      {error ? <Failure error={error} /> : <Chart title={`${stage}: ${name.replaceAll("_", " ")}`} option={option} columns={["iteration", "domain", "step", "value"]} rows={data ?? []} />}
+    </div>
+  );
+}

@@ -1,0 +1,66 @@
+"""A small store for the explorer's tests, and the explorer on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+from synthetic_rows import image_row, step, task, trajectory
+
+from flywheel.explorer.server import Explorer, serving
+from flywheel.store.partitions import write
+from flywheel.workspace import Workspace
+
+SCRIPT = "<script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"
+KINDS = ("click", "type", "drag", "scroll")
+
+
+def rollouts(ws: Workspace, iteration: int = 1, *, stage: str = "rollout", policy: str = "d0base") -> list[str]:
+    """Six rollouts of three tasks, every other one verified; what they were asked and thought holds a script."""
+    tasks = [task(f"k{n}", "sites", world) for n, world in enumerate(("shop", "settings", "shop"))]
+    rows = [
+        trajectory(
+            f"t{iteration}{stage[0]}{n}",
+            tasks[n // 2],
+            sample=n % 2,
+            steps=4,
+            reward=float(n % 2),
+            policy_version=policy,
+            instruction=f"Buy mug {n} {SCRIPT if n == 5 else ''}".strip(),
+        )
+        for n in range(6)
+    ]
+    steps = [
+        {**step(row, n, total=4, kind=KINDS[n]), "thought": f"I look for mug {n} {SCRIPT if n == 1 else ''}".strip()}
+        for row in rows
+        for n in range(4)
+    ]
+    for one in steps:
+        if one["action_type"] == "type":
+            one["action"] = f"type(content='{SCRIPT[:40]}')"
+    write(ws, "tasks", iteration, "synthesize", tasks)
+    write(ws, "trajectories", iteration, stage, rows)
+    write(ws, "steps", iteration, stage, steps)
+    write(ws, "images", iteration, stage, [image_row(n) for n in range(3)])  # that of the fourth step is missing
+    judged = [{"trajectory_id": row["trajectory_id"], "scorer": "verifier", "score": row["reward"]} for row in rows]
+    scores = [one | {"v": one["score"] == 1.0, "threshold": 1.0, "detail": ""} for one in judged]
+    write(ws, "scores", iteration, "evaluate" if stage == "evaluate" else "score", scores)
+    if stage == "rollout":
+        routes = [
+            {**one, "destination": "sft" if one["v"] else "ct", "reason": "verified" if one["v"] else "not verified"}
+            for one in scores
+        ]
+        write(ws, "routes", iteration, "route", [{k: one[k] for k in _ROUTE} for one in routes])
+    return [row["trajectory_id"] for row in rows]
+
+
+_ROUTE = ("trajectory_id", "destination", "reason", "score", "v")
+
+
+@contextmanager
+def explorer(ws: Workspace) -> Iterator[tuple[Explorer, httpx.Client]]:
+    """The explorer, and a client that is logged in."""
+    with serving(ws, 0) as served, httpx.Client(base_url=served.url, timeout=60) as client:
+        assert client.get(served.entrance()).status_code == 303
+        yield served, client
