@@ -34,7 +34,7 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     ws = synthetic.workspace(
         options.folder / f"queries-{count}", count, screens=SCREENS, screen_bytes=SCREEN_BYTES, seed=options.seed
     )
-    _route(ws, count)
+    route(ws, count)
     asked = synthetic.identity(1, count // 3)
     with catalog.connect(ws) as connection:
         for case, goal, sql, peer in _questions(ws, asked):
@@ -114,7 +114,7 @@ def _timed(work: Callable[[], Any]) -> tuple[float, float]:
     return 1e3 * (time.perf_counter() - began), 1e3 * (time.process_time() - spent)
 
 
-def _route(ws: Workspace, count: int) -> None:
+def route(ws: Workspace, count: int) -> None:
     """What routing leaves of the workspace, and one checkpoint that drew from its SFT store."""
     if ws.partition("lineage", 1, "sft").exists():
         return

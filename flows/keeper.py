@@ -24,6 +24,7 @@ from flows.ui import report_server
 from flows.worker import end_run, working
 from flywheel import run_lock, settings
 from flywheel.errors import BadInput, FlywheelError, first_line
+from flywheel.explorer.server import serving as explorer
 from flywheel.files import write_json
 from flywheel.progress import listening, tell
 from flywheel.workspace import Workspace
@@ -85,7 +86,7 @@ def down(ws: Workspace) -> bool:
 
 
 def running(ws: Workspace) -> dict:
-    """pid, and the addresses of Prefect's pages and of the report; empty where it is not up."""
+    """pid, and the addresses of Prefect's pages, the report and the explorer; empty where it is not up."""
     if not _held(ws):
         return {}
     try:
@@ -101,14 +102,14 @@ def keep(ws: Workspace, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     alone = run_lock.alone(_lock(ws), "it is up already", fix="`flywheel down` ends it")
-    with alone, report_server(ws, port + 1) as report, prefect_server(ws, port) as url:
+    with alone, report_server(ws, port + 1) as report, explorer(ws, port + 2) as pages, prefect_server(ws, port) as url:
         from flows.deployments import deploy, pool  # after the server has configured Prefect
         from flows.unwatched import Watcher
 
         seen, chosen = ws.params.stat().st_mtime_ns, settings.load(ws.params)
         watcher = Watcher(ws, deploy(ws, chosen.operations))
         watcher.end_what_has_no_process()
-        with working(pool(ws)) as worker, _noted(ws, url, report.server_port):
+        with working(pool(ws)) as worker, _noted(ws, url, report.server_port, pages.url):
             tell("watch", f"up: Prefect at {url}")
             while not over.wait(_LOOK_S) and ws.root.is_dir():
                 worker.begin_again()
@@ -127,10 +128,10 @@ def keep(ws: Workspace, port: int) -> None:
 
 
 @contextlib.contextmanager
-def _noted(ws: Workspace, url: str, port: int) -> Iterator[None]:
+def _noted(ws: Workspace, url: str, port: int, explorer: str) -> Iterator[None]:
     """Within the block others find it (`running`)."""
     report = f"http://127.0.0.1:{port}/{ws.report_page.name}"
-    write_json(_note(ws), {"pid": os.getpid(), "prefect": url, "report": report})
+    write_json(_note(ws), {"pid": os.getpid(), "prefect": url, "report": report, "explorer": explorer})
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 from zoneinfo import ZoneInfo
 
+import httpx
 import least_work
 import psutil
 import pytest
@@ -183,6 +184,8 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
     said = flywheel("up", "--port", str(port))
     try:
         assert f"Prefect:  http://127.0.0.1:{port}\n" in said
+        assert f"Explorer: http://127.0.0.1:{port + 2}\n" in said
+        assert httpx.get(f"http://127.0.0.1:{port + 2}/", follow_redirects=True).status_code == 401
         up = keeper.running(small)
         family = psutil.Process(up["pid"]).children(recursive=True)
         with client_of(small, monkeypatch) as client:
@@ -230,11 +233,12 @@ def kill(processes: list[psutil.Process], *words: str) -> None:
 
 
 def free_port() -> int:
-    """With the one after it, which the report takes."""
+    """With the two after it, which the report and the explorer take."""
     while True:
         with closing(at_own(0)) as first, contextlib.suppress(BadInput, OverflowError):
             port = first.getsockname()[1]
             at_own(port + 1).close()
+            at_own(port + 2).close()
             return port
 
 

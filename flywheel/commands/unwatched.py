@@ -13,7 +13,7 @@ from flywheel.workspace import Workspace
 
 @click.command(epilog="Example: flywheel up      (schedules and limits: `flywheel settings operations`)")
 @WORKSPACE
-@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65534))
+@click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65533))
 @click.option("--foreground", is_flag=True, help="Stay in this terminal, as a service manager wants it.")
 def up(workspace: Path | None, port: int, foreground: bool) -> None:
     """Run the flywheel without a person: on schedules, or when new data are there. Server, worker and deployments."""
@@ -30,7 +30,11 @@ def up(workspace: Path | None, port: int, foreground: bool) -> None:
     found = keeper.up(ws, port)
     click.echo(f"Prefect:  {found['prefect']}")
     click.echo(f"Report:   {found['report']}")
-    click.echo(f"Log in:   `cat {secret.file(ws.state)}` prints USER:PASSWORD; Prefect's page wants the whole line")
+    click.echo(f"Explorer: {found['explorer']}")
+    click.echo(
+        f"Log in:   `cat {secret.file(ws.state)}` prints USER:PASSWORD; Prefect's page and the explorer's want the"
+    )
+    click.echo("          whole line")
     click.echo(f"Log:      {ws.state / 'up.log'}")
     click.echo("`flywheel down` ends it; `flywheel settings operations` says what it does and when.")
 

@@ -122,7 +122,8 @@ _NAMES = """
     SELECT c.table_name AS "table", column_name AS name, data_type AS type, coalesce(c.comment, '') AS meaning,
         coalesce(v.comment, '') AS about
     FROM duckdb_columns() c LEFT JOIN duckdb_views() v ON v.view_name = c.table_name
-    WHERE NOT c.internal AND NOT ends_with(c.table_name, '_in_files') ORDER BY c.table_name, column_index"""
+    WHERE NOT c.internal AND c.schema_name = 'main' AND NOT ends_with(c.table_name, '_in_files')
+    ORDER BY c.table_name, column_index"""
 
 
 def _queries(app: FastAPI, asking: Asking, sql: Sql) -> None:

@@ -16,10 +16,20 @@ from flywheel.workspace import Workspace
 
 T = TypeVar("T")
 Row = dict[str, Any]
+LISTED = "explorer.listed"  # the rows of the view `trajectory_outcomes`, put together once and not at each question
 
 
 class NotHere(BadInput):
     """An address names what the store does not hold, or no more."""
+
+
+def _listed(connection: duckdb.DuckDBPyConnection) -> None:
+    """Where a file of it is damaged, who asks for it is told, and nobody else."""
+    connection.execute("CREATE SCHEMA explorer")
+    try:
+        catalog.run(connection, f"CREATE TABLE {LISTED} AS FROM trajectory_outcomes")
+    except (FlywheelError, duckdb.Error):
+        connection.execute(f"CREATE VIEW {LISTED} AS FROM trajectory_outcomes")
 
 
 class Asking:
@@ -27,7 +37,7 @@ class Asking:
 
     def __init__(self, ws: Workspace, limit_s: float = 20.0) -> None:
         self.ws, self._limit_s = ws, limit_s
-        self._resident = Resident(ws)
+        self._resident = Resident(ws, _listed)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Raises QueryTimeout, DataError for a damaged file, BadInput."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from flywheel.explorer.asking import Asking, NotHere, Row
+from flywheel.explorer.asking import LISTED, Asking, NotHere, Row
 from flywheel.explorer.tokens import Tokens
 from flywheel.report import replay
 from flywheel.store import catalog
@@ -36,7 +36,7 @@ def _read(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str, Any] | 
     if not facts:
         return None
     of = {"id": name, "iteration": facts[0]["iteration"]}
-    outcome = rows("FROM trajectory_outcomes WHERE trajectory_id = $id AND iteration = $iteration", **of)[0]
+    outcome = rows(f"FROM {LISTED} WHERE trajectory_id = $id AND iteration = $iteration", **of)[0]
     return {
         "facts": facts[0] | outcome,  # lineage knows no verdict of what is not routed
         "task": next(iter(rows("FROM tasks WHERE task_id = $task LIMIT 1", task=outcome["task_id"])), None),
@@ -46,7 +46,7 @@ def _read(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str, Any] | 
             f"""WITH near AS (
                 SELECT twin AS other, similarity, reason AS why, weight FROM duplicates WHERE trajectory_id = $id
                 UNION SELECT trajectory_id, similarity, reason, weight FROM duplicates WHERE twin = $id)
-            SELECT {_BESIDE}, similarity, why, weight FROM near JOIN trajectory_outcomes ON trajectory_id = other
+            SELECT {_BESIDE}, similarity, why, weight FROM near JOIN {LISTED} ON trajectory_id = other
             ORDER BY similarity DESC, trajectory_id LIMIT 50""",
             id=name,
         ),
@@ -61,7 +61,7 @@ def _samples(connection: duckdb.DuckDBPyConnection, outcome: Row) -> list[Row]:
     """The other episodes of its task in its iteration."""
     return catalog.rows(
         connection,
-        f"""SELECT {_BESIDE} FROM trajectory_outcomes
+        f"""SELECT {_BESIDE} FROM {LISTED}
         WHERE task_id = $task AND iteration = $iteration AND trajectory_id <> $id
         ORDER BY stage, policy_version, sample, trajectory_id LIMIT 100""",
         {"task": outcome["task_id"], "iteration": outcome["iteration"], "id": outcome["trajectory_id"]},

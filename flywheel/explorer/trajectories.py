@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flywheel.explorer.asking import Asking, Row
+from flywheel.explorer.asking import LISTED, Asking, Row
 from flywheel.explorer.filters import asked, kind
 from flywheel.store import catalog
 
@@ -34,12 +34,10 @@ def page(
     what = asked(types, where, search, within, sort)
 
     def work(connection) -> dict[str, Any]:
-        total = catalog.rows(
-            connection, f"SELECT count(*) AS n FROM trajectory_outcomes WHERE {what.condition}", what.parameters
-        )
+        total = catalog.rows(connection, f"SELECT count(*) AS n FROM {LISTED} WHERE {what.condition}", what.parameters)
         rows = catalog.rows(
             connection,
-            f"""FROM trajectory_outcomes WHERE {what.condition} ORDER BY {what.order}
+            f"""FROM {LISTED} WHERE {what.condition} ORDER BY {what.order}
             LIMIT {min(limit, MOST):d} OFFSET {offset:d}""",
             what.parameters,
         )
@@ -66,6 +64,6 @@ def values(asking: Asking, column: str) -> list[Row]:
     types = {row["name"]: row["type"] for row in asking.columns}
     asked(types, [f"{column}:filled"])
     return asking.rows(
-        f"""SELECT "{column}"::VARCHAR AS value, count(*) AS n FROM trajectory_outcomes WHERE "{column}" IS NOT NULL
+        f"""SELECT "{column}"::VARCHAR AS value, count(*) AS n FROM {LISTED} WHERE "{column}" IS NOT NULL
         GROUP BY ALL ORDER BY n DESC, value LIMIT {_VALUES:d}"""
     )

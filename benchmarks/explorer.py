@@ -1,0 +1,155 @@
+"""The explorer's answers with many readers at once, beside pandas on the same files.
+
+    flywheel bench explorer --trajectories 20000 --users 20
+
+The workspace is made up (`store_synthetic.py`), lies in `--folder` and is used again. Each reader asks one question
+after another, without a pause: the list under changing filters and orders, a search in thoughts, one trajectory with
+its steps, two samples of a task beside one another. The server is a process of its own, whose memory is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pandas as pd
+import psutil
+import store_queries
+import store_synthetic as synthetic
+
+from flywheel.bench import BenchCase, emit, exit_code
+from flywheel.workspace import Workspace
+
+_GOAL_MS, _GOAL_GIB = 200, 1.0
+_SCREENS, _SCREEN_BYTES = 20_000, 20_000
+_SERVER = """
+import sys
+from pathlib import Path
+from flywheel.explorer.server import serving
+from flywheel.workspace import Workspace
+with serving(Workspace(Path(sys.argv[1])), 0) as served:
+    print(served.entrance(), flush=True)
+    sys.stdin.read()
+"""
+Ask = Callable[[httpx.AsyncClient, random.Random], Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = ArgumentParser(prog="flywheel bench explorer", description=__doc__)
+    parser.add_argument("--trajectories", type=int, default=20_000, help="of 15 steps each")
+    parser.add_argument("--users", type=int, default=20, help="who ask at once")
+    parser.add_argument("--questions", type=int, default=10, help="of each reader, of each kind")
+    parser.add_argument("--folder", type=Path, default=Path(".flywheel/bench-store"), help="where workspaces are made")
+    parser.add_argument("--seed", type=int, default=2026)
+    options = parser.parse_args(argv)
+    return exit_code([emit(case) for case in _cases(options)])
+
+
+def _cases(options) -> Iterator[BenchCase]:
+    count = options.trajectories
+    ws = synthetic.workspace(
+        options.folder / f"queries-{count}", count, screens=_SCREENS, screen_bytes=_SCREEN_BYTES, seed=options.seed
+    )
+    store_queries.route(ws, count)
+    server = subprocess.Popen(
+        [sys.executable, "-P", "-c", _SERVER, str(ws.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        entrance = server.stdout.readline().strip()
+        reader = {"base_url": entrance.partition("/login")[0], "cookies": dict(httpx.get(entrance, timeout=60).cookies)}
+        for name, ask, peer in _kinds(ws, count):
+            yield _measure(name, reader, ask, peer, options)
+        family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+        gib = sum(one.memory_info().rss for one in family) / 2**30
+        yield BenchCase("explorer", "memory_gib", "GiB", gib, None, "", None, _GOAL_GIB, gib <= _GOAL_GIB, {"n": count})
+    finally:
+        server.stdin.close()
+        server.wait(60)
+
+
+def _kinds(ws: Workspace, count: int) -> Iterator[tuple[str, Ask, Callable[[], Any]]]:
+    """Figure, what a reader asks, and the same with pandas."""
+
+    def one_of(rng: random.Random) -> str:
+        return synthetic.identity(1, rng.randrange(count))
+
+    async def listed(client: httpx.AsyncClient, rng: random.Random) -> None:
+        where = rng.choice(["world:is:shop", "world:is:tiles", "level:least:2", "v:is:true", "destination:is:ct"])
+        sort = rng.choice(["-iteration", "level", "-reward", "instruction"])
+        await _get(client, "/api/trajectories", where=where, sort=sort, offset=100 * rng.randrange(5))
+
+    async def searched(client: httpx.AsyncClient, rng: random.Random) -> None:
+        await _get(
+            client, "/api/trajectories", q=f"press open {rng.choice(('close', 'blue', 'red'))}", **{"in": "both"}
+        )
+
+    async def opened(client: httpx.AsyncClient, rng: random.Random) -> None:
+        await _get(client, f"/api/trajectories/{one_of(rng)}")
+
+    async def compared(client: httpx.AsyncClient, rng: random.Random) -> None:
+        first = rng.randrange(count // 4) * 4
+        both = (f"/api/trajectories/{synthetic.identity(1, number)}" for number in (first, first + 1))
+        await asyncio.gather(*(_get(client, path) for path in both))
+
+    def by_pandas(*tables: str, **options: Any) -> Callable[[], Any]:
+        return lambda: [pd.read_parquet(ws.data / table, **options) for table in tables]
+
+    def page() -> pd.DataFrame:
+        rows = pd.read_parquet(ws.data / "trajectories").merge(pd.read_parquet(ws.data / "routes"), on="trajectory_id")
+        return rows[rows["world"] == "shop"].sort_values("reward").head(100)
+
+    def search() -> int:
+        thoughts = pd.read_parquet(ws.data / "steps", columns=["trajectory_id", "thought"])
+        return thoughts[thoughts["thought"].str.contains("press open close", regex=False)]["trajectory_id"].nunique()
+
+    mine = [("trajectory_id", "==", synthetic.identity(1, count // 3))]
+    yield "list_ms", listed, page
+    yield "search_ms", searched, search
+    yield "step_ms", opened, by_pandas("trajectories", "steps", "scores", "routes", filters=mine)
+    yield "compare_ms", compared, by_pandas("trajectories", "steps", "trajectories", "steps", filters=mine)
+
+
+async def _get(client: httpx.AsyncClient, path: str, **params: Any) -> None:
+    (await client.get(path, params=params)).raise_for_status()
+
+
+def _measure(name: str, reader: dict[str, Any], ask: Ask, peer: Callable[[], Any], options) -> BenchCase:
+    alone, many = (asyncio.run(_asked(reader, ask, users, options)) for users in (1, options.users))
+    ours = _p95(many)
+    began = time.perf_counter()
+    peer()
+    theirs = 1e3 * (time.perf_counter() - began)
+    extra = {"n": options.trajectories, "users": options.users, "questions": len(many)}
+    extra |= {"median": statistics.median(many), "alone": statistics.median(alone), "alone_p95": _p95(alone)}
+    met = ours <= _GOAL_MS
+    return BenchCase("explorer", name, "ms", ours, theirs, "pandas, one reader", ours / theirs, _GOAL_MS, met, extra)
+
+
+async def _asked(reader: dict[str, Any], ask: Ask, users: int, options) -> list[float]:
+    """Milliseconds of each answer. The first question pays for what is opened, and does not count."""
+    async with httpx.AsyncClient(timeout=120, **reader) as client:
+        await ask(client, random.Random(0))
+        found: list[float] = []
+
+        async def one(number: int) -> None:
+            rng = random.Random(f"{options.seed} {number}")
+            for _ in range(options.questions):
+                began = time.perf_counter()
+                await ask(client, rng)
+                found.append(1e3 * (time.perf_counter() - began))
+
+        await asyncio.gather(*(one(number) for number in range(users)))
+        return found
+
+
+def _p95(times: list[float]) -> float:
+    return sorted(times)[max(0, -(-95 * len(times) // 100) - 1)]
