@@ -56,7 +56,7 @@ def page(
         }
         return {"total": total[0]["n"], "rows": [row | {"screen": screens.get(row["trajectory_id"])} for row in rows]}
 
-    return asking.ask(work)
+    return asking.ask(work, long=bool(search.strip()) and within != "instructions")
 
 
 def values(asking: Asking, column: str) -> list[Row]:
