@@ -10,9 +10,11 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends git chromium-headless-shell fonts-dejavu-core \
     && rm -rf /var/lib/apt/lists/*
 
+# What pip would keep is of no use in an image.
+ENV PIP_NO_CACHE_DIR=1
 WORKDIR /opt/flywheel
 COPY . .
-RUN scripts/setup run && .venv/bin/python -m compileall -q flywheel flows tasks && rm -rf /root/.cache
+RUN scripts/setup run && .venv/bin/python -m compileall -q flywheel flows tasks
 
 ARG UID=1000
 RUN useradd --uid "$UID" --create-home flywheel

@@ -69,6 +69,7 @@ SLOW = (
     "versioning",
     "publisher",
     "policy_servers",
+    "policy_servers_real",
     "env_pool",
     "bench_worlds",
     "remote_policy",

@@ -9,6 +9,7 @@ import httpx
 from synthetic_rows import image_row, step, task, trajectory
 
 from flywheel.explorer.server import Explorer, serving
+from flywheel.files import write_json
 from flywheel.store.partitions import write
 from flywheel.workspace import Workspace
 
@@ -53,6 +54,16 @@ def rollouts(ws: Workspace, iteration: int = 1, *, stage: str = "rollout", polic
         ]
         write(ws, "routes", iteration, "route", [{k: one[k] for k in _ROUTE} for one in routes])
     return [row["trajectory_id"] for row in rows]
+
+
+def held_out(ws: Workspace) -> None:
+    """Two promoted models, each on the same held-out tasks: of the second's episodes the first two were solved."""
+    for k, policy in ((1, "one"), (2, "two")):
+        rollouts(ws, k, stage="evaluate", policy=policy)
+        promoted = {"model": f"m{k}", "digest": policy, "iteration": k, "promoted": True, "reason": ""}
+        write_json(ws.promotion(k), promoted)
+    won = [{"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "v": n < 2} for n in range(6)]
+    write(ws, "scores", 2, "evaluate", [one | {"threshold": 1.0, "detail": ""} for one in won])
 
 
 _ROUTE = ("trajectory_id", "destination", "reason", "score", "v")

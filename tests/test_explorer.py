@@ -7,7 +7,7 @@ import json
 
 import httpx
 import pytest
-from explored import SCRIPT, explorer, rollouts
+from explored import SCRIPT, explorer, held_out, rollouts
 from PIL import Image
 from synthetic_rows import image_row
 
@@ -292,13 +292,7 @@ def test_iterations_are_told_as_the_views_say(ws):
 
 
 def test_held_out_tasks_are_compared_by_the_newest_models_episodes(ws):
-    for k, policy in ((1, "one"), (2, "two")):
-        rollouts(ws, k, stage="evaluate", policy=policy)
-        write_json(
-            ws.promotion(k), {"model": f"m{k}", "digest": policy, "iteration": k, "promoted": True, "reason": ""}
-        )
-    lost = [{"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "v": n < 2} for n in range(6)]
-    write(ws, "scores", 2, "evaluate", [one | {"threshold": 1.0, "detail": ""} for one in lost])
+    held_out(ws)
     with explorer(ws) as (_, client):
         found = client.get("/api/held-out/1/2").json()
         assert [(row["task_id"], row["before"], row["after"]) for row in found] == [

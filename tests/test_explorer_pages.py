@@ -8,15 +8,13 @@ import json
 import re
 
 import pytest
-from explored import explorer, rollouts
+from explored import explorer, held_out, rollouts
 from playwright.sync_api import Page, expect, sync_playwright
 from waiting import until
 
 from flywheel import secret
-from flywheel.files import write_json
 from flywheel.sandbox import chromium
 from flywheel.settings import Sandbox
-from flywheel.store.partitions import write
 from flywheel.workspace import Workspace
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
@@ -247,13 +245,7 @@ def test_two_trajectories_are_compared_step_by_step(tab, served):
 
 
 def test_tasks_gained_and_lost_lead_to_their_episodes(browser, ws):
-    for k, policy in ((1, "one"), (2, "two")):
-        rollouts(ws, k, stage="evaluate", policy=policy)
-        write_json(
-            ws.promotion(k), {"model": f"m{k}", "digest": policy, "iteration": k, "promoted": True, "reason": ""}
-        )
-    won = [{"trajectory_id": f"t2e{n}", "scorer": "verifier", "score": 1.0 * (n < 2), "v": n < 2} for n in range(6)]
-    write(ws, "scores", 2, "evaluate", [one | {"threshold": 1.0, "detail": ""} for one in won])
+    held_out(ws)
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
         tab.goto(f"{server.url}/compare")

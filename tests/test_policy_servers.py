@@ -1,80 +1,24 @@
-"""A policy of several servers: how sessions are shared out, and what becomes of a server that fails."""
+"""A policy of several servers, which misbehave on purpose: who is left out, and who comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import contextmanager
 
-import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from lamps import Lamps, score_lamp, settings, small_model, task
-from served import Misbehaving, breaks, context, half, hangs, says, serving
+from heard import told
+from lamps import small_model
+from served import Misbehaving, breaks, context, half, hangs, says
 
 from flywheel import preflight
 from flywheel import settings as config
 from flywheel.errors import BadInput, PolicyBusy, PolicyError
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
-from flywheel.policy.places import Places
 from flywheel.policy.protocol import Sampling
 from flywheel.progress import listening
-from flywheel.rollout.pool import rollout
-from flywheel.scoring import verifiers
 from flywheel.settings import Policy
-from flywheel.training.rl.run import train_rl
 from flywheel.workspace import Workspace
-
-SESSIONS = st.lists(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=60)
-LOADS = st.dictionaries(st.integers(0, 4), st.integers(0, 9), min_size=1)
-
-
-# -- which server -----------------------------------------------------------------------------------------------------
-@given(servers=st.integers(1, 5), sessions=st.integers(1, 40), answered=st.booleans())
-def test_sessions_lie_evenly(servers, sessions, answered):
-    """All at once, or each answered before the next one comes."""
-    places, under_way = Places(), dict.fromkeys(range(servers), 0)
-    given_to = dict.fromkeys(range(servers), 0)
-    for number in range(sessions):
-        chosen = places.find(str(number), under_way)
-        given_to[chosen] += 1
-        under_way[chosen] += not answered
-    assert max(given_to.values()) - min(given_to.values()) <= 1
-
-
-@given(sessions=SESSIONS, loads=st.lists(LOADS, min_size=60, max_size=60))
-def test_a_session_moves_only_from_a_server_that_may_not_be_asked(sessions, loads):
-    places, was = Places(), {}
-    for session, under_way in zip(sessions, loads, strict=False):
-        chosen = places.find(session, under_way)
-        assert chosen in under_way
-        if was.get(session) in under_way:
-            assert chosen == was[session]
-        else:
-            assert under_way[chosen] == min(under_way.values())
-        was[session] = chosen
-
-
-@given(sessions=st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=40), out=st.integers(0, 3))
-def test_a_server_that_goes_moves_its_own_sessions_alone_and_none_when_it_comes_back(sessions, out):
-    places, everywhere = Places(), dict.fromkeys(range(4), 0)
-    before = {session: places.find(session, everywhere) for session in sorted(sessions)}
-    left = {place: 0 for place in everywhere if place != out}
-    without = {session: places.find(session, left) for session in sorted(sessions)}
-    assert {one for one in sessions if without[one] != before[one]} == {one for one in sessions if before[one] == out}
-    assert {session: places.find(session, everywhere) for session in sorted(sessions)} == without
-
-
-@given(names=st.lists(st.sampled_from(["", "a", "b", "c", "d"]), max_size=30))
-def test_what_is_remembered_is_bounded(names):
-    places = Places(kept=2)
-    for name in names:
-        places.find(name, {0: 0, 1: 0})
-    assert len(places._of) <= 2
-    assert "" not in places._of
-
 
 # -- servers that misbehave -------------------------------------------------------------------------------------------
 ASK = Sampling(max_new_tokens=8, seed=5)
@@ -134,31 +78,6 @@ def pair(folders):
 def several(*servers, **changes):
     chosen = {"backend": "openai", "endpoint": [server.url for server in servers], "retries": 0, "timeout_s": 20}
     return open_policy(servers[0].folder, Policy(**chosen | changes))
-
-
-class Told:
-    """Lines that the policy tells, from whichever thread; a line with certain words can be waited for."""
-
-    def __init__(self):
-        self.lines, self._loop, self._new = [], asyncio.get_running_loop(), asyncio.Event()
-
-    def __call__(self, stage, line):
-        self.lines.append(str(line))
-        self._loop.call_soon_threadsafe(self._new.set)
-
-    async def line(self, *words):
-        async with asyncio.timeout(120):
-            while not (found := [line for line in self.lines if all(word in line for word in words)]):
-                await self._new.wait()
-                self._new.clear()
-        return found[0]
-
-
-@contextmanager
-def told():
-    heard = Told()
-    with listening(heard):
-        yield heard
 
 
 def of(session, **more):
@@ -385,96 +304,3 @@ def test_preflight_tells_of_a_server_that_is_away_and_refuses_one_that_cannot_be
     other.away()
     with pytest.raises(PolicyError, match=f"none of 2 servers.*{one.url}.*{other.url}"):
         look()
-
-
-# -- real servers -----------------------------------------------------------------------------------------------------
-def weights_of(server) -> str:
-    models = httpx.get(f"{server.url}/models", headers=server.headers, timeout=30).json()
-    return models["data"][0]["weight_version"]
-
-
-async def test_a_server_killed_in_the_middle_of_a_rollout_loses_nothing_and_comes_back(folders):
-    chosen, tasks = settings(policy={"max_new_tokens": 12, "timeout_s": 60}), [task(n) for n in range(4)]
-    arguments = {"iteration": 1, "settings": chosen, "temperature": 1.0}
-    own = open_policy(folders[0], chosen.policy)
-    expected = await rollout(tasks, 2, own, Lamps(), **arguments)
-    await own.close()
-    with serving(folders[0]) as one, serving(folders[0]) as other, told() as heard:
-        port = one.url.split(":")[2].split("/")[0]
-        policy = several_of(folders[0], chosen, one, other)
-
-        got = await rollout(tasks, 2, Killing(policy, one.process), Lamps(), **arguments)
-        assert one.process.poll() is not None
-        assert "connect" in await heard.line(one.url, "is left out")
-        await policy.load(folders[1])
-        with serving(folders[0], "--port", port) as again:  # another key, and the weights it was started on
-            assert again.url == one.url
-            assert digest(folders[1]) in await heard.line(one.url, "answers again")
-            assert await asyncio.to_thread(weights_of, again) == digest(folders[1])
-            assert other.end() == 0
-            late = await rollout(tasks, 2, policy, Lamps(), **arguments)
-            await policy.close()
-    assert [episode.id for episode in got] == [episode.id for episode in expected]
-    for episode, alike in zip(got, expected, strict=True):
-        assert [step.token_ids for step in episode.steps] == [step.token_ids for step in alike.steps]
-    assert {step.weight_version for episode in late for step in episode.steps} == {digest(folders[1])}
-    assert {episode.trajectory.status for episode in late} <= {"completed", "truncated", "invalid"}
-
-
-class Killing:
-    """A policy that kills a server with its fifth answer of 24, while other requests are under way."""
-
-    def __init__(self, policy, process):
-        self._policy, self._process, self._left = policy, process, 5
-
-    def __getattr__(self, name):
-        return getattr(self._policy, name)
-
-    async def complete(self, context, sampling):
-        completion = await self._policy.complete(context, sampling)
-        self._left -= 1
-        if not self._left:
-            self._process.kill()
-        return completion
-
-
-def several_of(folder, chosen, *servers):
-    changes = {"backend": "openai", "endpoint": [server.url for server in servers]}
-    return open_policy(folder, chosen.policy.model_copy(update=changes))
-
-
-def test_rl_publishes_each_version_to_all_its_servers(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(verifiers, "score", score_lamp)
-    after = []
-    with serving(folders[0]) as one, serving(folders[0]) as other:
-        chosen = settings(
-            policy={"max_new_tokens": 9, "timeout_s": 60, "backend": "openai", "endpoint": [one.url, other.url]},
-            rl={
-                "steps": 3,
-                "tasks_per_step": 2,
-                "samples": 2,
-                "minibatch": 8,
-                "value_pretraining_steps": 0,
-                "length_buffer": 2,
-                "temperature": 1.0,
-                "max_staleness": 0,
-                "max_drift": 10.0,
-                "max_mismatch": 1.0,
-            },
-        )
-        curve = train_rl(
-            folders[0],
-            tmp_path / "out",
-            "games",
-            [task(number, max_steps=2) for number in range(4)],
-            settings=chosen,
-            iteration=1,
-            state_folder=tmp_path / "state",
-            open_environments=Lamps.open,
-            on_metric=lambda metric: after.append((weights_of(one), weights_of(other))),
-        ).curve
-    assert [metric["step"] for metric in curve] == [1, 2, 3]
-    assert all(left == right for left, right in after)
-    versions = [left for left, _ in after]  # the weights of the last step answer nobody
-    assert len({digest(folders[0]), *versions}) == 3
-    assert versions[1] == versions[2]
