@@ -151,6 +151,9 @@ def test_agreement_is_cohens_kappa_of_those_who_did_not_see_one_another(ws):
     assert found["all"]["agree"] == pytest.approx(8 / 11)
     # Known: 11 pairs, of which 4 + 3 + 1 agree; margins 5, 5, 1 and 6, 4, 1.
     assert found["all"]["kappa"] == pytest.approx((8 / 11 - 51 / 121) / (1 - 51 / 121))
+    labels.append(ws, label("t03", "n", "ada", at=9))
+    (row,) = ask(ws, "FROM reviewer_agreement WHERE domain = 'all'")
+    assert row["agree"] == pytest.approx(8 / 11), "she has seen by then what the other says"
 
 
 def test_two_who_always_say_the_same_one_thing_have_no_kappa(ws):

@@ -63,11 +63,12 @@ def refused(ws: Workspace, iteration: int) -> BadInput | None:
     if dvc_lock.decided(ws, iteration):
         return BadInput(
             f"the promotion of iteration {label(iteration)} is decided already",
-            where="--iteration",
+            where=ws.relative(ws.iteration(iteration)),
             fix='`flywheel query "from promotions"` shows how',
         )
     if not ws.partition("metrics", iteration, "evaluate").is_dir():
-        return BadInput(f"iteration {iteration} is not evaluated", where="--iteration", fix="see `flywheel status`")
+        where = ws.relative(ws.iteration(iteration))
+        return BadInput(f"iteration {iteration} is not evaluated", where=where, fix="see `flywheel status`")
     rule = frozen.load(ws, iteration).promotion.rule
     if rule != "review":
         return BadInput(
@@ -94,7 +95,7 @@ def decide(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comme
     """Decide a promotion now; a decision that stood before is kept beside it. Raises BadInput where nobody is asked, or
     not any more; DataError where the file is not a review."""
     if not reviewer.strip():
-        raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")
+        raise BadInput("the reviewer has no name", fix="give yours")
     for name, said, most in (("name", reviewer, REVIEWER), ("comment", comment, COMMENT)):
         if len(said) > most:
             raise BadInput(f"a {name} may have {most:,} characters, this one has {len(said):,}", fix="shorten it")

@@ -43,7 +43,9 @@ COMMENT ON COLUMN human_labels.label IS 'null until it is agreed or decided';
 CREATE VIEW reviewer_agreement AS
     WITH blind AS (
         SELECT l.reviewer, l.iteration, l.trajectory_id, l.label, t.domain
-        FROM labels l LEFT JOIN trajectories t USING (iteration, trajectory_id) WHERE l.queue <> 'decide'),
+        FROM label_history l LEFT JOIN trajectories t USING (iteration, trajectory_id)
+        QUALIFY row_number() OVER (PARTITION BY l.reviewer, l.trajectory_id ORDER BY l."at", l.line) = 1
+            AND l.queue <> 'decide'),
     pairs AS (
         SELECT a.reviewer AS one, b.reviewer AS other, unnest(['all', a.domain]) AS domain, a.label AS of_one,
             b.label AS of_other
@@ -60,7 +62,7 @@ CREATE VIEW reviewer_agreement AS
         chance, if(chance < 1, (agree - chance) / (1 - chance), NULL) AS kappa
     FROM shares ORDER BY one, other, domain = 'all' DESC, domain;
 COMMENT ON VIEW reviewer_agreement IS
-    'How far two reviewers who did not see one another''s labels say the same of the same trajectories. Labels of who was asked to decide are left out: those trajectories were chosen for being disputed';
+    'How far two reviewers say the same of the same trajectories, by their first labels, which they gave before they could see the other''s. Labels of who was asked to decide are left out: those trajectories were chosen for being disputed';
 COMMENT ON COLUMN reviewer_agreement.domain IS '`all` for all of them';
 COMMENT ON COLUMN reviewer_agreement.n IS 'trajectories that both labelled';
 COMMENT ON COLUMN reviewer_agreement.agree IS 'share with the same label; `low`, `high`: its 95% interval';
