@@ -161,7 +161,7 @@ async def _sent(request: Request, kind: type[Sent]) -> Sent:
         return kind.model_validate_json(await request.body())
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"not a {kind.__name__.lower()}: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+        raise BadInput(f"what was sent cannot be read: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
 
 
 def _reviews(app: FastAPI, asking: Asking) -> None:
