@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 from prefect import pause_flow_run
@@ -20,7 +19,7 @@ from flows.beside import looking
 from flows.notify import notify
 from flywheel import settings
 from flywheel.errors import FlywheelError
-from flywheel.evaluation import review
+from flywheel.evaluation import case, review
 from flywheel.progress import tell
 from flywheel.settings import Promotion
 from flywheel.stages.base import Context
@@ -35,8 +34,8 @@ class PromotionReview(RunInput):
     """What the reviewer fills in."""
 
     decision: Literal["promote", "keep the old model"]
-    reviewer: str = Field(min_length=1, description="Your name")
-    comment: str = ""
+    reviewer: str = Field(min_length=1, max_length=review.REVIEWER, description="Your name")
+    comment: str = Field("", max_length=review.COMMENT)
 
 
 def ask_reviewer(ctx: Context) -> None:
@@ -53,7 +52,7 @@ def ask_reviewer(ctx: Context) -> None:
     )
     tell(ctx.stage, waits)
     notify(ctx.ws, settings.load(ctx.ws.params).operations, "waiting", f"iteration {label(ctx.iteration)} {waits}")
-    form = PromotionReview.with_initial_data(description=review.case(ctx.ws, ctx.iteration, rule))
+    form = PromotionReview.with_initial_data(description=case.of(ctx.ws, ctx.iteration, rule).markdown())
     longest = rule.review_timeout_s + (_GRACE_S if rule.unanswered == "keep" else 0)
     try:
         with _answered_elsewhere(ctx):
@@ -64,7 +63,9 @@ def ask_reviewer(ctx: Context) -> None:
         ) from None
     promote, decided = answer.decision == "promote", review.read(ctx.ws, ctx.iteration)
     if decided is None or (decided.promote, decided.reviewer) != (promote, answer.reviewer):
-        decided = _decide(ctx, promote=promote, reviewer=answer.reviewer, comment=answer.comment)
+        decided = review.decide(
+            ctx.ws, ctx.iteration, promote=promote, reviewer=answer.reviewer, comment=answer.comment
+        )
     tell(ctx.stage, f"decided: {decided.words}")
 
 
@@ -80,7 +81,7 @@ def _answered_elsewhere(ctx: Context) -> Iterator[None]:
         with contextlib.suppress(FlywheelError, httpx.HTTPError, PrefectException):
             decided = review.read(ctx.ws, ctx.iteration)
             if decided is None and rule.unanswered == "keep" and time.monotonic() > deadline:
-                decided = _decide(ctx, promote=False, reviewer=_NOBODY, comment=_nobody(rule))
+                decided = review.decide(ctx.ws, ctx.iteration, promote=False, reviewer=_NOBODY, comment=_nobody(rule))
             if decided is not None:
                 _fill_in(run_id, decided)
 
@@ -90,10 +91,6 @@ def _answered_elsewhere(ctx: Context) -> Iterator[None]:
 
 def _nobody(rule: Promotion) -> str:
     return f"no reviewer answered in {rule.review_timeout_s:g} s"
-
-
-def _decide(ctx: Context, **decision: Any) -> review.Review:
-    return review.write(ctx.ws, ctx.iteration, **decision, at=datetime.now(UTC))
 
 
 def _fill_in(run_id: str, decided: review.Review) -> None:

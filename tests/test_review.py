@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 from click.testing import CliRunner
 from reviews import waiting
 
 from flywheel import settings
 from flywheel.cli import main
-from flywheel.evaluation import gate, review, verdicts
+from flywheel.errors import BadInput
+from flywheel.evaluation import case, gate, review, verdicts
 from flywheel.files import write_text
 from flywheel.store import dvc_lock, metrics, partitions
 
@@ -51,7 +55,38 @@ def test_what_the_reviewer_is_told(ws):
         for model in ("d0", "d1")
     ]
     partitions.write(ws, "scores", 1, "evaluate", scores)
-    told = review.case(ws, 1, rule)
+    merged = {"child": "d1", "parent": "models/iteration=001/merged", "relation": "weights of"}
+    partitions.write(ws, "lineage", 1, "merge", [merged])
+    told = case.of(ws, 1, rule).markdown()
     assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel view of d1`)" in told
     assert "| all | success_after | 0.750 | 0.30 to 0.95 | 4 |" in told
+
+
+def test_what_cannot_be_decided_is_one_line(ws):
+    waiting(ws, 1)
+    for reviewer, comment, said in (
+        (" ", "", "the reviewer has no name"),
+        ("Ada", "x" * 2**20, "a comment may have 2,000 characters, this one has 1,048,576"),
+        ("A" * 101, "", "a name may have 100 characters"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            review.decide(ws, 1, promote=True, reviewer=reviewer, comment=comment)
+    assert review.read(ws, 1) is None
+
+
+def test_two_who_decide_at_once_are_both_kept(ws):
+    waiting(ws, 1)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: review.decide(ws, 1, promote=n % 2 == 0, reviewer=f"r{n}", comment=""), range(8)))
+    assert sorted(one.reviewer for one in review.read(ws, 1).all) == [f"r{n}" for n in range(8)]
+
+
+def test_only_the_newest_iterations_can_wait(ws):
+    assert review.waiting(ws) == []
+    waiting(ws, 1)
+    assert review.waiting(ws) == [1]
+    write_text(ws.iteration(2) / "params.yaml", "")
+    assert review.waiting(ws) == [1]
+    write_text(dvc_lock.path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
+    assert review.waiting(ws) == []

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import threading
 import time
-from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -153,7 +152,7 @@ def test_where_nobody_decides_the_old_model_stays_and_the_run_goes_on(ws):
 
 def test_a_decision_that_is_there_is_not_asked_for_again(ws):
     ctx = waiting(ws, 1)
-    review.write(ws, 1, promote=False, reviewer="Bo", comment="", at=datetime(2026, 1, 2, tzinfo=UTC))
+    review.decide(ws, 1, promote=False, reviewer="Bo", comment="")
     asking(ctx)()
     assert review.read(ws, 1).reviewer == "Bo"
 

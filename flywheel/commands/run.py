@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -89,33 +88,15 @@ def review(iteration: int, promote: bool | None, reviewer: str, comment: str, wo
     """Approve or refuse a promotion, where promotion.rule is `review`."""
     from flywheel import run_lock
     from flywheel.evaluation import review as reviews
-    from flywheel.store import dvc_lock, earlier_layout, frozen
+    from flywheel.store import earlier_layout
 
     ws = Workspace.find(workspace)
     earlier_layout.leave(ws)
     if promote is None:
         raise BadInput("no decision", where="flywheel review", fix="add --promote or --keep")
-    if not reviewer.strip():
-        raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")
-    if dvc_lock.decided(ws, iteration):
-        raise BadInput(
-            f"the promotion of iteration {label(iteration)} is decided already",
-            where="--iteration",
-            fix='`flywheel query "from promotions"` shows how',
-        )
-    if not ws.partition("metrics", iteration, "evaluate").is_dir():
-        raise BadInput(f"iteration {iteration} is not evaluated", where="--iteration", fix="see `flywheel status`")
-    rule = frozen.load(ws, iteration).promotion.rule
-    if rule != "review":
-        raise BadInput(
-            f"nobody is asked: promotion.rule is {rule}",
-            where=ws.relative(ws.frozen_params(iteration)),
-            fix="change it there to review, and decide then",
-        )
-    before = reviews.read(ws, iteration)
-    reviews.write(ws, iteration, promote=promote, reviewer=reviewer, comment=comment, at=datetime.now(UTC))
-    if before:
-        click.echo(f"this replaces the decision: {before.words}")
+    decided = reviews.decide(ws, iteration, promote=promote, reviewer=reviewer, comment=comment)
+    if decided.earlier:
+        click.echo(f"this replaces the decision: {decided.all[-2].words}")
     then = "the run that waits for it goes on" if run_lock.held(ws) else "type `flywheel run` to go on"
     click.echo(f"kept in {ws.relative(reviews.path(ws, iteration))}; {then}")
 

@@ -1,4 +1,4 @@
-"""A reviewer's decision about a promotion: asked for in Prefect's form or by `flywheel review`, kept as one file.
+"""A reviewer's decision about a promotion, by a page, by `flywheel review` or in Prefect's form, kept as one file.
 
 The stage `promote` copies it into the table `reviews`; the file itself lies with the iteration, so git keeps it.
 """
@@ -6,24 +6,18 @@ The stage `promote` copies it into the table `reviews`; the file itself lies wit
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
-from flywheel.errors import DataError
-from flywheel.evaluation import rivals, verdicts
-from flywheel.files import write_json
-from flywheel.reward.verdict import of_rows
-from flywheel.settings import Promotion
-from flywheel.store import manifest, partitions
+from flywheel.errors import BadInput, DataError
+from flywheel.files import locked, write_json
+from flywheel.store import dvc_lock, frozen
 from flywheel.workspace import Workspace, label
 
-_FIRST = ("gate_", "success_")  # figures that decide, told first
-_SHOWN = 40
+REVIEWER, COMMENT = 100, 2000  # characters, at most
+_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,11 @@ class Review:
     @property
     def words(self) -> str:
         return f"{'promote' if self.promote else 'keep'} ({self.reviewer}, {self.at})"
+
+    @property
+    def all(self) -> list[Review]:
+        """Each decision, oldest first; this one is the last."""
+        return [*(Review(**facts) for facts in self.earlier), self]
 
 
 def path(ws: Workspace, iteration: int) -> Path:
@@ -59,50 +58,54 @@ def read(ws: Workspace, iteration: int) -> Review | None:
         ) from error
 
 
-def write(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str, at: datetime) -> Review:
-    """Keep a decision; one that stood before is kept beside it. Raises DataError where the file is not a review."""
-    before, earlier = read(ws, iteration), ()
-    if before:
-        facts = asdict(before)
-        earlier = (*facts.pop("earlier"), facts)
-    review = Review(promote, reviewer, comment, at.isoformat(timespec="seconds"), earlier)
-    write_json(path(ws, iteration), asdict(review))
-    return review
+def refused(ws: Workspace, iteration: int) -> BadInput | None:
+    """Why nobody can decide the iteration's promotion, or None where somebody can."""
+    if dvc_lock.decided(ws, iteration):
+        return BadInput(
+            f"the promotion of iteration {label(iteration)} is decided already",
+            where=ws.relative(ws.iteration(iteration)),
+            fix='`flywheel query "from promotions"` shows how',
+        )
+    if not ws.partition("metrics", iteration, "evaluate").is_dir():
+        where = ws.relative(ws.iteration(iteration))
+        return BadInput(f"iteration {iteration} is not evaluated", where=where, fix="see `flywheel status`")
+    rule = frozen.load(ws, iteration).promotion.rule
+    if rule != "review":
+        return BadInput(
+            f"nobody is asked: promotion.rule is {rule}",
+            where=ws.relative(ws.frozen_params(iteration)),
+            fix="change it there to review, and decide then",
+        )
+    return None
 
 
-def case(ws: Workspace, iteration: int, rule: Promotion) -> str:
-    """What the reviewer is told, as Markdown: what the gate says, the tasks on which the models differ, the figures."""
-    metrics = partitions.read(ws, "metrics", iteration, "evaluate")
-    figures = metrics.filter(pc.equal(metrics["step"], 0)).to_pylist()
-    lines = [f"Promote the merged model of iteration {label(iteration)}?", ""]
-    lines += [f"The rule `not_worse` would say: {reason}." for reason in verdicts.reasons(figures, rule)]
-    lines += ["", *_differences(ws, iteration), ""]
-    lines += ["| domain | figure | value | 95% interval | n |", "|---|---|---|---|---|"]
-    for row in sorted(figures, key=lambda row: (not row["name"].startswith(_FIRST), row["domain"] != "all")):
-        interval = "" if row["low"] is None else f"{row['low']:.2f} to {row['high']:.2f}"
-        value = "" if row["value"] is None else f"{row['value']:.3f}"
-        lines.append(f"| {row['domain']} | {row['name']} | {value} | {interval} | {row['n'] or ''} |")
-    return "\n".join(lines)
+def waiting(ws: Workspace) -> list[int]:
+    """Iterations whose promotion a person can decide now, oldest first. Those before one that is decided are too."""
+    found: list[int] = []
+    folders = (path.name for path in (ws.root / "iterations").glob("[0-9]*"))
+    for k in sorted((int(name) for name in folders if name.isdigit()), reverse=True):
+        if dvc_lock.decided(ws, k):
+            break
+        if refused(ws, k) is None:
+            found.insert(0, k)
+    return found
 
 
-def _differences(ws: Workspace, iteration: int) -> list[str]:
-    """The tasks that the merged model alone solves, and those that it alone does not, each with its episode."""
-    if not ws.partition("scores", iteration, "evaluate").is_dir():
-        return []  # evaluated before scores of evaluations were kept
-    scores = partitions.read(ws, "scores", iteration, "evaluate").to_pylist()
-    solved = {name: bool(verdict.v) for name, verdict in of_rows(scores).items()}
-    models: dict[str, list[dict]] = defaultdict(list)
-    for row in partitions.read(ws, "trajectories", iteration, "evaluate").to_pylist():
-        models[row["policy_version"]].append(row)
-    before = manifest.read_promotion(ws, iteration - 1)
-    known = {before["digest"], rivals.best(before)["digest"]}
-    mine = {row["task_id"]: row for version in models.keys() - known for row in models.pop(version)}
-    lines = []
-    for rows in models.values():
-        for row in rows:
-            own = mine.get(row["task_id"])
-            if own is None or solved.get(own["trajectory_id"]) == solved.get(row["trajectory_id"]):
-                continue
-            how = "solved now" if solved.get(own["trajectory_id"]) else "**no longer solved**"
-            lines.append(f"- {how}: {own['world']}, {own['instruction'][:80]} (`flywheel view {own['trajectory_id']}`)")
-    return ["Tasks on which the models differ:", "", *sorted(lines)[:_SHOWN]] if lines else []
+def decide(ws: Workspace, iteration: int, *, promote: bool, reviewer: str, comment: str) -> Review:
+    """Decide a promotion now; a decision that stood before is kept beside it. Raises BadInput where nobody is asked, or
+    not any more; DataError where the file is not a review."""
+    if not reviewer.strip():
+        raise BadInput("the reviewer has no name", fix="give yours")
+    for name, said, most in (("name", reviewer, REVIEWER), ("comment", comment, COMMENT)):
+        if len(said) > most:
+            raise BadInput(f"a {name} may have {most:,} characters, this one has {len(said):,}", fix="shorten it")
+    with locked(ws.state / "review.lock", _WAIT_S, "deciding a promotion"):
+        if why := refused(ws, iteration):
+            raise why
+        before, earlier = read(ws, iteration), ()
+        if before:
+            facts = asdict(before)
+            earlier = (*facts.pop("earlier"), facts)
+        decided = Review(promote, reviewer.strip(), comment, datetime.now(UTC).isoformat(timespec="seconds"), earlier)
+        write_json(path(ws, iteration), asdict(decided))
+    return decided

@@ -7,7 +7,7 @@ import html
 import secrets
 from collections.abc import Callable
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Query, Request
@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout
-from flywheel.explorer import guard, iterations, replays, trajectories
+from flywheel.explorer import guard, iterations, promotions, replays, samples, trajectories
 from flywheel.explorer.asking import Asking, NotHere
 from flywheel.explorer.changes import Changes
 from flywheel.explorer.login import Login
@@ -33,6 +33,7 @@ _PACKAGE = resources.files("flywheel.explorer")
 _FOR_EVER = {"cache-control": "private, max-age=31536000, immutable"}
 _STATUS = ((NotHere, 404), (BadInput, 400), (QueryTimeout, 504))  # of an error, the first that it is one of
 _MEDIA = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+Sent = TypeVar("Sent", bound=BaseModel)
 _OFFSET = Query(ge=0, le=10**9)
 
 
@@ -46,6 +47,7 @@ def application(asking: Asking, login: Login, sql: Sql, changing: Changes) -> AS
     _one(app, asking)
     _over_time(app, asking)
     _queries(app, asking, sql)
+    _reviews(app, asking)
     _pages(app, page)
     return guard.Guard(app, login)
 
@@ -134,7 +136,7 @@ def _queries(app: FastAPI, asking: Asking, sql: Sql) -> None:
 
     @app.post("/api/sql")
     async def asked(request: Request) -> Response:
-        question = await _query(request)
+        question = await _sent(request, Question)
         result = await sql.ask(question.sql, question.form)
         if question.form == "json":
             told = to_json(result.told)
@@ -153,12 +155,52 @@ class Question(BaseModel):
     form: Literal["json", "csv", "parquet"] = "json"
 
 
-async def _query(request: Request) -> Question:
+async def _sent(request: Request, kind: type[Sent]) -> Sent:
+    """What a page has sent as JSON. Raises BadInput."""
     try:
-        return Question.model_validate_json(await request.body())
+        return kind.model_validate_json(await request.body())
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"not a query: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+        raise BadInput(f"what was sent cannot be read: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+
+
+def _reviews(app: FastAPI, asking: Asking) -> None:
+    """All that writes: by POST alone, in JSON (`guard.py`)."""
+    tokens, ws = Tokens(asking.ws), asking.ws
+
+    @app.get("/api/review/choices")
+    def choices() -> Response:
+        return answer(samples.choices(asking))
+
+    @app.get("/api/review/queue")
+    def queue(draw: Annotated[samples.Draw, Query()]) -> Response:
+        return answer(samples.queue(asking, draw))
+
+    @app.get("/api/review/items/{name}")
+    def item(name: str, reviewer: str) -> Response:
+        return answer(samples.item(asking, tokens, name, reviewer))
+
+    @app.post("/api/review/labels")
+    async def said(request: Request) -> Response:
+        await asyncio.to_thread(samples.say, asking, await _sent(request, samples.Said))
+        return Response(status_code=204)
+
+    @app.get("/api/review/agreement")
+    def agreement() -> Response:
+        return answer(samples.agreement(asking))
+
+    @app.get("/api/promotions")
+    def waiting() -> Response:
+        return answer(promotions.waiting(ws))
+
+    @app.get("/api/promotions/{iteration}")
+    def case(iteration: int) -> Response:
+        return answer(promotions.open_case(ws, iteration))
+
+    @app.post("/api/promotions/{iteration}")
+    async def decided(iteration: int, request: Request) -> Response:
+        decision = await _sent(request, promotions.Decision)
+        return answer(await asyncio.to_thread(promotions.decide, ws, iteration, decision))
 
 
 def _frame(ws: Workspace) -> Callable[[int], Response]:
@@ -182,7 +224,7 @@ def _pages(app: FastAPI, page: Callable[[int], Response]) -> None:
     def start() -> Response:
         return RedirectResponse("/iterations", 307)
 
-    for path in ("/trajectories", "/trajectories/{name}", "/iterations", "/compare", "/sql"):
+    for path in ("/trajectories", "/trajectories/{name}", "/iterations", "/compare", "/review", "/sql"):
         app.get(path)(shown)
 
     @app.get("/tones.css")

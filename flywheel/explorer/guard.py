@@ -49,8 +49,15 @@ class Guard:
                 await _answer(send, 303, b"", {"location": f"/login?next={quote(asked, safe='')}"})
         elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LONGEST:
             await _refuse(send, 413, f"a request may have {LONGEST // 1024} KiB, this one is longer")
+        elif scope["method"] != "GET" and path.startswith("/api/") and not _is_json(headers):
+            await _refuse(send, 415, "what is asked for is said in JSON: content-type application/json")
         else:
             await self._application(scope, _short(receive), _guarded(send))
+
+
+def _is_json(headers: Headers) -> bool:
+    """A form of another page, which asks for no leave to be sent, cannot be."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 class TooLong(Exception):

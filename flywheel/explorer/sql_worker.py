@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pydantic_core import to_json
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout, first_line
-from flywheel.store import catalog
+from flywheel.store import catalog, labels
 from flywheel.store.resident import Resident
 from flywheel.workspace import Workspace
 
@@ -50,7 +50,7 @@ class Limits:
 
 def locked(ws: Workspace, limits: Limits, connection: duckdb.DuckDBPyConnection) -> None:
     """From here on it reads the datasets, and nothing else; no statement changes that."""
-    places = [ws.data, ws.state / "closed", ws.root / "iterations"]
+    places = [ws.data, ws.state / "closed", ws.root / "iterations", labels.folder(ws)]
     folders = ", ".join(f"'{name}'" for path in places for name in _quoted(path, path.resolve()))
     for text in (
         "autoinstall_known_extensions = false",

@@ -60,18 +60,18 @@ def _finish(ctx: Context, folder: Path, result: dict) -> StageResult:
         ctx.ws.promotion(ctx.iteration),
         {**{key: newest[key] for key in ("model", "digest")}, "best": best, "iteration": ctx.iteration, **result},
     )
-    decided, reviews = review.read(ctx.ws, ctx.iteration), []
-    if decided:
-        reviews.append(
-            {
-                "subject": ctx.ws.relative(merged),
-                "kind": "promotion",
-                "reviewer": decided.reviewer,
-                "decision": "promote" if decided.promote else "keep",
-                "comment": decided.comment,
-                "at": datetime.fromisoformat(decided.at),
-            }
-        )
+    decided = review.read(ctx.ws, ctx.iteration)
+    reviews = [
+        {
+            "subject": ctx.ws.relative(merged),
+            "kind": "promotion",
+            "reviewer": one.reviewer,
+            "decision": "promote" if one.promote else "keep",
+            "comment": one.comment,
+            "at": datetime.fromisoformat(one.at),
+        }
+        for one in (decided.all if decided else ())
+    ]
     figures = (metrics.row("promoted", result["promoted"]),)
     summary = {"promoted": "yes" if result["promoted"] else "no", "because": result["reason"]}
     return StageResult((ctx.write("reviews", reviews),), figures, summary)

@@ -23,22 +23,27 @@ import pyarrow.parquet as pq
 
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.schema import ADDED, TABLES
-from flywheel.store import closed, dvc_lock, formats, manifest, partitions, pruned
+from flywheel.store import closed, dvc_lock, formats, labels, manifest, partitions, pruned
 from flywheel.store.parts import PartMissing
 from flywheel.workspace import Workspace
 
 Format = Literal["table", "csv", "json", "parquet"]
 # The table once more, with where each row lies: whoever names file and number is spared the other row groups.
 _IN_FILES = "_in_files"
-_MARK = "damaged file: "  # in the message of a view that stands for one; its facts follow, as JSON
+_MARK = labels.FILE_MARK  # in the message of a view that stands for one; its facts follow, as JSON
+# Rows of a table that lie in no partition: labels come at any time, for closed iterations too.
+_BESIDE = {
+    "reviews": """SELECT iteration, 'review' AS stage, trajectory_id AS subject, 'trajectory' AS kind, reviewer,
+        label AS decision, comment, "at" FROM label_history"""
+}
 
 
 def connect(
     ws: Workspace, staged: Workspace | None = None, *, database: str = ":memory:", tables_alone: bool = False
 ) -> duckdb.DuckDBPyConnection:
     """A connection, in memory or to a new `database` file, with a view for each table (columns of the schema,
-    `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the table `promotions`, and the views
-    and macros of `catalog*.sql`.
+    `iteration` INTEGER, `stage` VARCHAR; no rows where nothing is written yet), the view `label_history`, the table
+    `promotions`, and the views and macros of `catalog*.sql`.
 
     It sees the files that exist now; a later partition of a table that had none needs a new connection.
     A file that is not whole fails the queries that read its table, no others. staged: partitions of it are seen in
@@ -67,6 +72,7 @@ def _connect(
         touched = {int(path.name.partition("=")[2]) for path in staged.data.glob("*/iteration=*")} if staged else set()
         done = closed.look(ws, without=touched)
         missing = _missing(ws, done.iterations | touched)
+        connection.execute(f"CREATE VIEW label_history AS {labels.history(ws)}")
         for name, kinds in _kinds().items():
             if fault := missing.get(name.removesuffix(_IN_FILES)):
                 _stand_in(connection, name, kinds, fault)
@@ -257,6 +263,7 @@ def _table(
         read = [_selected(kinds, _closed(path, without)) for path, without in done.files[table]]
         for lacks, alike in _by_columns(connection, files, ADDED.get(table, ())).items():
             read.append(_selected(kinds, _read(alike), lacks))
+        read += filter(None, [_BESIDE.get(name)])
         if read:
             connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(read)}")
         else:

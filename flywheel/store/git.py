@@ -13,7 +13,7 @@ from flywheel.errors import FlywheelError
 from flywheel.workspace import Workspace, label
 
 # What stands for an iteration in git: everything else is DVC's.
-_TRACKED = ("params.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml", "iterations", ".dvc/config")
+_TRACKED = ("params.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml", "iterations", "reviews", ".dvc/config")
 _DEADLINE_S = 60
 
 

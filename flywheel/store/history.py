@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from flywheel import run_lock
 from flywheel.files import sha256_file
-from flywheel.store import catalog, dvc_lock, partitions, parts, pruned, versioning
+from flywheel.store import catalog, dvc_lock, lineage, partitions, parts, pruned, versioning
 from flywheel.workspace import Workspace
 
 Row = dict[str, Any]
@@ -105,7 +105,7 @@ def artifacts(ws: Workspace, iteration: int, stage: str) -> list[Row]:
             files = parts.read(path)
             rows, sha256 = files and sum(one.rows for one in files), [one.sha256 for one in files or ()]
         elif row["path"] in makers:
-            sha256 = _weights(ws, iteration, makers[row["path"]], row["path"])
+            sha256 = lineage.weights_of(ws, iteration, makers[row["path"]], row["path"])
         elif path.is_file():
             sha256 = [sha256_file(path)]
         found.append({**row, "rows": rows, "sha256": sha256})
@@ -179,11 +179,3 @@ def _stage(ws: Workspace, iteration: int, stage: str, known: Row) -> Row:
 def _at_work(ws: Workspace) -> int | None:
     """The iteration that a run is making now."""
     return versioning.at_work(ws)[-1] if run_lock.held(ws) else None
-
-
-def _weights(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:
-    """The name that lineage has for the weights of a checkpoint: reading the file itself takes long."""
-    if not ws.partition("lineage", iteration, stage).is_dir():
-        return []
-    links = partitions.read(ws, "lineage", iteration, stage, ["child", "parent", "relation"]).to_pylist()
-    return [one["child"] for one in links if (one["parent"], one["relation"]) == (checkpoint, "weights of")]

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flywheel.workspace import label
+from flywheel.store import partitions
+from flywheel.workspace import Workspace, label
 
 Row = dict[str, Any]
 
@@ -103,3 +104,11 @@ def _row(child: str, child_kind: str, parent: str, parent_kind: str, relation: s
         "parent_kind": parent_kind,
         "relation": relation,
     }
+
+
+def weights_of(ws: Workspace, iteration: int, stage: str, checkpoint: str) -> list[str]:
+    """The name that lineage has for the weights of a checkpoint: reading the file itself takes long."""
+    if not ws.partition("lineage", iteration, stage).is_dir():
+        return []
+    links = partitions.read(ws, "lineage", iteration, stage, ["child", "parent", "relation"]).to_pylist()
+    return [one["child"] for one in links if (one["parent"], one["relation"]) == (checkpoint, "weights of")]

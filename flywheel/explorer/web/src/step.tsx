@@ -127,7 +127,7 @@ function Part({ title, children }: { title: string; children: any }) {
   );
 }
 
-// The less likely a token was, the darker.
+// The less likely a token was, the stronger its shade.
 function Tokens({ texts, logprobs }: { texts: string[]; logprobs: number[] }) {
   const chances = texts.map((_, n) => (logprobs[n] == null ? null : Math.exp(logprobs[n])));
   const known = chances.map((chance, n) => [chance, n] as const).filter(([chance]) => chance !== null) as [number, number][];
@@ -147,7 +147,7 @@ function Tokens({ texts, logprobs }: { texts: string[]; logprobs: number[] }) {
       {rarest && (
         <p class="soft small">
           {texts.length} tokens, log-probability {logprobs.reduce((sum, one) => sum + one, 0).toFixed(2)} together; the least likely is “
-          {texts[rarest[1]].trim() || "a blank"}” with {(100 * rarest[0]).toFixed(1)}%. The darker, the less likely.
+          {texts[rarest[1]].trim() || "a blank"}” with {(100 * rarest[0]).toFixed(1)}%. The stronger the shade, the less likely.
         </p>
       )}
     </>

@@ -58,7 +58,7 @@ export function Replay({ id }: { id: string }) {
   );
 }
 
-function Player({ steps, iteration }: { steps: Row[]; iteration: number }) {
+export function Player({ steps, iteration }: { steps: Row[]; iteration: number }) {
   const url = useAddress();
   const [playing, play] = useState(false);
   const [speed, setSpeed] = useState(2);

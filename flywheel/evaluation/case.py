@@ -1,0 +1,102 @@
+"""What a decision about a promotion rests on: for the page, for Prefect's form, in the order in which it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from flywheel.evaluation import rivals, verdicts
+from flywheel.reward.verdict import of_rows
+from flywheel.settings import Promotion
+from flywheel.store import lineage, manifest, partitions
+from flywheel.workspace import Workspace, label
+
+_FIRST = ("gate_", "success_")  # figures that decide, told first
+_TOLD = 40  # tasks in Prefect's form
+_MADE = re.compile(r"models/iteration=(\d+)/")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A task on which two models differ, by an episode of each. gained: the merged model solves it, and the one that
+    `before` names does not; else the other way round."""
+
+    gained: bool
+    domain: str
+    world: str
+    instruction: str
+    trajectory_id: str
+    trajectory_before: str
+    before: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """reasons: what the rule `not_worse` would say against each model, with its error rates. figures: rows of the table
+    `metrics`, those that decide first. flips: tasks lost, then those gained."""
+
+    iteration: int
+    reasons: tuple[str, ...]
+    figures: tuple[Row, ...]
+    flips: tuple[Flip, ...]
+
+    def markdown(self) -> str:
+        lines = [f"Promote the merged model of iteration {label(self.iteration)}?", ""]
+        lines += [f"The rule `not_worse` would say: {reason}." for reason in self.reasons]
+        lines += ["", "Tasks on which the models differ:", ""] if self.flips else [""]
+        lines += [
+            f"- {'solved now' if one.gained else '**no longer solved**'}: {one.world}, {one.instruction[:80]} "
+            f"(`flywheel view {one.trajectory_id}`)"
+            for one in self.flips[:_TOLD]
+        ]
+        lines += ["", "| domain | figure | value | 95% interval | n |", "|---|---|---|---|---|"]
+        for row in self.figures:
+            interval = "" if row["low"] is None else f"{row['low']:.2f} to {row['high']:.2f}"
+            value = "" if row["value"] is None else f"{row['value']:.3f}"
+            lines.append(f"| {row['domain']} | {row['name']} | {value} | {interval} | {row['n'] or ''} |")
+        return "\n".join(lines)
+
+
+def of(ws: Workspace, iteration: int, rule: Promotion) -> Case:
+    """The case of an iteration that is evaluated. Raises DataError."""
+    metrics = partitions.read(ws, "metrics", iteration, "evaluate")
+    figures = metrics.filter(pc.equal(metrics["step"], 0)).to_pylist()
+    figures.sort(key=lambda row: (not row["name"].startswith(_FIRST), row["domain"] != "all"))
+    flips = sorted(_flips(ws, iteration), key=lambda one: (one.gained, one.domain, one.world, one.instruction))
+    return Case(iteration, tuple(verdicts.reasons(figures, rule)), tuple(figures), tuple(flips))
+
+
+def _flips(ws: Workspace, iteration: int) -> Iterator[Flip]:
+    mine = lineage.weights_of(ws, iteration, "merge", ws.relative(ws.model(iteration, "merged")))
+    own = {row["task_id"]: row for row in _episodes(ws, iteration) if row["policy_version"] in mine}
+    promoted = manifest.read_promotion(ws, iteration - 1)
+    known = {one["digest"]: one["model"] for one in (rivals.best(promoted), promoted)}
+    for digest, model in known.items():
+        made = _MADE.match(model)
+        # What it did on the held-out tasks is not asked again: its episodes lie where it was evaluated first.
+        first = int(made[1]) if made else 1
+        theirs = {
+            row["task_id"]: row
+            for k in dict.fromkeys((first, iteration))
+            for row in _episodes(ws, k)
+            if row["policy_version"] == digest
+        }
+        for task in own.keys() & theirs.keys():
+            now, before = own[task], theirs[task]
+            if None not in (now["v"], before["v"]) and now["v"] != before["v"]:
+                names = (now["trajectory_id"], before["trajectory_id"], model)
+                yield Flip(now["v"], now["domain"], now["world"], now["instruction"], *names)
+
+
+def _episodes(ws: Workspace, iteration: int) -> list[Row]:
+    """Of an evaluation, each with its verdict `v`."""
+    if not ws.partition("scores", iteration, "evaluate").is_dir():
+        return []  # evaluated before scores of evaluations were kept, or pruned
+    found = of_rows(partitions.read(ws, "scores", iteration, "evaluate").to_pylist())
+    rows = partitions.read(ws, "trajectories", iteration, "evaluate").to_pylist()
+    return [row | {"v": found[row["trajectory_id"]].v if row["trajectory_id"] in found else None} for row in rows]

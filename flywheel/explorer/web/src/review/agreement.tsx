@@ -1,0 +1,120 @@
+// How far reviewers agree with one another, and scorers with them.
+import { useState } from "preact/hooks";
+import { type Row, useAnswer, useStanding } from "../api";
+import { count, Empty, Failure, Loading, share, short } from "../parts";
+
+export function Agreement() {
+  const { data, error } = useAnswer("/api/review/agreement", useStanding());
+  const [drawn, draw] = useState("any");
+  if (error) return <Failure error={error} />;
+  if (!data) return <Loading what="the agreement" />;
+  if (!data.states.length) return <Empty>Nobody has labelled anything yet. Two reviewers who label the same samples are compared here, and scorers with them.</Empty>;
+  const scorers = data.scorers.filter((row: Row) => row.drawn === drawn);
+  return (
+    <>
+      <div class="about">
+        <Counts title="Reviewers" rows={data.reviewers} name="reviewer" of="trajectories labelled" />
+        <Counts title="Trajectories" rows={data.states} name="state" of="in this state" />
+      </div>
+      <section class="part">
+        <h2>Between reviewers</h2>
+        <p class="soft">First labels of two who did not see one another’s. Kappa is 1 where they always agree, 0 where chance alone would give as much.</p>
+        {data.pairs.length ? (
+          <Table
+            name="Agreement of reviewers"
+            heads={["Reviewers", "Domain", "Both labelled", "Alike", "95% interval", "Cohen’s kappa"]}
+            rows={data.pairs.map((row: Row) => [`${row.one}, ${row.other}`, row.domain, count(row.n), share(row.agree), range(row.low, row.high), short(row.kappa && +row.kappa.toFixed(2))])}
+          />
+        ) : (
+          <Empty>No two reviewers have labelled the same trajectory yet.</Empty>
+        )}
+        <Ask sql="FROM reviewer_agreement" />
+      </section>
+      <section class="part">
+        <h2>Scorers beside people</h2>
+        <p class="soft">Precision: of what a scorer verified, the share that people call solved. Recall: of what people call solved, the share that it verified. On trajectories that people agree on, or that were decided.</p>
+        <div class="choices">
+          <label>
+            Samples{" "}
+            <select value={drawn} onChange={(event) => draw(event.currentTarget.value)}>
+              <option value="any">of all queues</option>
+              <option value="random">drawn at random alone</option>
+            </select>
+          </label>
+          <span class="soft small">{drawn === "any" ? "Disputed ones and rare stores weigh more than in life." : "These stand for all trajectories."}</span>
+        </div>
+        {scorers.length ? (
+          <Table
+            name="Scorers beside people"
+            heads={["Scorer", "Domain", "n", "Precision", "95% interval", "Recall", "95% interval"]}
+            rows={scorers.map((row: Row) => [
+              row.scorer,
+              row.domain,
+              count(row.n),
+              `${share(row.precision)} (${row.hits} of ${row.verified})`,
+              range(row.precision_low, row.precision_high),
+              `${share(row.recall)} (${row.hits} of ${row.solved})`,
+              range(row.recall_low, row.recall_high),
+            ])}
+          />
+        ) : (
+          <Empty>Nothing yet: two reviewers have to agree on a trajectory, or a third to decide it.</Empty>
+        )}
+        <Ask sql="FROM scorers_beside_people" />
+      </section>
+    </>
+  );
+}
+
+const range = (low: number | null, high: number | null) => (low == null ? "–" : `${share(low)} to ${share(high)}`);
+
+function Ask({ sql }: { sql: string }) {
+  return (
+    <p class="small">
+      <a href={`/sql?sql=${encodeURIComponent(sql)}`}>In SQL: {sql}</a>
+    </p>
+  );
+}
+
+function Counts({ title, rows, name, of }: { title: string; rows: Row[]; name: string; of: string }) {
+  return (
+    <section class="card">
+      <h2>{title}</h2>
+      <dl class="facts">
+        {rows.map((row) => (
+          <>
+            <dt>{row[name]}</dt>
+            <dd>
+              {count(row.n)} <span class="soft">{of}</span>
+            </dd>
+          </>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+export function Table({ name, heads, rows }: { name: string; heads: string[]; rows: (string | preact.JSX.Element)[][] }) {
+  return (
+    <div class="card wide figures" tabIndex={0} role="region" aria-label={name}>
+      <table>
+        <thead>
+          <tr>
+            {heads.map((head, n) => (
+              <th scope="col" class={n < 2 ? "left" : ""}>
+                {head}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr>
+              {row.map((cell, n) => (n === 0 ? <th scope="row">{cell}</th> : <td class={n < 2 ? "left" : ""}>{cell}</td>))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,115 @@
+// One sample: what happened, what the reviewer says of it, and after that what others and scorers say.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { About } from "../about";
+import { post, type Row, useAnswer } from "../api";
+import { Player } from "../pages/replay";
+import { Empty, Failure, label, Loading, several, Store, Verdict, when } from "../parts";
+
+interface Props {
+  id: string;
+  reviewer: string;
+  queue: string;
+  choices: Row;
+  next: () => boolean;
+  onSaid: () => void;
+}
+
+export function Item({ id, reviewer, queue, choices, next, onSaid }: Props) {
+  const [said, say] = useState(0);
+  const { data, error } = useAnswer(`/api/review/items/${encodeURIComponent(id)}?reviewer=${encodeURIComponent(reviewer)}`, said);
+  if (error) return <Failure error={error} />;
+  if (!data) return <Loading what="the sample" />;
+  const { facts, steps, mine } = data;
+  return (
+    <article aria-label="Sample">
+      <h2 class="asked">{facts.instruction || facts.trajectory_id}</h2>
+      <p class="soft">
+        {facts.domain} / {facts.world} · iteration {label(facts.iteration)} · {facts.stage === "ingest" ? "a recording" : "a rollout"} · {several(steps.length, "step")}
+      </p>
+      <Bar id={id} reviewer={reviewer} queue={queue} choices={choices} mine={mine} next={next} onSaid={() => (say(said + 1), onSaid())} />
+      {mine && <Others mine={mine} others={data.others} facts={facts} />}
+      {steps.length ? <Player steps={steps} iteration={facts.iteration} /> : <Empty>It has no steps here: they were set aside, pruned, or never made.</Empty>}
+      {mine ? <About data={data} /> : <p class="soft">What scorers and others say of it is shown when you have said what you see.</p>}
+    </article>
+  );
+}
+
+interface BarProps extends Props {
+  mine: Row | null;
+}
+
+function Bar({ id, reviewer, queue, choices, mine, next, onSaid }: BarProps) {
+  const [comment, setComment] = useState<string>(mine?.comment ?? "");
+  const [state, set] = useState<{ error?: string; told?: string; busy?: boolean }>({});
+  const field = useRef<HTMLTextAreaElement>(null);
+  const say = async (chosen: string) => {
+    if (state.busy) return;
+    set({ busy: true });
+    try {
+      await post("/api/review/labels", { trajectory_id: id, label: chosen, comment, reviewer, queue });
+      set({ told: `Kept: ${chosen}` });
+      onSaid();
+    } catch (error) {
+      set({ error: (error as Error).message });
+    }
+  };
+  const goOn = () => next() || set({ told: "No other sample of this queue is open for you." });
+  useEffect(() => {
+    const press = (event: KeyboardEvent) => {
+      const on = event.target as HTMLElement;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "Escape" && on === field.current) return field.current!.blur();
+      if (on.closest("input:not([type=range]), textarea, select, [contenteditable], [role=grid]")) return;
+      const chosen = choices.labels[Number(event.key) - 1];
+      const act = chosen ? () => say(chosen) : ({ n: goOn, c: () => field.current!.focus() } as Record<string, () => unknown>)[event.key.toLowerCase()];
+      if (!act) return;
+      event.preventDefault();
+      act();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+  return (
+    <section class="card verdict" aria-label="Your label">
+      <div class="says">
+        {choices.labels.map((name: string, n: number) => (
+          <button type="button" class={mine?.label === name ? "main" : ""} aria-pressed={mine?.label === name} aria-keyshortcuts={String(n + 1)} disabled={state.busy} onClick={() => say(name)}>
+            <kbd>{n + 1}</kbd> {name[0].toUpperCase() + name.slice(1)}
+          </button>
+        ))}
+        <span class="push" />
+        <button type="button" aria-keyshortcuts="n" onClick={goOn}>
+          <kbd>N</kbd> Next
+        </button>
+      </div>
+      <label class="comment">
+        <span>
+          <kbd>C</kbd> Comment
+        </span>
+        <textarea ref={field} rows={1} maxLength={choices.comment} value={comment} aria-keyshortcuts="c" placeholder="Kept with the label; Esc leaves the field" onInput={(event) => setComment(event.currentTarget.value)} />
+      </label>
+      {state.error && <Failure error={state.error} />}
+      <p class="small soft told" role="status">
+        {state.told ?? (mine ? `You said “${mine.label}”, ${when(mine.at)} UTC. Another label replaces it.` : "Was the task solved, by what you see?")}
+      </p>
+    </section>
+  );
+}
+
+// What was hidden until now.
+function Others({ mine, others, facts }: { mine: Row; others: Row[]; facts: Row }) {
+  return (
+    <div class="notice">
+      <strong>You: {mine.label}.</strong>{" "}
+      {others.map((one) => (
+        <span>
+          {one.reviewer}: {one.label}
+          {one.comment ? ` (“${one.comment}”)` : ""}
+          {one.queue === "decide" ? ", who decided" : ""}.{" "}
+        </span>
+      ))}
+      {others.length === 0 && "No other reviewer has labelled it yet. "}
+      It was routed: <Verdict v={facts.v} /> <Store name={facts.destination} /> {facts.reason}
+    </div>
+  );
+}

@@ -1,0 +1,192 @@
+// A promotion that waits: what the decision rests on, in the order in which it should be read, and the decision.
+import { useState } from "preact/hooks";
+import { useAddress, withValues } from "../address";
+import { type Answer, post, type Row, useAnswer } from "../api";
+import { Empty, Failure, label, Loading, several, short, when } from "../parts";
+import { Table } from "./agreement";
+
+export function Promotions({ waiting, reviewer, onDecided }: { waiting: Answer<Row[]>; reviewer: string; onDecided: () => void }) {
+  const url = useAddress();
+  if (waiting.error) return <Failure error={waiting.error} />;
+  if (!waiting.data) return <Loading what="the promotions" />;
+  const all = waiting.data.map((row) => row.iteration as number);
+  const asked = Number(url.searchParams.get("iteration") ?? all[0]);
+  if (!all.length && !url.searchParams.get("iteration")) {
+    return (
+      <Empty>
+        No promotion waits. Where <code>promotion.rule</code> is <code>review</code>, a run waits here for a person after its evaluation; <a href="/iterations">Iterations</a> tell what was decided.
+      </Empty>
+    );
+  }
+  return (
+    <>
+      {all.length > 1 && (
+        <p>
+          {all.map((k) => (
+            <>
+              <a href={withValues(url, { iteration: String(k) })} aria-current={k === asked ? "true" : undefined}>
+                Iteration {label(k)}
+              </a>{" "}
+            </>
+          ))}
+        </p>
+      )}
+      <Case iteration={asked} reviewer={reviewer} onDecided={onDecided} key={asked} />
+    </>
+  );
+}
+
+function Case({ iteration, reviewer, onDecided }: { iteration: number; reviewer: string; onDecided: () => void }) {
+  const [decided, again] = useState(0);
+  const { data, error } = useAnswer(`/api/promotions/${iteration}`, decided);
+  if (error) return <Failure error={error} />;
+  if (!data) return <Loading what="what the decision rests on" />;
+  const named = (start: string) => data.figures.filter((row: Row) => row.name.startsWith(start));
+  const deciding = [...named("gate_difference"), ...named("success_difference"), ...named("success_after"), ...named("success_before")];
+  const others = data.figures.filter((row: Row) => !deciding.includes(row));
+  const lost = data.flips.filter((one: Row) => !one.gained);
+  const gained = data.flips.filter((one: Row) => one.gained);
+  return (
+    <>
+      <h2 class="asked">Promote the merged model of iteration {label(iteration)}?</h2>
+      {data.decisions.length > 0 && <Decided decisions={data.decisions} running={data.running} />}
+      <section class="part">
+        <h2>What the rule would say</h2>
+        {data.reasons.map((reason: string) => (
+          <p class="notice">{reason[0].toUpperCase() + reason.slice(1)}.</p>
+        ))}
+        {data.reasons.length === 0 && <p class="soft">Nothing: its weights are those of the model that it would replace.</p>}
+      </section>
+      <section class="part">
+        <h2>Differences</h2>
+        <Figures name="Differences" rows={deciding} />
+      </section>
+      <section class="part">
+        <h2>Tasks lost and gained</h2>
+        <Flips title="Lost" rows={lost} />
+        <Flips title="Gained" rows={gained} />
+      </section>
+      <details class="part">
+        <summary>All other figures of the evaluation</summary>
+        <Figures name="Other figures" rows={others} />
+      </details>
+      <Decide iteration={iteration} reviewer={reviewer} replaces={data.decisions.length > 0} onDecided={() => (again(decided + 1), onDecided())} />
+    </>
+  );
+}
+
+const WORDS: Record<string, string> = {
+  gate_difference: "success, new less old, on fresh tasks",
+  gate_difference_best: "success, new less best so far, on fresh tasks",
+  success_difference: "success, new less old, on held-out tasks",
+  success_after: "success of the new model, held-out tasks",
+  success_before: "success of the old model, held-out tasks",
+};
+
+function Figures({ name, rows }: { name: string; rows: Row[] }) {
+  const signed = (row: Row, value: number) => (row.name.includes("difference") && value > 0 ? `+${value.toFixed(2)}` : value.toFixed(2));
+  return (
+    <Table
+      name={name}
+      heads={["Figure", "Domain", "Value", "95% interval", "n"]}
+      rows={rows.map((row) => [
+        WORDS[row.name] ?? row.name.replaceAll("_", " "),
+        row.domain,
+        row.value == null ? "–" : signed(row, row.value),
+        row.low == null ? "–" : `${signed(row, row.low)} to ${signed(row, row.high)}`,
+        short(row.n),
+      ])}
+    />
+  );
+}
+
+function Flips({ title, rows }: { title: string; rows: Row[] }) {
+  const to = (id: string) => `/trajectories/${encodeURIComponent(id)}`;
+  return (
+    <div class="card tasks">
+      <h3>
+        {title}: {several(rows.length, "task")}
+      </h3>
+      {rows.length > 0 && (
+        <ul class="others">
+          {rows.map((one) => (
+            <li>
+              <a href={`/compare?a=${encodeURIComponent(one.trajectory_before)}&b=${encodeURIComponent(one.trajectory_id)}`}>{one.instruction}</a>{" "}
+              <span class="soft small">
+                {one.domain} / {one.world}, beside <code>{one.before}</code>: <a href={to(one.trajectory_before)}>its replay</a>, <a href={to(one.trajectory_id)}>the new one’s</a>
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </div>
+  );
+}
+
+function Decided({ decisions, running }: { decisions: Row[]; running: boolean }) {
+  const last = decisions.at(-1)!;
+  return (
+    <div class="notice" role="status">
+      <strong>
+        {last.reviewer} said: {last.promote ? "promote" : "keep the old model"}
+      </strong>{" "}
+      ({when(last.at)} UTC{last.comment ? `, “${last.comment}”` : ""}). {running ? "The run that waits goes on with it in a moment." : "`flywheel run` goes on with it."} Until then another decision replaces it.
+      {decisions.slice(0, -1).map((one) => (
+        <span class="small soft between">
+          Before: {one.reviewer}, {one.promote ? "promote" : "keep"}, {when(one.at)}
+          {one.comment ? `, “${one.comment}”` : ""}
+        </span>
+      ))}
+    </div>
+  );
+}
+
+function Decide({ iteration, reviewer, replaces, onDecided }: { iteration: number; reviewer: string; replaces: boolean; onDecided: () => void }) {
+  const [comment, setComment] = useState("");
+  const [chosen, choose] = useState<boolean>();
+  const [error, fail] = useState("");
+  const send = async () => {
+    try {
+      await post(`/api/promotions/${iteration}`, { promote: chosen, reviewer, comment });
+      choose(undefined);
+      fail("");
+      setComment("");
+      onDecided();
+    } catch (error) {
+      fail((error as Error).message);
+    }
+  };
+  const words = (promote: boolean) => (promote ? "Promote the new model" : "Keep the old model");
+  return (
+    <section class="card verdict" aria-label="Your decision">
+      <label class="comment">
+        <span>Why</span>
+        <textarea rows={2} maxLength={2000} value={comment} placeholder="Kept with the decision" onInput={(event) => setComment(event.currentTarget.value)} />
+      </label>
+      {chosen === undefined ? (
+        <div class="says">
+          <button type="button" onClick={() => choose(true)}>
+            {words(true)} …
+          </button>
+          <button type="button" onClick={() => choose(false)}>
+            {words(false)} …
+          </button>
+        </div>
+      ) : (
+        <div class="says" role="group" aria-label="Are you sure?">
+          <strong>
+            {words(chosen)}, as {reviewer}
+            {replaces ? ", in place of what was decided before" : ""}?
+          </strong>
+          <button type="button" class="main" onClick={send} ref={(button) => button?.focus()}>
+            Yes, decide
+          </button>
+          <button type="button" onClick={() => choose(undefined)}>
+            No
+          </button>
+        </div>
+      )}
+      {error && <Failure error={error} />}
+    </section>
+  );
+}

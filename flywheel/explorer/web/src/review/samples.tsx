@@ -1,0 +1,160 @@
+// The queue of samples, and the one that is labelled.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { go, useAddress, withValues } from "../address";
+import { type Row, useAnswer, useStanding } from "../api";
+import { count, Empty, Failure, label, Loading, several } from "../parts";
+import { Item } from "./item";
+
+const QUEUES: [string, string, string][] = [
+  ["random", "At random", "Every trajectory that was routed has the same chance: what you find stands for all of them."],
+  ["route", "Evenly by store", "As many of SFT, CT and quarantine, without telling which is which."],
+  ["disagreement", "Scorers disagree", "Some scorers say V = 1, others V = 0."],
+  ["speech", "Hardly understood", "Recordings, those first whose speech the recognizer was least sure of."],
+  ["decide", "To decide", "Two reviewers disagree: you are the third."],
+];
+
+export function Samples({ reviewer }: { reviewer: string }) {
+  const url = useAddress();
+  const standing = useStanding();
+  const [said, say] = useState(0);
+  const choices = useAnswer("/api/review/choices", standing);
+  const asked = (name: string, otherwise: string) => url.searchParams.get(name) ?? otherwise;
+  const queue = asked("queue", "random");
+  const iteration = asked("iteration", String(choices.data?.iterations[0] ?? "all"));
+  const query = new URLSearchParams({ reviewer, queue, seed: asked("seed", "1"), size: asked("size", "50") });
+  if (iteration !== "all") query.set("iteration", iteration);
+  if (url.searchParams.get("domain")) query.set("domain", url.searchParams.get("domain")!);
+  const { data, error } = useAnswer(choices.data ? `/api/review/queue?${query}` : null, `${standing} ${said}`);
+  if (choices.error) return <Failure error={choices.error} />;
+  if (!choices.data) return <Loading what="the queue" />;
+  if (!choices.data.iterations.length) {
+    return (
+      <Empty>
+        Nothing has been routed yet, so there is nothing to review. <code>flywheel run</code> routes what it made; it appears here by itself.
+      </Empty>
+    );
+  }
+  const rows: Row[] = data?.rows ?? [];
+  const at = rows.findIndex((row) => row.trajectory_id === url.searchParams.get("item"));
+  const open = rows.filter((row) => row.state === "open");
+  const id = url.searchParams.get("item") ?? (open[0] ?? rows[0])?.trajectory_id;
+  const show = (name: string | null, replace = false) => go(withValues(new URL(location.href), { item: name, step: null }), replace);
+  const next = () => {
+    const after = [...rows.slice(at + 1), ...rows.slice(0, at + 1)].find((row) => row.state === "open" && row.trajectory_id !== id);
+    if (after) show(after.trajectory_id);
+    return !!after;
+  };
+  return (
+    <div class="review">
+      <Queue choices={choices.data} candidates={data?.candidates} rows={rows} queue={queue} iteration={iteration} id={id} show={show} />
+      <div>
+        {error && <Failure error={error} />}
+        {!error && !data && <Loading what="the samples" />}
+        {data && !rows.length && !id && <Nothing queue={queue} />}
+        {id && <Item id={id} reviewer={reviewer} queue={queue} choices={choices.data} next={next} onSaid={() => (show(id, true), say(said + 1))} key={id} />}
+      </div>
+    </div>
+  );
+}
+
+function Nothing({ queue }: { queue: string }) {
+  if (queue === "decide") return <Empty>Nothing to decide: where two reviewers have labelled the same trajectory, they agree, or a third has decided.</Empty>;
+  if (queue === "disagreement") return <Empty>No two scorers disagree here. Where a domain has one scorer alone, none can (`routing.scorers`).</Empty>;
+  if (queue === "speech") return <Empty>No recording with speech here.</Empty>;
+  return <Empty>Nothing is like that: choose another iteration or domain.</Empty>;
+}
+
+interface QueueProps {
+  choices: Row;
+  candidates?: Row;
+  rows: Row[];
+  queue: string;
+  iteration: string;
+  id?: string;
+  show: (id: string) => void;
+}
+
+function Queue({ choices, candidates, rows, queue, iteration, id, show }: QueueProps) {
+  const url = useAddress();
+  const list = useRef<HTMLOListElement>(null);
+  const choose = (values: Record<string, string | null>) => go(withValues(url, { ...values, item: null, step: null }));
+  useEffect(() => {
+    const current = list.current?.querySelector<HTMLElement>("[aria-current]");
+    if (current) list.current!.scrollTop = current.offsetTop - list.current!.clientHeight / 2;
+  }, [id, rows.length]);
+  const number = (name: string, text: string, otherwise: string, most: number) => (
+    <label>
+      {text}{" "}
+      <input type="number" min={name === "seed" ? 0 : 1} max={most} value={url.searchParams.get(name) ?? otherwise} onChange={(event) => choose({ [name]: event.currentTarget.value })} />
+    </label>
+  );
+  const mine = rows.filter((row) => row.state === "mine");
+  const open = rows.filter((row) => row.state === "open");
+  const disputed = mine.filter((row) => row.together === "to decide").length;
+  return (
+    <section class="card queue" aria-label="Queue">
+      <label>
+        Queue
+        <select value={queue} onChange={(event) => choose({ queue: event.currentTarget.value })}>
+          {QUEUES.map(([name, title]) => (
+            <option value={name}>
+              {title}
+              {candidates ? ` (${count(candidates[name])})` : ""}
+            </option>
+          ))}
+        </select>
+      </label>
+      <p class="soft small">{QUEUES.find(([name]) => name === queue)?.[2]}</p>
+      <div class="pair">
+        <label>
+          Iteration
+          <select value={iteration} onChange={(event) => choose({ iteration: event.currentTarget.value })}>
+            {choices.iterations.map((k: number) => (
+              <option value={k}>{label(k)}</option>
+            ))}
+            <option value="all">all</option>
+          </select>
+        </label>
+        <label>
+          Domain
+          <select value={url.searchParams.get("domain") ?? ""} onChange={(event) => choose({ domain: event.currentTarget.value })}>
+            <option value="">all</option>
+            {choices.domains.map((name: string) => (
+              <option value={name}>{name}</option>
+            ))}
+          </select>
+        </label>
+      </div>
+      <details>
+        <summary>How it is drawn</summary>
+        <div class="pair">
+          {number("size", "How many", "50", 500)}
+          {number("seed", "Seed", "1", 1e9)}
+        </div>
+        <p class="soft small">The same seed, size and filters are the same trajectories for every reviewer: send the link. Two label each, blind; a third decides where they disagree.</p>
+      </details>
+      {rows.length > 0 && (
+        <>
+          <progress value={mine.length} max={mine.length + open.length} aria-label={`${mine.length} of ${mine.length + open.length} labelled by you`} />
+          <p class="small" role="status">
+            <strong>{mine.length}</strong> labelled by you, {open.length} open
+            {rows.length - mine.length - open.length > 0 && `, ${rows.length - mine.length - open.length} labelled by two others`}
+            {disputed > 0 && `; ${disputed} disputed`}
+          </p>
+          <ol class="film" ref={list} aria-label={several(rows.length, "sample")}>
+            {rows.map((row) => (
+              <li>
+                <button type="button" aria-current={row.trajectory_id === id ? "true" : undefined} onClick={() => show(row.trajectory_id)} class={row.state}>
+                  <span class="number">{row.place}</span> {row.instruction}
+                  <span class="small soft between">
+                    {row.domain} · {row.state === "mine" ? `you: ${row.label}${row.together === "one reviewer" ? "" : `, ${row.together}`}` : row.state === "full" ? "labelled by two" : row.reviewers ? "one label, yours is the second" : "no label yet"}
+                  </span>
+                </button>
+              </li>
+            ))}
+          </ol>
+        </>
+      )}
+    </section>
+  );
+}

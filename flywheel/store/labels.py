@@ -1,0 +1,114 @@
+"""What people say of single trajectories: `reviews/<reviewer>.jsonl`, a line a label, the newest last.
+
+Labels come at any time, for closed iterations too, so they are no partition that a stage writes and DVC records. Each
+reviewer has a file of their own that only grows: two never write the same one, and git joins them. The catalogue reads
+them when it is asked (`history`); the view `labels` has those that count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from flywheel.errors import BadInput, DataError, known
+from flywheel.files import disk_full_is_named, locked
+from flywheel.workspace import Workspace
+
+LABELS = ("solved", "not solved", "cannot tell")
+COMMENT = 2000  # characters, at most
+FILE_MARK = (
+    "damaged file: "  # what an error in SQL begins with that stands for a damaged file; its facts follow, as JSON
+)
+_FOLDER = "reviews"
+_REVIEWER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+_NAME = re.compile(r"[\w.:@-]{1,200}")  # of a trajectory
+_VERSION = 1
+_WAIT_S = 10.0
+_MENDED = "remove the line, or restore the file from git"
+_FIELDS = ("trajectory_id", "label", "comment", "reviewer", "at", "queue")
+
+
+@dataclass(frozen=True)
+class Label:
+    """at: when, as ISO 8601 with its zone. queue: how the trajectory was drawn (`random`, `decide`)."""
+
+    trajectory_id: str
+    iteration: int
+    label: str
+    comment: str
+    reviewer: str
+    at: str
+    queue: str = ""
+    version: int = _VERSION
+
+
+def folder(ws: Workspace) -> Path:
+    return ws.root / _FOLDER
+
+
+def reviewer(name: str) -> str:
+    """The name as it is kept: in small letters. It names a file, so its alphabet is small. Raises BadInput."""
+    name = name.strip().lower()
+    if not _REVIEWER.fullmatch(name):
+        raise BadInput(
+            f"no name of a reviewer: {name[:60]!r}",
+            fix="take 1 to 40 letters from a to z, digits, dots, dashes and underscores, a letter or digit first",
+        )
+    return name
+
+
+def append(ws: Workspace, label: Label) -> None:
+    """Add a line to the reviewer's file, whole or not at all. Raises BadInput by name, DiskFull."""
+    label = replace(label, reviewer=reviewer(label.reviewer))
+    path = folder(ws) / f"{label.reviewer}.jsonl"
+    _check(label)
+    line = json.dumps(asdict(label), ensure_ascii=False).encode() + b"\n"
+    path.parent.mkdir(exist_ok=True)
+    with locked(ws.state / "labels.lock", _WAIT_S, "writing labels"), disk_full_is_named(path):
+        # A file that is a link would lead out of the folder.
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(file).st_size
+            cut = size and os.pread(file, 1, size - 1) != b"\n"  # a loss of power: the new line stays readable
+            data = b"\n" + line if cut else line
+            if os.write(file, data) < len(data):
+                os.ftruncate(file, size)
+                raise DataError("the label was not written whole", where=ws.relative(path), fix="say it again")
+        finally:
+            os.close(file)
+
+
+def _check(label: Label) -> None:
+    if label.label not in LABELS:
+        raise BadInput(f"no label {label.label[:60]!r}", fix=known(label.label[:60], LABELS))
+    if len(label.comment) > COMMENT:
+        raise BadInput(
+            f"a comment may have {COMMENT:,} characters, this one has {len(label.comment):,}", fix="shorten it"
+        )
+    if not _NAME.fullmatch(label.trajectory_id) or len(label.queue) > 40:
+        raise BadInput("no trajectory has such a name", where=label.trajectory_id[:80])
+
+
+def history(ws: Workspace) -> str:
+    """SQL that gives all labels, earlier ones too, as they stand in the files when it runs: `iteration`, the fields of
+    `Label`, and their place, `file` and `line`. A damaged line is told as a damaged file is."""
+    pattern = str(folder(ws) / "*.jsonl").replace("'", "''")
+    facts = f"{{'what': 'a label cannot be read', 'where': file || ', line ' || line, 'fix': '{_MENDED}'}}"
+    damaged = f"error('{FILE_MARK}' || to_json({facts})::VARCHAR)"
+    kinds = json.dumps({name: "VARCHAR" for name in _FIELDS} | {"iteration": "INTEGER"})
+    # What is damaged is told whichever columns are asked for, so it stands in the condition.
+    return f"""
+        SELECT said.iteration, {", ".join(f"said.{name}" for name in _FIELDS if name != "at")},
+            try_cast(said."at" AS TIMESTAMPTZ) AS at, file, line
+        FROM (
+            SELECT file, line, try(from_json(text, '{kinds}')) AS said FROM (
+                SELECT '{_FOLDER}/' || parse_filename(filename) AS file, unnest(string_split(content, chr(10))) AS text,
+                    generate_subscripts(string_split(content, chr(10)), 1) AS line
+                FROM read_text('{pattern}'))
+            WHERE trim(text) <> '')
+        WHERE CASE WHEN said.iteration IS NOT NULL AND said.trajectory_id IS NOT NULL AND said.label IS NOT NULL
+                AND said.reviewer IS NOT NULL AND try_cast(said."at" AS TIMESTAMPTZ) IS NOT NULL
+            THEN true ELSE {damaged} END"""

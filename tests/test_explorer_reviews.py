@@ -1,0 +1,238 @@
+"""Labels and decisions by the explorer's server: what is drawn, what is shown before one has said one's own, who may
+write."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import httpx
+import pytest
+from explored import explorer, rollouts
+from reviews import waiting
+
+from flywheel.evaluation import review
+from flywheel.explorer.guard import LONGEST
+from flywheel.files import write_text
+from flywheel.store import dvc_lock, labels
+from flywheel.store.partitions import write
+
+ROUTED = {f"t{k}r{n}" for k in (1, 2) for n in range(6)}
+TELLING = ("v", "score", "scorer", "scores", "destination", "reason", "samples", "twins", "others", "reward")
+
+
+@pytest.fixture
+def client(ws):
+    rollouts(ws, 1)
+    rollouts(ws, 2)
+    rollouts(ws, 2, stage="evaluate")
+    with explorer(ws) as (_, found):
+        yield found
+
+
+def drawn(client: httpx.Client, **asked: object) -> list[dict]:
+    answer = client.get("/api/review/queue", params={"reviewer": "ada", **asked})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["rows"]
+
+
+def names(client: httpx.Client, **asked: object) -> list[str]:
+    return [row["trajectory_id"] for row in drawn(client, **asked)]
+
+
+def say(client: httpx.Client, name: str, label: str, reviewer: str = "ada", **more: str) -> httpx.Response:
+    body = {"trajectory_id": name, "label": label, "reviewer": reviewer, **more}
+    return client.post("/api/review/labels", json=body)
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+def test_a_draw_is_the_same_for_all_who_ask_for_it(client):
+    first = names(client, seed=7)
+    assert set(first) == ROUTED, "of what was routed, and each once"
+    assert names(client, seed=7, reviewer="bo") == first
+    assert names(client, seed=8) != first
+    assert names(client, seed=7, size=3) == first[:3]
+    say(client, first[0], "solved")
+    assert names(client, seed=7) == first
+    assert set(names(client, iteration=2)) == {name for name in ROUTED if name.startswith("t2")}
+    assert names(client, domain="games") == []
+
+
+def test_as_many_of_each_store_are_drawn_by_route(ws, client):
+    stores = {name: "ct" for name in ("t1r0", "t1r1", "t1r2", "t1r3", "t1r4")} | {"t1r5": "sft"}
+    write(ws, "routes", 1, "route", [{"trajectory_id": name, "destination": to} for name, to in stores.items()])
+    for seed in range(5):
+        first = names(client, queue="route", iteration=1, size=2, seed=seed)
+        assert sorted(stores[name] for name in first) == ["ct", "sft"]
+
+
+def test_what_scorers_dispute_and_what_was_hardly_understood_is_found(ws, client):
+    judged = [("t1r0", "judge", True), ("t1r0", "verifier", False), ("t1r1", "judge", True), ("t1r1", "verifier", True)]
+    rows = [{"trajectory_id": name, "scorer": scorer, "score": float(v), "v": v} for name, scorer, v in judged]
+    write(ws, "scores", 1, "score", rows)
+    said = [("t1r2", 0, 0.9), ("t1r2", 1, 0.4), ("t1r3", 0, 0.6), ("t1r4", 0, None)]
+    rows = [{"trajectory_id": name, "utterance": n, "confidence": heard, "step": 0} for name, n, heard in said]
+    write(ws, "thoughts", 1, "rollout", rows)
+    assert names(client, queue="disagreement") == ["t1r0"]
+    assert names(client, queue="speech") == ["t1r2", "t1r3"], "the least understood first"
+    answer = client.get("/api/review/queue", params={"reviewer": "ada", "size": 1})
+    assert answer.json()["candidates"] == {"random": 12, "route": 12, "disagreement": 1, "speech": 2, "decide": 0}
+
+
+def test_two_label_an_item_and_a_third_decides_where_they_disagree(client):
+    def state(reviewer: str, **more: object) -> tuple[str, str | None]:
+        (row,) = (row for row in drawn(client, reviewer=reviewer, **more) if row["trajectory_id"] == "t1r0")
+        return row["state"], row["together"]
+
+    assert state("ada") == ("open", None)
+    say(client, "t1r0", "solved", "ada")
+    assert state("ada") == ("mine", "one reviewer")
+    assert state("bo") == ("open", None)
+    say(client, "t1r0", "not solved", "bo")
+    assert (state("ada"), state("eve")) == (("mine", "to decide"), ("full", None))
+    assert names(client, queue="decide", reviewer="eve") == ["t1r0"]
+    assert state("eve", queue="decide") == ("open", None)
+    say(client, "t1r0", "not solved", "eve", queue="random")
+    assert state("bo") == ("mine", "decided")
+    assert names(client, queue="decide", reviewer="eve") == []
+    assert client.get("/api/review/items/t1r0?reviewer=eve").json()["mine"]["queue"] == "decide"
+    told = client.get("/api/review/agreement").json()
+    assert told["states"] == [{"state": "decided", "n": 1}]
+    assert [(row["one"], row["other"], row["agree"]) for row in told["pairs"] if row["domain"] == "all"] == [
+        ("ada", "bo", 0.0)
+    ]
+    assert {row["scorer"] for row in told["scorers"]} == {"verifier", "all together"}
+
+
+# -- blind -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_tells_what_others_and_scorers_say_until_one_has_said_ones_own(client):
+    say(client, "t1r1", "not solved", "bo", comment="the cart is empty")
+    blind = client.get("/api/review/items/t1r1?reviewer=ada")
+    told = blind.json()
+    assert told["mine"] is None
+    assert not {*told, *told["facts"]} & set(TELLING)
+    assert {step["reward"] for step in told["steps"]} == {None}
+    assert "empty" not in blind.text
+    assert "verifier" not in blind.text
+    say(client, "t1r1", "solved", "ada", comment=" looks right ")
+    seen = client.get("/api/review/items/t1r1?reviewer=ada").json()
+    assert (seen["mine"]["label"], seen["mine"]["comment"]) == ("solved", "looks right")
+    assert [(one["reviewer"], one["label"], one["comment"]) for one in seen["others"]] == [
+        ("bo", "not solved", "the cart is empty")
+    ]
+    assert (seen["facts"]["destination"], seen["facts"]["v"]) == ("sft", True)
+    assert datetime.fromisoformat(seen["mine"]["at"]).tzinfo is not None
+
+
+def test_a_second_label_counts_and_keeps_how_it_was_drawn(ws, client):
+    say(client, "t1r0", "solved", queue="route")
+    say(client, "t1r0", "cannot tell", queue="random")
+    assert client.get("/api/review/items/t1r0?reviewer=ada").json()["mine"]["label"] == "cannot tell"
+    lines = (labels.folder(ws) / "ada.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [(one["label"], one["queue"]) for one in map(json.loads, lines)] == [
+        ("solved", "route"),
+        ("cannot tell", "route"),
+    ]
+
+
+# -- who may write what ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"trajectory_id": "none"}, 404, "there is no trajectory none here"),
+        ({"trajectory_id": "../auth"}, 404, "there is no trajectory"),
+        ({"label": "maybe"}, 400, "no label 'maybe'"),
+        ({"reviewer": "../../x"}, 400, "no name of a reviewer"),
+        ({"reviewer": ""}, 400, "no name of a reviewer"),
+        ({"queue": "sql"}, 400, "what was sent cannot be read: queue"),
+        ({"comment": "x" * 2001}, 400, "a comment may have 2,000 characters, this one has 2,001"),
+        ({"comment": "x" * 2**20}, 413, f"a request may have {LONGEST // 1024} KiB, this one is longer"),
+        ({"label": None}, 400, "what was sent cannot be read: label"),
+    ],
+)
+def test_what_is_no_label_is_refused(ws, client, body, status, said):
+    answer = client.post(
+        "/api/review/labels", json={"trajectory_id": "t1r0", "label": "solved", "reviewer": "ada", **body}
+    )
+    assert (answer.status_code, answer.json()["error"][: len(said)]) == (status, said)
+    assert not labels.folder(ws).exists()
+
+
+def test_nobody_else_writes(ws, client):
+    """Not by an address, not by a form of another page, not without a login, not from another origin."""
+    waiting(ws, 3600)
+    body = {"trajectory_id": "t1r0", "label": "solved", "reviewer": "ada", "promote": True}
+    for path in ("/api/review/labels", "/api/promotions/1"):
+        assert client.get(path, params=body).status_code in (200, 404, 405)
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+            answer = client.post(path, content=json.dumps(body), headers={"content-type": kind})
+            assert answer.status_code == 415, kind
+        for headers in (
+            {"Origin": "http://evil.example"},
+            {"Origin": "http://127.0.0.1:1"},
+            {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+            {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+        ):
+            assert client.post(path, json=body, headers=headers).status_code == 403, headers
+        assert httpx.post(f"{client.base_url}{path}", json=body).status_code == 401
+        for method in ("PUT", "PATCH", "DELETE"):
+            assert client.request(method, path, json=body).status_code == 405
+    assert not labels.folder(ws).exists()
+    assert review.read(ws, 1) is None
+
+
+def test_a_damaged_line_is_named_and_the_rest_goes_on(ws, client):
+    say(client, "t1r0", "solved")
+    (labels.folder(ws) / "bo.jsonl").write_text('{"half', encoding="utf-8")
+    answer = client.get("/api/review/queue", params={"reviewer": "ada"})
+    assert (answer.status_code, "reviews/bo.jsonl, line 1" in answer.json()["error"]) == (500, True)
+    asked = client.post("/api/sql", json={"sql": "FROM labels"})
+    assert "reviews/bo.jsonl, line 1" in asked.json()["error"]
+    assert client.get("/api/trajectories").json()["total"] == 18
+    (labels.folder(ws) / "bo.jsonl").unlink()
+    assert len(drawn(client)) == 12
+    asked = client.post("/api/sql", json={"sql": "SELECT reviewer, label FROM labels"})
+    assert asked.json()["data"] == [["ada", "solved"]]
+
+
+def test_a_store_without_rows_has_nothing_to_draw(ws):
+    with explorer(ws) as (_, client):
+        assert drawn(client) == []
+        assert client.get("/api/review/choices").json()["iterations"] == []
+        assert client.get("/api/review/agreement").json() == {"pairs": [], "scorers": [], "states": [], "reviewers": []}
+        assert client.get("/api/promotions").json() == []
+
+
+# -- promotions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_promotion_is_decided_as_by_the_command(ws):
+    waiting(ws, 3600)
+    with explorer(ws) as (_, client):
+        assert client.get("/api/promotions").json() == [{"iteration": 1, "decisions": [], "running": False}]
+        case = client.get("/api/promotions/1").json()
+        assert [row["name"] for row in case["figures"]] == ["success_after", "success_difference"]
+        for promote, reviewer in ((True, "Ada"), (False, "Bo")):
+            body = {"promote": promote, "reviewer": reviewer, "comment": "n is small"}
+            assert client.post("/api/promotions/1", json=body).status_code == 200
+        assert [(one.promote, one.reviewer) for one in review.read(ws, 1).all] == [(True, "Ada"), (False, "Bo")]
+        assert len(client.get("/api/promotions/1").json()["decisions"]) == 2
+        for body, said in (
+            ({"promote": "yes", "reviewer": "Ada"}, "what was sent cannot be read: promote"),
+            ({"promote": True, "reviewer": " "}, "the reviewer has no name"),
+            ({"promote": True, "reviewer": "Ada", "comment": "x" * 2001}, "a comment may have 2,000 characters"),
+        ):
+            answer = client.post("/api/promotions/1", json=body)
+            assert (answer.status_code, answer.json()["error"][: len(said)]) == (400, said)
+        write_text(dvc_lock.path(ws, 1), "schema: '2.0'\nstages:\n  promote:\n    cmd: x\n")
+        answer = client.post("/api/promotions/1", json={"promote": True, "reviewer": "Eve"})
+        assert (answer.status_code, "is decided already" in answer.json()["error"]) == (400, True)
+        assert client.get("/api/promotions").json() == []
+        assert len(review.read(ws, 1).all) == 2
+        assert client.post("/api/promotions/9", json={"promote": True, "reviewer": "Eve"}).status_code == 400
