@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import mss
 from mss.exception import ScreenShotError
@@ -27,8 +28,9 @@ class Screens:
         # mss's newer back-ends do not find Xvnc's visual: it tells the depth of 24 bits twice.
         options = {"display": display, "backend": "xlib"} if display else {}
         self._alone, self._drawn, self._encoder = threading.Lock(), drawn, _Encoder()
+        self._thread = ThreadPoolExecutor(1)  # mss works in the thread that it began in
         with _told():
-            self._source = mss.MSS(**options)
+            self._source = self._thread.submit(mss.MSS, **options).result()
 
     def take(self) -> bytes:
         """A PNG of the screen as it is now."""
@@ -56,7 +58,7 @@ class Screens:
         if self._drawn:
             self._drawn()
         with _told():
-            return self._source.grab(self._source.monitors[0])
+            return self._thread.submit(lambda: self._source.grab(self._source.monitors[0])).result()
 
     def _differs(self, shot) -> bool:
         return self._drawn() if self._drawn else self._grab().raw != shot.raw

@@ -122,7 +122,7 @@ class X11:
         with self._sound():
             names = ("_NET_CLIENT_LIST_STACKING", "_NET_CLIENT_LIST")
             found = next((value for name in names if (value := self._property(self._root, name))), [])
-            active = self._property(self._root, "_NET_ACTIVE_WINDOW")
+            active = self._property(self._root, "_NET_ACTIVE_WINDOW") or ()
             return [one for number in found if (one := self._window(number, number in active))]
 
     def managed(self) -> bool:
