@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from flywheel.agent.actions import Action, CallUser, Finished
 from flywheel.computer.desktop import Desktop
 from flywheel.computer.home import Home
+from flywheel.computer.warm import Warm
 from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
@@ -19,12 +20,10 @@ _MOST = 64 * 2**10  # bytes of a file that a state holds; of a longer one its di
 
 
 class DesktopEnv:
-    """take: gives a fresh desktop. find: the verifier of a task. No checkpoints: a program's memory cannot be kept."""
+    """warm: gives fresh desktops. find: the verifier of a task. No checkpoints: a program's memory cannot be kept."""
 
-    def __init__(
-        self, take: Callable[[], Awaitable[Desktop]], find: Callable[[Task], Verifier], limit_s: float
-    ) -> None:
-        self._take, self._find, self._limit_s = take, find, limit_s
+    def __init__(self, warm: Warm, find: Callable[[Task], Verifier], limit_s: float) -> None:
+        self._warm, self._find, self._limit_s = warm, find, limit_s
         self._desktop: Desktop | None = None
         self._task: Task | None = None
         self._steps, self._over, self._broken = 0, True, False
@@ -35,9 +34,11 @@ class DesktopEnv:
         async with self._deadline("reset", task):
             await self._end()
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
-            self._desktop = await self._take()
+            self._desktop = await self._warm.take()
             await self._desktop.open(task.params["files"], task.params["apps"])
-            return await self._result("", await self._desktop.screenshot(), False)
+            result = await self._result("", await self._desktop.screenshot(), False)
+            self._warm.fill()
+            return result
 
     async def step(self, action: Action) -> StepResult:
         if self._task is None or self._over:

@@ -10,14 +10,14 @@ from flywheel.computer.desktop import Desktop
 
 
 class Warm:
-    """count: how many wait at once, with no application yet. Used in a `async with`, which ends those that are left."""
+    """count: how many wait at once. Used in an `async with`, which ends those that are left."""
 
     def __init__(self, start: Callable[[], Awaitable[Desktop]], count: int) -> None:
         self._start, self._count = start, count
         self._waiting: deque[asyncio.Task[Desktop]] = deque()
 
     async def __aenter__(self) -> Warm:
-        self._fill()
+        self.fill()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -28,18 +28,19 @@ class Warm:
                 await desktop.close()
 
     async def take(self) -> Desktop:
-        """One that nobody else has. Raises EnvError where it did not start."""
+        """One that nobody else has. Another takes its place at the next `fill`: to start it at once would slow down
+        what is begun in this one. Raises EnvError where it did not start."""
         if not self._waiting:
             return await self._start()
         taken = self._waiting.popleft()
-        self._fill()
         try:
             return await taken
         except asyncio.CancelledError:  # the asker's time is over, and the desktop would be nobody's
             taken.add_done_callback(_forsake)
             raise
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Begin to start as many as are lacking."""
         while len(self._waiting) < self._count:
             self._waiting.append(asyncio.create_task(self._start()))
 

@@ -72,8 +72,10 @@ class Desktop:
         """Size and windows; `running` is false where there is no X server, or it has ended."""
         if not self._processes or self._processes[0].poll() is not None:
             return {"running": False, "windows": []}
-        width, height = self._screen.hands.size
-        return {"running": True, "width": width, "height": height, "windows": self._screen.hands.windows()}
+        hands = self._screen.hands
+        width, height = hands.size
+        windows = hands.windows()
+        return {"running": True, "display": hands.name, "width": width, "height": height, "windows": windows}
 
     def vnc(self, _: Request) -> Hijack:
         there = socket.socket(socket.AF_UNIX)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable
 
-_LOOK_S = 0.001
+_LOOK_S = 0.0005
 _LOOKS = 2  # in a row that must find them at rest
 _ASLEEP = ("S", "T", "Z", "X")
 

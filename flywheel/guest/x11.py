@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quiet import Watched
 from server import Refused
@@ -33,6 +33,7 @@ _KEYS = {
 }
 _READ_S = 5.0  # that those who listen have to read what was typed, before a key gets another character
 _NO_KEY = 0
+_OTHER_DEVICES = range(0x1008FE00, 0x10090000)  # symbols that X.org added for keys of its own
 _LOCAL_PID = res.LocalClientPIDMask
 
 
@@ -212,7 +213,7 @@ class _Keyboard:
                 if symbol:
                     self._keys.setdefault(symbol, (code, column == 1))
         modifiers = {code for row in display.get_modifier_mapping() for code in row}
-        self._spare = [code for code, row in enumerate(rows, first) if not any(row) and code not in modifiers]
+        self._spare = [code for code, row in enumerate(rows, first) if _is_spare(row) and code not in modifiers]
         self._lent: dict[int, int] = {}  # symbol -> spare key
         self.shift = display.keysym_to_keycode(XK.XK_Shift_L)
 
@@ -254,6 +255,11 @@ class _Keyboard:
             self._display.change_keyboard_mapping(codes[0], rows)
             codes = codes[count:]
         self._display.sync()
+
+
+def _is_spare(row: Iterable[int]) -> bool:
+    """Whether a key has no symbol, or none but those of other devices (volume, playing, screens)."""
+    return all(symbol in _OTHER_DEVICES for symbol in row if symbol)
 
 
 def _keysym(char: str) -> int:

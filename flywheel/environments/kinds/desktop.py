@@ -52,7 +52,7 @@ class DesktopLender:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[DesktopEnv]:
-        env = DesktopEnv(self._warm.take, KINDS[_NAME].verifier, self._limit_s)
+        env = DesktopEnv(self._warm, KINDS[_NAME].verifier, self._limit_s)
         try:
             yield env
         finally:
