@@ -106,7 +106,7 @@ def files(home: Home) -> dict[str, str]:
         if entry.kind == "folder":
             found[f"{name}/"] = ""
         elif entry.kind != "file":
-            found[name] = f"a {entry.kind}"
+            found[name] = "a link" if entry.kind == "link" else "no file"
         elif entry.size > _MOST:
             found[name] = f"sha256:{home.digest(entry.path)}"
         elif (data := home.read(entry.path, _MOST + 1)) is not None:
