@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,12 +16,13 @@ from pathlib import Path
 import httpx
 import processes
 import pytest
+from PIL import Image, ImageChops, ImageGrab
 from waiting import until
 
 import flywheel
 
 GUEST = Path(flywheel.__file__).parent / "guest"
-NO_X = shutil.which("Xvnc") is None or shutil.which("openbox") is None
+NO_X = not all(map(shutil.which, ("Xvnc", "openbox", "xterm")))
 
 
 @contextmanager
@@ -131,7 +133,26 @@ def test_files_as_osworld_moves_them(plain):
     assert plain.post("/list_directory", json={"path": f"{home}/none"}).status_code == 400
 
 
-@pytest.mark.skipif(NO_X, reason="no desktop without tigervnc-standalone-server, openbox")
+needs_x = pytest.mark.skipif(NO_X, reason="no desktop without tigervnc-standalone-server, openbox, xterm")
+
+
+@needs_x
+def test_a_picture_of_what_changed_is_the_picture_of_all(tmp_path):
+    """Beside Pillow's, which looks at the whole screen each time."""
+    with guest(tmp_path / "home") as client:
+        body = {"width": 640, "height": 480, "apps": [["xterm"], ["xterm", "-geometry", "20x5+400+300"]]}
+        display = client.post("/desktop/start", json=body).json()["display"]
+        move, down, up = {"type": "move", "x": 500, "y": 350}, {"type": "down"}, {"type": "up"}
+        steps = [[], [{"type": "text", "text": "ls -la /\n"}], [move, down, up], [{"type": "text", "text": "clear\n"}]]
+        pictures = []
+        for acts in steps:
+            png = client.post("/step", json={"acts": acts, "after_ms": 50}).content
+            pictures.append(Image.open(io.BytesIO(png)).convert("RGB"))
+            assert ImageChops.difference(pictures[-1], ImageGrab.grab(xdisplay=display)).getbbox() is None, acts
+        assert len({picture.tobytes() for picture in pictures}) >= 3
+
+
+@needs_x
 def test_the_screen_as_osworld_asks_for_it(tmp_path):
     with guest(tmp_path / "home") as client:
         started = client.post("/desktop/start", json={"width": 640, "height": 480})

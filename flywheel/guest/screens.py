@@ -19,22 +19,24 @@ _LEVEL = 1  # of zlib: a picture of a desktop is mostly plain, and time is what 
 class Screens:
     """Of one X display, or of the machine's own where none is named.
 
-    drawn: whether anything was drawn since it was asked last; where there is none, pictures are compared. It raises
-    Refused where the display is gone: the library that X pictures are taken with ends this process in that case, so it
-    is asked before each picture.
+    drawn: the rows in which something was drawn since it was asked last, from and up to, None for none: only these are
+    looked at. Where it is not given, pictures are compared. It raises Refused where the display is gone: the library
+    that X pictures are taken with ends this process in that case, so it is asked before each picture.
     """
 
-    def __init__(self, display: str = "", drawn: Callable[[], bool] | None = None) -> None:
+    def __init__(self, display: str = "", drawn: Callable[[], tuple[int, int] | None] | None = None) -> None:
         # mss's newer back-ends do not find Xvnc's visual: it tells the depth of 24 bits twice.
         options = {"display": display, "backend": "xlib"} if display else {}
-        self._drawn, self._encoder = drawn, _Encoder()
+        self._drawn = drawn
         self._thread = ThreadPoolExecutor(1)  # one picture at a time: mss works in the thread that it began in
         with _told():
-            self._source = self._thread.submit(mss.MSS, **options).result()
+            self._source, self._all = self._thread.submit(_open, options).result()
+        self._picture = _Picture(self._all["width"], self._all["height"])
+        self._stale: tuple[int, int] | None = (0, self._all["height"])  # rows that the picture has not as they are
 
     def take(self) -> bytes:
         """A PNG of the screen as it is now."""
-        return self._thread.submit(lambda: self._encoder.png(self._grab())).result()
+        return self._thread.submit(self._take).result()
 
     def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes:
         """A PNG of the screen when nothing moves: after_ms have passed, its programs are at rest, and nothing was drawn
@@ -49,43 +51,69 @@ class Screens:
         time.sleep(after_ms / 1000)
         rest(until)
         while True:
-            shot = self._grab()
-            png = self._encoder.png(shot)  # takes long enough for whatever moves to be seen
-            if not self._differs(shot) or time.monotonic() > until:
+            png = self._take()  # takes long enough for whatever moves to be seen
+            if not self._moves() or time.monotonic() > until:
                 return png
             rest(until)
 
-    def _grab(self):
+    def _take(self) -> bytes:
         if self._drawn:
-            self._drawn()
+            self._moves()
+        self._update()
+        return self._picture.png()
+
+    def _moves(self) -> bool:
+        """Whether the screen is no longer as it was looked at last."""
+        if self._drawn is None:
+            self._stale = (0, self._all["height"])
+            return self._update()
+        rows = self._drawn()
+        if rows is not None:
+            before = self._stale or rows
+            self._stale = min(before[0], rows[0]), max(before[1], rows[1])
+        return rows is not None
+
+    def _update(self) -> bool:
+        """Bring the stale rows into the picture; whether any of them differs."""
+        if self._stale is None:
+            return False
+        top, bottom = max(0, self._stale[0]), min(self._all["height"], self._stale[1])
+        self._stale = None if self._drawn else (0, self._all["height"])
         with _told():
-            return self._source.grab(self._source.monitors[0])
-
-    def _differs(self, shot) -> bool:
-        return self._drawn() if self._drawn else self._grab().raw != shot.raw
+            band = {**self._all, "top": self._all["top"] + top, "height": max(1, bottom - top)}
+            return self._picture.update(top, self._source.grab(band).raw)
 
 
-class _Encoder:
-    """To PNG. Most rows are as they were in the picture before, and are not made anew."""
+class _Picture:
+    """The screen as PNG. Rows that are as they were are not made anew."""
 
-    def __init__(self) -> None:
-        self._before: list[bytearray] = []  # rows as mss gives them, BGRX
-        self._rows: list[bytes] = []  # as PNG has them: a filter's number, 0 for none, and RGB
+    def __init__(self, width: int, height: int) -> None:
+        self._size, self._stride = (width, height), width * 4
+        self._before = [bytearray(self._stride)] * height  # rows as mss gives them, BGRX
+        self._rows = [bytes(1 + width * 3)] * height  # as PNG has them: a filter's number, 0 for none, and RGB
+        self._png = b""
 
-    def png(self, shot) -> bytes:
-        (width, height), stride = shot.size, shot.size[0] * 4
-        if len(self._rows) != height or len(self._before[0]) != stride:
-            self._before, self._rows = [bytearray(stride)] * height, [bytes(1 + width * 3)] * height
-        raw = shot.raw
-        for number, before in enumerate(self._before):
-            row = raw[number * stride : (number + 1) * stride]
-            if row != before:
-                self._before[number], self._rows[number] = row, _rgb(row)
-        header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-        packer = zlib.compressobj(_LEVEL)
-        parts = [packer.compress(b"".join(self._rows[at : at + _AT_ONCE])) for at in range(0, height, _AT_ONCE)]
-        data = b"".join(parts) + packer.flush()
-        return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+    def update(self, top: int, raw: bytearray) -> bool:
+        """Rows from `top` on; whether any of them differs from what it was."""
+        differs = not self._png
+        for number in range(len(raw) // self._stride):
+            row = raw[number * self._stride : (number + 1) * self._stride]
+            if row != self._before[top + number]:
+                self._before[top + number], self._rows[top + number] = row, _rgb(row)
+                differs = True
+        if differs:
+            self._png = b""
+        return differs
+
+    def png(self) -> bytes:
+        if not self._png:
+            packer = zlib.compressobj(_LEVEL)
+            starts = range(0, len(self._rows), _AT_ONCE)
+            data = b"".join(packer.compress(b"".join(self._rows[at : at + _AT_ONCE])) for at in starts) + packer.flush()
+            header = struct.pack(">IIBBBBB", *self._size, 8, 2, 0, 0, 0)
+            parts = _chunk(b"IHDR", header), _chunk(b"IDAT", data), _chunk(b"IEND", b"")
+            self._png = b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+        return self._png
 
 
 class _told:
@@ -97,6 +125,12 @@ class _told:
     def __exit__(self, kind, error, _) -> None:
         if isinstance(error, ScreenShotError):
             raise Refused(f"no picture of the screen: {error}", 503) from None
+
+
+def _open(options: dict) -> tuple:
+    """What takes the pictures, and where all of the screen is."""
+    source = mss.MSS(**options)
+    return source, source.monitors[0]
 
 
 def _rgb(row: bytearray) -> bytes:

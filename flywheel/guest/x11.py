@@ -50,7 +50,7 @@ class X11:
         self._alone = threading.RLock()
         self._keyboard = _Keyboard(self._display)
         self._display.damage_query_version()  # without it the extension answers nothing
-        self._damage = self._root.damage_create(damage.DamageReportNonEmpty)
+        self._damage = self._root.damage_create(damage.DamageReportBoundingBox)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -104,13 +104,16 @@ class X11:
                         self._press(shift, False)
                 self._display.sync()
 
-    def drawn(self) -> bool:
-        """Whether anything was drawn since this was asked last."""
+    def drawn(self) -> tuple[int, int] | None:
+        """The rows in which something was drawn since this was asked last, from and up to; None where nothing was."""
         with self._sound():
             self._display.damage_subtract(self._damage)
             self._display.sync()
             told = [self._display.next_event() for _ in range(self._display.pending_events())]
-            return any(event.__class__.__name__ == "DamageNotify" for event in told)
+            areas = [event.area for event in told if event.type == self._display.extension_event.DamageNotify]
+            if not areas:
+                return None
+            return min(area.y for area in areas), max(area.y + area.height for area in areas)
 
     def clients(self) -> list[int]:
         """Processes that have a connection to the server."""
