@@ -149,7 +149,7 @@ def test_a_picture_of_what_changed_is_the_picture_of_all(tmp_path):
             png = client.post("/step", json={"acts": acts, "after_ms": 50}).content
             pictures.append(Image.open(io.BytesIO(png)).convert("RGB"))
             assert ImageChops.difference(pictures[-1], ImageGrab.grab(xdisplay=display)).getbbox() is None, acts
-        assert len({picture.tobytes() for picture in pictures}) >= 3
+        assert len({picture.tobytes() for picture in pictures}) >= 2
 
 
 @needs_x
