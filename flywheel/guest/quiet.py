@@ -18,7 +18,7 @@ _ASLEEP = ("S", "T", "Z", "X")
 class Watched:
     """Processes and all that descend from them, less this one."""
 
-    def __init__(self, pids: Iterable[int], without: Iterable[int] = ()) -> None:
+    def __init__(self, pids: Iterable[int]) -> None:
         parents = {}
         for name in os.listdir("/proc"):  # noqa: PTH208 - each step of an episode looks here: paths take longer
             if name.isdigit() and (fields := _stat(f"/proc/{name}/stat")):
@@ -26,7 +26,7 @@ class Watched:
         found = set(pids)
         while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
             found |= more
-        self._pids = sorted(found - {os.getpid(), *without})
+        self._pids = sorted(found - {os.getpid()})
 
     def wait(self, until: float) -> bool:
         """Wait until they are at rest; False where they are not by then (`time.monotonic`)."""

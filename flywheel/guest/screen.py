@@ -57,11 +57,11 @@ class Screen:
             self._hands = self._eyes = None
 
     def rest(self, until: float) -> bool:
-        if not hasattr(self.hands, "clients"):
+        if not hasattr(self.hands, "programs"):
             return True
         from quiet import Watched
 
-        return Watched(self.hands.clients()).wait(until)
+        return Watched(self.hands.programs()).wait(until)
 
     def _find(self) -> None:
         with self._alone:

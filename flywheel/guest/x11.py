@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -33,6 +35,7 @@ _KEYS = {
 }
 _READ_S = 5.0  # that those who listen have to read what was typed, before a key gets another character
 _NO_KEY = 0
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
 _OTHER_DEVICES = range(0x1008FE00, 0x10090000)  # symbols that X.org added for keys of its own
 _LOCAL_PID = res.LocalClientPIDMask
 
@@ -115,11 +118,13 @@ class X11:
                 return None
             return min(area.y for area in areas), max(area.y + area.height for area in areas)
 
-    def clients(self) -> list[int]:
-        """Processes that have a connection to the server."""
+    def programs(self) -> set[int]:
+        """Processes that have a connection to the server, and the server itself: it has answered before it has passed
+        on what was done."""
         with self._sound():
             answer = self._display.res_query_client_ids([{"client": X.NONE, "mask": _LOCAL_PID}])
-            return sorted({one.value[0] for one in answer.ids if one.value})
+            told = self._display.display.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return {*(one.value[0] for one in answer.ids if one.value), _CREDENTIALS.unpack(told)[0]}
 
     def windows(self) -> list[dict]:
         """Of the applications, the lowest first: title, kind, frame in pixels, whether it has the focus."""
@@ -159,9 +164,9 @@ class X11:
         xtest.fake_input(self._display, X.KeyPress if down else X.KeyRelease, code)
 
     def _read(self) -> None:
-        """Wait until the display's clients have read all that was typed."""
+        """Wait until the display's programs have read all that was typed."""
         self._display.sync()
-        Watched(self.clients()).wait(time.monotonic() + _READ_S)
+        Watched(self.programs()).wait(time.monotonic() + _READ_S)
 
     def _window(self, number: int, focused: bool) -> dict | None:
         window = self._display.create_resource_object("window", number)
