@@ -1,0 +1,57 @@
+"""Start the guest: `python flywheel/guest --socket FILE`, or `--port N` with the token in FLYWHEEL_GUEST_TOKEN.
+
+Inside of a machine that flywheel opens it is the first process, which none of the others can end, and is handed its
+socket (`--fd`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # it runs as a folder, wherever it was copied to
+
+import functions
+import first
+from server import serve
+
+TOKEN = "FLYWHEEL_GUEST_TOKEN"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="flywheel guest", description=__doc__)
+    parser.add_argument("--socket", type=Path, help="a unix socket to make")
+    parser.add_argument("--port", type=int, help="a port on 127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="where the port is; (default: %(default)s)")
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    token = os.environ.pop(TOKEN, "")
+    listening = _listening(options, token)
+    environment = {**os.environ, "HOME": str(Path.home())}
+    server = serve(listening, functions.routes(Path.home(), environment), token)
+    if options.ready_fd is not None:
+        first.ready(options.ready_fd, Path.home())
+    server.serve_forever()
+
+
+def _listening(options: argparse.Namespace, token: str) -> socket.socket:
+    if options.fd is not None:
+        return socket.socket(fileno=options.fd)
+    if options.socket is not None:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(options.socket))
+        options.socket.chmod(0o600)
+        return listening
+    if options.port is None:
+        sys.exit("flywheel guest: give --socket FILE, or --port N")
+    if not token:
+        sys.exit(f"flywheel guest: a port is open to all users of this machine: set {TOKEN}")
+    return socket.create_server((options.host, options.port))
+
+
+if __name__ == "__main__":
+    main()
