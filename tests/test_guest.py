@@ -150,6 +150,9 @@ def test_a_picture_of_what_changed_is_the_picture_of_all(tmp_path):
             pictures.append(Image.open(io.BytesIO(png)).convert("RGB"))
             assert ImageChops.difference(pictures[-1], ImageGrab.grab(xdisplay=display)).getbbox() is None, acts
         assert len({picture.tobytes() for picture in pictures}) >= 2
+        pids = [pid for pid, name in processes.descendants(os.getpid()) if name in ("Xvnc", "openbox", "xterm")]
+    assert len(pids) == 4
+    assert not any(map(processes.alive, pids)), "the guest has ended, and its desktop has not"
 
 
 @needs_x

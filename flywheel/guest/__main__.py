@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def main() -> None:
         **osworld.routes(screen, home, environment),
         ("GET", "/health"): lambda request: {"ok": True},
     }
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the desktop ends with it
     serve(listening, routes, token).serve_forever()
 
 

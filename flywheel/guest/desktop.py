@@ -6,9 +6,11 @@ unix socket alone; `/desktop/vnc` hands a connection to it on.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -45,6 +47,7 @@ class Desktop:
         self._processes: list[subprocess.Popen] = []
         self._alone = threading.Lock()
         self._vnc = ""
+        atexit.register(self._end)
 
     def start(self, request: Request) -> dict:
         """The X server, the window manager, then the applications, each with its first window."""
@@ -131,6 +134,8 @@ class Desktop:
                 process.kill()
             process.wait()
         self._processes = []
+        if self._vnc:
+            shutil.rmtree(Path(self._vnc).parent, ignore_errors=True)
 
 
 def routes(screen: Screen, home: Path, environment: dict[str, str]) -> Routes:

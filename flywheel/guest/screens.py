@@ -12,6 +12,7 @@ import mss
 from mss.exception import ScreenShotError
 from server import Refused
 
+_FRAME_S = 1 / 60  # that a program may sleep before it draws what it has done
 _AT_ONCE = 32  # rows: memory for all of them would be asked of the system anew each time
 _LEVEL = 1  # of zlib: a picture of a desktop is mostly plain, and time is what counts
 
@@ -40,7 +41,7 @@ class Screens:
 
     def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes:
         """A PNG of the screen when nothing moves: after_ms have passed, its programs are at rest, and nothing was drawn
-        while the picture was made. After within_ms the picture is taken whatever moves.
+        for a frame from then on. After within_ms the picture is taken whatever moves.
 
         rest: waits until the programs are at rest or that time (`time.monotonic`) has come.
         """
@@ -49,12 +50,13 @@ class Screens:
     def _settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes:
         until = time.monotonic() + within_ms / 1000
         time.sleep(after_ms / 1000)
-        rest(until)
         while True:
-            png = self._take()  # takes long enough for whatever moves to be seen
+            rest(until)
+            still = time.monotonic() + _FRAME_S
+            png = self._take()
+            time.sleep(max(0.0, still - time.monotonic()))
             if not self._moves() or time.monotonic() > until:
                 return png
-            rest(until)
 
     def _take(self) -> bytes:
         if self._drawn:
