@@ -40,8 +40,8 @@ class Screens:
         return self._thread.submit(self._take).result()
 
     def settled(self, rest: Callable[[float], bool], after_ms: float, within_ms: float) -> bytes:
-        """A PNG of the screen when nothing moves: after_ms have passed, its programs are at rest, and nothing was drawn
-        for a frame from then on. After within_ms the picture is taken whatever moves.
+        """A PNG of the screen when nothing moves: after_ms have passed, its programs are at rest, and a frame later
+        nothing else was drawn. After within_ms the picture is taken whatever moves.
 
         rest: waits until the programs are at rest or that time (`time.monotonic`) has come.
         """
@@ -51,8 +51,8 @@ class Screens:
         until = time.monotonic() + within_ms / 1000
         time.sleep(after_ms / 1000)
         while True:
-            rest(until)
             still = time.monotonic() + _FRAME_S
+            rest(until)
             png = self._take()
             time.sleep(max(0.0, still - time.monotonic()))
             if not self._moves() or time.monotonic() > until:
