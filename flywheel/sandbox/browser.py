@@ -205,20 +205,23 @@ class BrowserEnv:
                 yield
         except TimeoutError:
             self.broken = True
-            raise EnvTimeout(
-                f"the page did not answer a {what} within {limit_s:g} s", where=self._where(task)
-            ) from None
+            late = EnvTimeout(f"the page did not answer a {what} within {limit_s:g} s", where=self._where(task))
+            raise self._told(late, task) from None
         except (PageGone, CommandError) as error:
             self.broken = True
             how = "crashed" if isinstance(error, PageGone) else "failed"
             raise EnvError(f"the page {how} in a {what}: {error.what}", where=self._where(task)) from error
         except EnvError as error:
             self.broken = True
-            fault = self._backend.fault if self._backend is not None else ""
-            raise type(error)(fault or error.what, where=self._where(task), fix=error.fix) from error
+            raise self._told(error, task) from error
         except BaseException:
             self.broken = True
             raise
+
+    def _told(self, error: EnvError, task: Task | None) -> EnvError:
+        """The error, or in its place why the page's server is gone."""
+        fault = self._backend.fault if self._backend is not None else ""
+        return type(error)(fault or error.what, where=self._where(task), fix=error.fix)
 
     def _path(self) -> str:
         """Of the page that is seen, without what differs from run to run: the port, the session."""

@@ -20,21 +20,21 @@ _CHUNK = 2**16
 async def hand_on(
     connect: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Join what was accepted with a connection of our own, until one of them ends."""
+    """Join what was accepted with a connection of our own, until that one ends: then nobody reads what is still sent."""
     try:
         theirs, ours = await connect()
     except OSError:
         writer.close()
         return
-    both = [asyncio.create_task(_copy(reader, ours)), asyncio.create_task(_copy(theirs, writer))]
+    there, back = asyncio.create_task(_copy(reader, ours)), asyncio.create_task(_copy(theirs, writer))
     try:
-        await asyncio.wait(both)
+        await back
     finally:
-        for task in both:
+        for task in (there, back):
             task.cancel()
         for end in (writer, ours):
             end.close()
-        await asyncio.gather(*both, return_exceptions=True)
+        await asyncio.gather(there, back, return_exceptions=True)
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
