@@ -1,10 +1,11 @@
-"""Where CT is passed over, the newest model is handed on as it is."""
+"""Where CT is passed over, the newest model is handed on as it is, or the last that CT trained."""
 
 from __future__ import annotations
 
 import pytest
 import synthetic
 
+from flywheel.errors import BadInput
 from flywheel.files import write_text
 from flywheel.settings import Settings
 from flywheel.stages import ct
@@ -46,3 +47,17 @@ def test_the_newest_model_is_handed_on(three):
     found = catalog.query(ws, "SELECT * FROM lineage WHERE iteration = 2 AND stage = 'ct'").to_pylist()
     assert (ws.relative(ws.model(2, "ct")), newest) in {(row["child"], row["parent"]) for row in found}
     assert "trajectory" not in {row["parent_kind"] for row in found}  # it was trained on none
+
+
+def test_the_last_model_of_ct_is_handed_on_where_that_is_asked(three):
+    ws, _ = three
+    chosen = {"every": 3, "hands_on": "last"}
+    with pytest.raises(BadInput, match="the last model that CT trained is not there"):
+        run_stage(ct.STAGE, _ct(three, 3, **chosen))
+    made = ws.model(1, "ct")
+    made.mkdir(parents=True)
+    write_text(made / "model.safetensors", "weights of CT's first")
+    run_stage(ct.STAGE, _ct(three, 3, **chosen))
+    assert (ws.model(3, "ct") / "model.safetensors").read_text() == "weights of CT's first"
+    found = catalog.query(ws, "SELECT * FROM lineage WHERE iteration = 3 AND stage = 'ct'").to_pylist()
+    assert (ws.relative(ws.model(3, "ct")), ws.relative(made)) in {(row["child"], row["parent"]) for row in found}

@@ -64,6 +64,9 @@ class Ct(Supervised):
 
     every: int = Field(1, ge=1)
     """CT runs once in this many iterations, beginning with the first. 1: in each."""
+    hands_on: Literal["newest", "last"] = "newest"
+    """What SFT begins from where CT does not run: the newest model, or the last one that CT trained, so that it learns
+    all of its window anew."""
     rollout_weight: float = Field(0.02, ge=0, le=1)
     """Weight of a step that the model itself played, unverified. A person's step weighs 1."""
 

@@ -1,6 +1,6 @@
 """ct: continual training on all that was ever collected, agent data a small part of the mix (section 2.3).
 
-Runs in each `ct.every`-th iteration; in the others the newest model is handed on as it is.
+Runs in each `ct.every`-th iteration; in the others a model is handed on as it is: the newest, or the last that CT made.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from flywheel.errors import BadInput
 from flywheel.files import atomic_folder
 from flywheel.policy.checkpoint import digest
 from flywheel.stages import inputs, supervised
@@ -17,11 +18,23 @@ from flywheel.store.artifacts import Checkpoint, Record
 
 
 def _begin(ctx: Context) -> Path:
-    return inputs.newest_folder(ctx)
+    if _due(ctx) or ctx.settings.ct.hands_on == "newest":
+        return inputs.newest_folder(ctx)
+    last = ctx.ws.model(ctx.iteration - _since(ctx), "ct")
+    if not last.is_dir():
+        raise BadInput(
+            "the last model that CT trained is not there", where=ctx.ws.relative(last), fix="set ct.hands_on to newest"
+        )
+    return last
 
 
 def _due(ctx: Context) -> bool:
-    return (ctx.iteration - 1) % ctx.settings.ct.every == 0
+    return _since(ctx) == 0
+
+
+def _since(ctx: Context) -> int:
+    """Iterations since CT was due."""
+    return (ctx.iteration - 1) % ctx.settings.ct.every
 
 
 def _work(ctx: Context, folder: Path) -> dict:
