@@ -6,6 +6,7 @@ signals; that they can neither trace it nor read its memory is asked for here.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -28,22 +29,20 @@ def ready(number: int, home: Path) -> None:
 
 
 def _bury() -> None:
-    """Orphans come to the first process. Those that a part of it waits for are left to it: they are found dead twice."""
+    """Orphans come to the first process. Those that a part of it waits for are left to it: two looks find them dead."""
     dead: set[int] = set()
     while True:
         time.sleep(_EVERY_S)
-        now = {int(name) for name in os.listdir("/proc") if name.isdigit() and _is_dead_child(name)}
+        now = {int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and _is_dead_child(one)}
         for pid in now & dead:
-            try:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
         dead = now
 
 
-def _is_dead_child(name: str) -> bool:
+def _is_dead_child(process: Path) -> bool:
     try:
-        fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
     return fields[0] == "Z" and int(fields[1]) == os.getpid()
