@@ -1,0 +1,68 @@
+"""What a family of tasks is, and what drawing one takes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flywheel.agent.actions import Action
+
+Params = Mapping[str, Any]
+Steps = Iterator[tuple[str, Action]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """instruction: a format string over the params. draw: the params of a level. play: an expert's thoughts and
+    actions. steps: the step budget by level.
+
+    Params beside the instruction's words: `files` (text by path; a folder ends in /), `binary` (base64 by path) and
+    `setup` (commands) make the beginning. Of the end, those that are there must all hold: `wanted` (text by path, None
+    where it must be gone), `answer`, `served` (text by port, None where nothing may answer; `ports` says what is asked
+    there), `packed` (an archive's files by its path), `printed` (what the commands `probe` print).
+    """
+
+    instruction: str
+    draw: Callable[[int, random.Random], dict[str, Any]]
+    play: Callable[[Params], Steps]
+    steps: Mapping[int, int]
+
+
+def steps(*budgets: int) -> dict[int, int]:
+    """Budgets of levels 1, 2, 3."""
+    return dict(enumerate(budgets, 1))
+
+
+_WORDS = """
+amber anchor apple arrow autumn basket beacon birch bottle branch bread bridge bronze button cabin candle
+canvas castle cedar cherry circle clay cloud clover coast copper coral cotton crystal daisy delta desert dove
+dragon eagle echo ember engine falcon feather fern field flint forest garden ginger glacier globe granite
+grape harbor hazel honey island ivory jacket jasmine jungle kettle ladder lagoon lantern lemon lily linen
+lotus maple marble meadow mirror mist moss mountain needle nickel oasis ocean olive onyx orange orchid otter
+paper pearl pebble pepper pine planet plum prairie quartz raven reef ribbon river robin rocket rose saddle
+saffron sage sail salt sand shadow silver spark spruce star stone storm summit sunset table temple thistle
+thunder tiger timber topaz tulip valley velvet violet walnut water willow window winter wolf zephyr
+"""
+_PEOPLE = """
+Ada Amir Anna Arif Bela Boris Carla Chen Clara Dina Elena Emil Farah Felix Greta Hana Hugo Ines Ivan Jana
+Jonas Kira Lars Lena Luca Maja Marek Mei Mina Nadia Nils Noor Olga Omar Paula Petra Rafael Rosa Samir Sofia
+Tariq Tomas Ursula Vera Viktor Wei Yara Yusuf Zara Zoe
+"""
+WORDS, PEOPLE = _WORDS.split(), _PEOPLE.split()
+
+
+def names(rng: random.Random, count: int) -> list[str]:
+    """Different words."""
+    return rng.sample(WORDS, count)
+
+
+def text(rng: random.Random, lines: int, words: int = 5) -> str:
+    """Lines of words."""
+    return "".join(" ".join(rng.choices(WORDS, k=words)) + "\n" for _ in range(lines))
+
+
+def listed(items: Sequence[str]) -> str:
+    """As a sentence lists them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
