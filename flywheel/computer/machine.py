@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 HOME = "/home/user"
 _GUEST = Path(__file__).resolve().parent.parent / "guest"
 _ETC = Path(__file__).parent / "etc"
+_AGE = "1577836800"  # seconds since 1970: 2020, which zip files can hold
 _GRACE_S = 5.0  # beyond what a call waits for by itself
 _MAX_ANSWER = 2**26  # bytes
 _FONTS = "/var/cache/fontconfig"  # without it each program looks at each font anew: a third of a second
@@ -151,9 +152,9 @@ class Machine:
         return reader, writer
 
     async def put(self, path: str, content: bytes) -> None:
-        """A file of the home, for file managers as old as can be. Only before anything that is not ours has run there:
+        """A file of the home, of a fixed age, which file managers show. Only before anything that is not ours has run there:
         the guest follows links."""
-        await self.request("PUT", "/files/write", params={"path": path, "modified": "0"}, content=content)
+        await self.request("PUT", "/files/write", params={"path": path, "modified": _AGE}, content=content)
 
     def programs(self) -> list[str]:
         """What runs in it beside the guest: each process's command, as this machine sees it; [] without cgroups."""
