@@ -12,7 +12,20 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flywheel.commands import again, exchange, history, look, model, page, run, settings, unwatched, upkeep, workspace
+from flywheel.commands import (
+    again,
+    exchange,
+    guest,
+    history,
+    look,
+    model,
+    page,
+    run,
+    settings,
+    unwatched,
+    upkeep,
+    workspace,
+)
 from flywheel.errors import BadInput, FlywheelError
 
 _COMMANDS = (
@@ -45,6 +58,7 @@ _COMMANDS = (
     model.pretrain,
     model.serve,
     model.bench,
+    guest.guest,
     page.page,
 )
 _UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program

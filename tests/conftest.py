@@ -46,6 +46,7 @@ SLOW = (
     "trial",
     "workers",
     "controls",
+    "desktop",
     "manifest_pages",
     "env_worlds",
     "env_browser",

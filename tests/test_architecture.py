@@ -37,6 +37,7 @@ ORDER = (
     "environments.kinds",
     "synthesis",
     # where it is done
+    "computer",
     "sandbox",
     "worlds",
     "environments",
@@ -67,6 +68,7 @@ ORDER = (
     "yaml_text",
     "findings",
     "errors",
+    "guest",
 )
 RANK = {name: rank for rank, name in enumerate(ORDER)}
 

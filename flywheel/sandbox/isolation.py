@@ -15,22 +15,25 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _PROBE_S = 10.0
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 # Of /etc nothing that is secret: where libraries, certificates, time zone and names of types are.
-_ETC = (
-    "alternatives",
-    "ca-certificates",
-    "fonts",
-    "group",
-    "hosts",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "passwd",
-    "ssl",
+ETC = tuple(
+    f"/etc/{name}"
+    for name in (
+        "alternatives",
+        "ca-certificates",
+        "fonts",
+        "group",
+        "hosts",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "localtime",
+        "mime.types",
+        "nsswitch.conf",
+        "passwd",
+        "ssl",
+    )
 )
 _ALONE = ("--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
 
@@ -56,7 +59,7 @@ def confined(
 ) -> list[str]:
     """The command under bubblewrap: no network but its own, no process but its own, no file but these."""
     words = ["bwrap", *_ALONE]
-    for path in (*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *readable, sys.base_prefix):
+    for path in (*SYSTEM, *ETC, *readable, sys.base_prefix):
         words += ["--ro-bind-try", str(path), str(path)]
     for path in writable:
         words += ["--bind", str(path), str(path)]

@@ -1,0 +1,59 @@
+"""What parts share: PyAutoGUI at work on a desktop of its own, which is not kept apart from this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+import flywheel
+from flywheel.errors import EnvTimeout
+
+_GUEST = Path(flywheel.__file__).parent / "guest"
+_READY_S, _RUN_S = 10.0, 300.0
+
+
+@contextmanager
+def desktop(width: int, height: int, apps: Sequence[Sequence[str]]) -> Iterator[tuple[str, Path]]:
+    """The name of its display, and its home folder."""
+    with tempfile.TemporaryDirectory(prefix="flywheel-plain-") as folder:
+        home = Path(folder, "home")
+        home.mkdir()
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
+        guest = subprocess.Popen([sys.executable, str(_GUEST), "--socket", f"{folder}/guest"], env=environment)
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/guest"), base_url="http://guest") as client:
+                _wait(Path(folder, "guest"))
+                body = {"width": width, "height": height, "apps": [list(words) for words in apps]}
+                told = client.post("/desktop/start", json=body, timeout=_READY_S).raise_for_status().json()
+                yield told["display"], home
+        finally:
+            guest.terminate()
+            guest.wait()
+
+
+def pyautogui(display: str, program: str, *words: str) -> dict:
+    """What a program that has PyAutoGUI at hand prints last, as JSON."""
+    head = "import json, sys, time, pyautogui\npyautogui.PAUSE, pyautogui.FAILSAFE = 0, False\n"
+    environment = {**os.environ, "DISPLAY": display}
+    ran = subprocess.run(
+        [sys.executable, "-c", head + program, *words], env=environment, capture_output=True, text=True, check=True,
+        timeout=_RUN_S,
+    )  # fmt: skip
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def _wait(socket: Path) -> None:
+    until = time.monotonic() + _READY_S
+    while not socket.is_socket():
+        if time.monotonic() > until:
+            raise EnvTimeout(f"the guest did not start in {_READY_S:g} s")
+        time.sleep(0.01)

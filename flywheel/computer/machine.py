@@ -1,0 +1,254 @@
+"""One machine: processes of its own under bubblewrap, a home folder in memory, and the guest that acts there.
+
+It sees the system's programs, its home and nothing else of this machine; it has no network but its own loopback. The
+guest is its first process, which the others can neither end nor look into; its socket is handed to it open, so there is
+no file by which anything inside could reach it, and what decides reads the home from outside (`home.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import Field
+
+from flywheel.computer import limits
+from flywheel.computer.home import Home
+from flywheel.errors import EnvError, EnvTimeout
+from flywheel.sandbox import isolation
+from flywheel.settings.block import Block
+
+log = logging.getLogger(__name__)
+HOME = "/home/user"
+_GUEST = Path(__file__).resolve().parent.parent / "guest"
+_ETC = Path(__file__).parent / "etc"
+_GRACE_S = 5.0  # beyond what a call waits for by itself
+_MAX_ANSWER = 2**26  # bytes
+_FONTS = "/var/cache/fontconfig"  # without it each program looks at each font anew: a third of a second
+_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class MachineSettings(Block):
+    """What one machine may use."""
+
+    memory_mb: int = Field(512, ge=32, le=65536)
+    """Memory of all its processes and files, in MB. Where this user may make no cgroups only files are held to it."""
+    home_mb: int = Field(64, ge=1, le=65536)
+    """Size of its home folder, in MB."""
+    processes: int = Field(128, ge=8, le=4096)
+    """Processes and threads at once, at most. Without cgroups: not held to."""
+    cores: float = Field(1.0, gt=0, le=64)
+    """Processor cores that it may keep busy. Without cgroups: not held to."""
+    start_s: float = Field(20.0, gt=0)
+    """Seconds until it must have started."""
+
+
+class Machine:
+    """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path, group: limits.Group | None) -> None:
+        self._process, self._folder, self._group = process, folder, group
+        transport = httpx.AsyncHTTPTransport(uds=str(folder / "guest"), limits=httpx.Limits(max_connections=8))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://guest")
+        self.home: Home
+
+    @classmethod
+    async def start(cls, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Machine:
+        """A fresh one. readable: more folders of this machine that it sees, at their own paths.
+
+        Raises EnvError where it does not start, EnvTimeout where it is not ready in time.
+        """
+        if why := isolation.missing():
+            raise EnvError(f"no machine without bubblewrap: {why}", fix="apt-get install bubblewrap")
+        folder = Path(tempfile.mkdtemp(prefix="flywheel-machine-"))
+        group = limits.group(chosen.memory_mb, chosen.processes, chosen.cores)
+        listening, (ours, theirs) = socket.socket(socket.AF_UNIX), socket.socketpair()
+        try:
+            listening.bind(str(folder / "guest"))
+            command = _command(chosen, readable, listening.fileno(), theirs.fileno())
+            process = await asyncio.create_subprocess_exec(
+                *(group.entering(command) if group else command),
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+                pass_fds=(listening.fileno(), theirs.fileno()), env={}, start_new_session=True, limit=2**16,
+            )  # fmt: skip
+        except BaseException:
+            ours.close()
+            _remove(folder, group)
+            raise
+        finally:
+            listening.close()
+            theirs.close()
+        made = cls(process, folder, group)
+        try:
+            async with asyncio.timeout(chosen.start_s):
+                made.home = Home(await _ready(ours, process))
+        except TimeoutError:
+            await made.close()
+            raise EnvTimeout(f"a machine was not ready in {chosen.start_s:g} s", where="computer") from None
+        except BaseException:
+            await made.close()
+            raise
+        finally:
+            ours.close()
+        made._heard = asyncio.create_task(_drain(process))
+        return made
+
+    async def call(self, path: str, body: Mapping[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """POST to the guest; its JSON. wait_s: what the call waits for by itself.
+
+        Raises EnvError where the guest is gone or refuses, EnvTimeout where it does not answer.
+        """
+        raw = await self.request("POST", path, wait_s, content=json.dumps(body))
+        return json.loads(raw)
+
+    async def request(self, method: str, path: str, wait_s: float = 0.0, **given: Any) -> bytes:
+        """The answer's body. Raises GuestRefused for what the guest refuses, which what runs there may have brought
+        about, EnvError and EnvTimeout as `call`."""
+        try:
+            async with asyncio.timeout(wait_s + _GRACE_S):
+                async with self._client.stream(method, path, timeout=None, **given) as answer:
+                    body = bytearray()
+                    async for part in answer.aiter_bytes():
+                        body += part
+                        if len(body) > _MAX_ANSWER:
+                            raise EnvError(f"the guest's answer has more than {_MAX_ANSWER} bytes", where=path)
+        except TimeoutError:
+            raise EnvTimeout(f"the machine did not answer in {wait_s + _GRACE_S:g} s", where=path) from None
+        except (httpx.HTTPError, RuntimeError) as error:
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
+        if answer.status_code >= 400:
+            raise GuestRefused(_reason(body), where=path)
+        return bytes(body)
+
+    async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a port (`/port`) or a program (`/program`) of the machine. Raises GuestRefused, EnvError."""
+        reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
+        data = json.dumps(body).encode()
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        try:
+            async with asyncio.timeout(_GRACE_S * 2):
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.split(b" ", 2)[1] != b"101":
+                    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
+                    raise GuestRefused(_reason(await reader.readexactly(min(length, 2**16))), where=path)
+        except TimeoutError:
+            writer.close()
+            raise EnvTimeout("the machine did not answer", where=path) from None
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
+
+    async def put(self, path: str, content: bytes) -> None:
+        """A file of the home, for file managers as old as can be. Only before anything that is not ours has run there:
+        the guest follows links."""
+        await self.request("PUT", "/files/write", params={"path": path, "modified": "0"}, content=content)
+
+    def programs(self) -> list[str]:
+        """What runs in it beside the guest: each process's command, as this machine sees it; [] without cgroups."""
+        found = []
+        for pid in self._group.processes() if self._group else ():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                found.append(b" ".join(words).decode("utf-8", "replace").strip())
+        return sorted(text for text in found if text and str(_GUEST) not in text)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it uses, files included; 0 without cgroups."""
+        return self._group.memory if self._group else 0
+
+    async def close(self) -> None:
+        """End all of it. It may be called twice."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, 9)
+        await self._process.wait()
+        if hasattr(self, "_heard"):
+            self._heard.cancel()
+        if hasattr(self, "home"):
+            self.home.close()
+        await self._client.aclose()
+        await asyncio.to_thread(_remove, self._folder, self._group)
+        self._group = None
+
+
+class GuestRefused(EnvError):
+    """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
+
+
+def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, ready: int) -> list[str]:
+    python = os.path.realpath(sys.executable)
+    words = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]
+    words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    size = str(chosen.home_mb * 2**20)
+    for place in ("/dev/shm", "/tmp", "/run", HOME):
+        words += ["--size", size, "--tmpfs", place]
+    for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix, str(_GUEST)):
+        words += ["--ro-bind-try", path, path]
+    for file in sorted(_ETC.iterdir()):  # the user has a name there
+        words += ["--ro-bind", str(file), f"/etc/{file.name}"]
+    for name, value in _environment(python).items():
+        words += ["--setenv", name, value]
+    return [*words, "--chdir", HOME, "--", python, "-I", str(_GUEST), "--fd", str(listening), "--ready-fd", str(ready)]
+
+
+def _environment(python: str) -> dict[str, str]:
+    return {
+        "HOME": HOME,
+        "USER": "user",
+        "LOGNAME": "user",
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PATH": f"{HOME}/.local/bin:{_PATHS}:{Path(python).parent}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+async def _ready(ours: socket.socket, process: asyncio.subprocess.Process) -> int:
+    """The home folder, open, which the guest sends before anything else runs there."""
+    ours.setblocking(False)
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(ours, there.set)
+    try:
+        await there.wait()
+    finally:
+        loop.remove_reader(ours)
+    _, descriptors, _, _ = socket.recv_fds(ours, 16, 1)
+    if not descriptors:
+        said = " ".join((await process.stderr.read()).decode("utf-8", "replace").split())
+        raise EnvError(f"a machine did not start: {said[-300:]}", where="computer")
+    os.set_inheritable(descriptors[0], False)
+    return descriptors[0]
+
+
+async def _drain(process: asyncio.subprocess.Process) -> None:
+    while line := await process.stderr.read(2**12):
+        log.debug("a machine says: %s", line.decode("utf-8", "replace").rstrip())
+
+
+def _reason(body: bytes | bytearray) -> str:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(body)["error"])[:500]
+    return "the guest refused"
+
+
+def _remove(folder: Path, group: limits.Group | None) -> None:
+    if group is not None:
+        group.end()
+    shutil.rmtree(folder, ignore_errors=True)
+
+

@@ -1,0 +1,54 @@
+"""Desktops that have started before they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from flywheel.computer.desktop import Desktop
+
+
+class Warm:
+    """count: how many wait at once. Used in an `async with`, which ends those that are left."""
+
+    def __init__(self, start: Callable[[], Awaitable[Desktop]], count: int) -> None:
+        self._start, self._count = start, count
+        self._waiting: deque[asyncio.Task[Desktop]] = deque()
+
+    async def __aenter__(self) -> Warm:
+        self.fill()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        waiting, self._count = tuple(self._waiting), 0
+        self._waiting.clear()
+        for desktop in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(desktop, Desktop):
+                await desktop.close()
+
+    async def take(self) -> Desktop:
+        """One that nobody else has. Another takes its place at the next `fill`: to start it at once would slow down
+        what is begun in this one. Raises EnvError where it did not start."""
+        if not self._waiting:
+            return await self._start()
+        taken = self._waiting.popleft()
+        try:
+            return await taken
+        except asyncio.CancelledError:  # the asker's time is over, and the desktop would be nobody's
+            taken.add_done_callback(_forsake)
+            raise
+
+    def fill(self) -> None:
+        """Begin to start as many as are lacking."""
+        while len(self._waiting) < self._count:
+            self._waiting.append(asyncio.create_task(self._start()))
+
+
+def _forsake(taken: asyncio.Task[Desktop]) -> None:
+    if not taken.cancelled() and taken.exception() is None:
+        _closing.add(closing := asyncio.ensure_future(taken.result().close()))
+        closing.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Future] = set()  # the loop holds its tasks by weak references alone

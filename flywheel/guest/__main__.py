@@ -1,0 +1,81 @@
+"""Start the guest: `python flywheel/guest --socket FILE`, or `--port N` with the token in FLYWHEEL_GUEST_TOKEN.
+
+Inside of a machine that flywheel opens it is the first process, which none of the others can end, and is handed its
+socket (`--fd`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # it runs as a folder, wherever it was copied to
+
+import acting
+import desktop
+import first
+import osworld
+from screen import Screen
+from server import Routes, serve
+
+TOKEN = "FLYWHEEL_GUEST_TOKEN"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="flywheel guest", description=__doc__)
+    parser.add_argument("--socket", type=Path, help="a unix socket to make")
+    parser.add_argument("--port", type=int, help="a port on 127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="where the port is (default: %(default)s)")
+    parser.add_argument("--token-file", type=Path, help=f"a file with the token, in place of {TOKEN}")
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    token = os.environ.pop(TOKEN, "")
+    if options.token_file is not None:
+        token = options.token_file.read_text(encoding="utf-8").strip()
+    listening = _listening(options, token)
+    home, environment, screen = Path.home(), {**os.environ, "HOME": str(Path.home())}, Screen()
+    routes = {
+        **_functions(home, environment),
+        **acting.routes(screen),
+        **desktop.routes(screen, home, environment),
+        **osworld.routes(screen, home, environment),
+        ("GET", "/health"): lambda request: {"ok": True},
+    }
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the desktop ends with it
+    server = serve(listening, routes, token)
+    if options.ready_fd is not None:
+        first.ready(options.ready_fd, home)
+    server.serve_forever()
+
+
+def _functions(home: Path, environment: dict[str, str]) -> Routes:
+    """Shell, Python, files and streams. They need a terminal of Unix: elsewhere there are OSWorld's calls alone."""
+    if os.name != "posix":
+        return {}
+    import functions
+
+    return functions.routes(home, environment)
+
+
+def _listening(options: argparse.Namespace, token: str) -> socket.socket:
+    if options.fd is not None:
+        return socket.socket(fileno=options.fd)
+    if options.socket is not None:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(options.socket))
+        options.socket.chmod(0o600)
+        return listening
+    if options.port is None:
+        sys.exit("flywheel guest: give --socket FILE, or --port N")
+    if not token:
+        sys.exit(f"flywheel guest: a port is open to all users of this machine: set {TOKEN}, or give --token-file")
+    return socket.create_server((options.host, options.port))
+
+
+if __name__ == "__main__":
+    main()

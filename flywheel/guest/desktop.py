@@ -1,0 +1,166 @@
+"""A desktop inside of this machine: an X server that speaks VNC too, a window manager, applications.
+
+Nothing in it moves by itself: no blinking cursor, no animation, no overlay that fades (`config`). VNC is spoken on a
+unix socket alone; `/desktop/vnc` hands a connection to it on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from screen import Screen
+from server import Hijack, Refused, Request, Routes
+from vnc import joined
+
+_CONFIG = Path(__file__).resolve().parent / "config"
+_SERVER, _MANAGER = "Xvnc", "openbox"
+_WITHIN_S, _LOOK_S = 10.0, 0.002
+_DPI = "96"
+
+
+class Desktop:
+    """At most one. home: the folder that applications start in."""
+
+    def __init__(self, screen: Screen, home: Path, environment: dict[str, str]) -> None:
+        self._screen, self._home = screen, home
+        self._environment = {
+            **environment,
+            "XDG_CONFIG_DIRS": str(_CONFIG),
+            "GTK2_RC_FILES": str(_CONFIG / "gtkrc-2.0"),
+            "GTK_OVERLAY_SCROLLING": "0",
+            "GSETTINGS_BACKEND": "memory",
+            "NO_AT_BRIDGE": "1",
+            "GTK_A11Y": "none",
+        }
+        self._processes: list[subprocess.Popen] = []
+        self._alone = threading.Lock()
+        self._vnc = ""
+        atexit.register(self._end)
+
+    def start(self, request: Request) -> dict:
+        """The X server, the window manager, then the applications, each with its first window."""
+        width, height = (int(request.number(name, 64, 8192, 0)) for name in ("width", "height"))
+        apps, packages = _commands(request, "apps"), request.json().get("packages", [])
+        with self._alone:
+            if self._processes:
+                raise Refused("there is a desktop already", 409)
+            sys.path += [str(folder) for folder in packages]
+            until = time.monotonic() + _WITHIN_S
+            display = self._serve(width, height, until)
+            os.environ["DISPLAY"] = self._environment["DISPLAY"] = display
+            self._screen.forget()
+            self._run([_MANAGER])
+            _wait(self._screen.hands.managed, until, f"{_MANAGER} does not manage the windows")
+            self._launch(apps, until)
+        return self.state(request)
+
+    def launch(self, request: Request) -> dict:
+        """More applications. It is answered when each has a window."""
+        self._launch(_commands(request, "apps"), time.monotonic() + _WITHIN_S)
+        return self.state(request)
+
+    def state(self, _: Request) -> dict:
+        """Size and windows; `running` is false where there is no X server, or it has ended."""
+        if not self._processes or self._processes[0].poll() is not None:
+            return {"running": False, "windows": []}
+        hands = self._screen.hands
+        width, height = hands.size
+        windows = hands.windows()
+        return {"running": True, "display": hands.name, "width": width, "height": height, "windows": windows}
+
+    def vnc(self, _: Request) -> Hijack:
+        there = socket.socket(socket.AF_UNIX)
+        try:
+            there.connect(self._vnc)
+        except OSError as error:
+            raise Refused(f"there is no desktop to be seen: {error}", 503) from None
+        return Hijack(lambda here: joined(here, there))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _serve(self, width: int, height: int, until: float) -> str:
+        """Start the X server on a display of its own; its name."""
+        self._vnc = str(Path(tempfile.mkdtemp(prefix="flywheel-vnc-")) / "socket")
+        told, tells = os.pipe()
+        words = [_SERVER, "-displayfd", str(tells), "-geometry", f"{width}x{height}", "-depth", "24", "-dpi", _DPI]
+        words += ["-rfbport", "-1", "-rfbunixpath", self._vnc, "-SecurityTypes", "None", "-nolisten", "tcp"]
+        words += ["-noreset", "-AlwaysShared", "-AcceptSetDesktopSize=0", "-extension", "GLX"]
+        try:
+            self._run(words, (tells,))
+        finally:
+            os.close(tells)
+        with os.fdopen(told) as told_file:
+            ready = select.select([told_file], [], [], max(0.0, until - time.monotonic()))[0]
+            number = told_file.readline().strip() if ready else ""
+        if not number:
+            self._end()
+            raise Refused(f"{_SERVER} does not start", 503)
+        return f":{number}"
+
+    def _launch(self, apps: list[list[str]], until: float) -> None:
+        for words in apps:
+            before = len(self._screen.hands.windows())
+            self._run(words)
+            opened = self._opened(before)
+            _wait(opened, until, f"{words[0]} shows no window")
+
+    def _opened(self, before: int) -> Callable[[], bool]:
+        return lambda: len(self._screen.hands.windows()) > before
+
+    def _run(self, words: list[str], descriptors: tuple[int, ...] = ()) -> None:
+        try:
+            process = subprocess.Popen(
+                words, cwd=self._home, env=self._environment, pass_fds=descriptors, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError as error:
+            raise Refused(f"{words[0]} does not start: {error.strerror}", 501) from None
+        self._processes.append(process)
+
+    def _end(self) -> None:
+        for process in reversed(self._processes):
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        self._processes = []
+        if self._vnc:
+            shutil.rmtree(Path(self._vnc).parent, ignore_errors=True)
+
+
+def routes(screen: Screen, home: Path, environment: dict[str, str]) -> Routes:
+    desktop = Desktop(screen, home, environment)
+    return {
+        ("POST", "/desktop/start"): desktop.start,
+        ("POST", "/desktop/launch"): desktop.launch,
+        ("GET", "/desktop/state"): desktop.state,
+        ("POST", "/desktop/vnc"): desktop.vnc,
+    }
+
+
+def _commands(request: Request, name: str) -> list[list[str]]:
+    commands = request.json().get(name, [])
+    if not isinstance(commands, list) or not all(_is_command(words) for words in commands):
+        raise Refused(f"{name} is not a list of commands, each a list of words")
+    return commands
+
+
+def _is_command(words: object) -> bool:
+    return isinstance(words, list) and bool(words) and all(isinstance(word, str) for word in words)
+
+
+def _wait(holds: Callable[[], bool], until: float, otherwise: str) -> None:
+    while not holds():
+        if time.monotonic() > until:
+            raise Refused(f"{otherwise} in {_WITHIN_S:g} s", 503)
+        time.sleep(_LOOK_S)

@@ -1,0 +1,80 @@
+"""Files as the machine's user has them: read, written, listed. Relative paths count from the home folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from server import Answer, Refused, Request, Routes
+
+_MAX_LISTED = 1000  # entries
+
+
+def routes(home: Path) -> Routes:
+    def read(request: Request) -> Answer:
+        limit = int(request.query.get("limit", "0")) or None
+        return Answer(*_read(_path(home, request), limit))
+
+    def write(request: Request) -> dict:
+        path = _path(home, request)
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Not through a pipe or a device that somebody has put there, which would wait for ever.
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
+            with open(target, "wb") as file:
+                if not stat.S_ISREG(os.fstat(target).st_mode):
+                    raise Refused(f"{path} is not a file")
+                file.write(request.body)
+            if modified := request.query.get("modified"):
+                os.utime(path, (float(modified), float(modified)))
+        return {"bytes": len(request.body)}
+
+    def listed(request: Request) -> dict:
+        return _listed(_path(home, request))
+
+    return {("GET", "/files/read"): read, ("PUT", "/files/write"): write, ("GET", "/files/list"): listed}
+
+
+def _path(home: Path, request: Request) -> Path:
+    path = request.query.get("path", "")
+    if not path or "\0" in path:
+        raise Refused("no path is given")
+    return home / Path(path).expanduser()
+
+
+@contextlib.contextmanager
+def _told(path: Path):
+    """What the system refuses is an answer."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror or error}", 404 if isinstance(error, FileNotFoundError) else 400) from None
+
+
+def _read(path: Path, limit: int | None) -> tuple[bytes, str]:
+    """The bytes, or of more than `limit` the first and the last half around a line that says so; their type."""
+    with _told(path):
+        file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # noqa: SIM115 - a folder has none to close
+    with file, _told(path):
+        size = os.fstat(file.fileno()).st_size
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Refused(f"{path} is not a file")
+        if limit is None or size <= limit:
+            return file.read(limit or -1), "application/octet-stream"
+        first = file.read(limit // 2)
+        file.seek(-(limit // 2), os.SEEK_END)
+        return first + f"\n[... {size - limit // 2 * 2} bytes left out ...]\n".encode() + file.read(), "text/plain"
+
+
+def _listed(path: Path) -> dict:
+    """The entries of a folder by name: kind and size of each; how many more there are."""
+    entries = []
+    with _told(path), os.scandir(path) as found:
+        for entry in found:
+            about = entry.stat(follow_symlinks=False)
+            kind = "link" if entry.is_symlink() else "folder" if entry.is_dir() else "file"
+            entries.append({"name": entry.name, "kind": kind, "bytes": about.st_size if kind == "file" else 0})
+    entries.sort(key=lambda entry: entry["name"])
+    return {"entries": entries[:_MAX_LISTED], "more": max(0, len(entries) - _MAX_LISTED)}

@@ -1,0 +1,51 @@
+"""The SDK functions over HTTP: shell, Python, files, streams."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import files
+import streams
+from python import Python
+from server import Refused, Request, Routes
+from shell import Busy, Shell
+
+_LONGEST_S, _WAIT_S = 3600.0, 10.0
+_MOST, _LIMIT = 2**24, 2**16  # bytes of an output
+
+
+def routes(home: Path, environment: dict[str, str]) -> Routes:
+    shell, python = Shell(str(home), environment), Python(str(home), environment)
+
+    def run(request: Request) -> dict:
+        try:
+            return asdict(shell.run(request.text("command"), _wait(request), _limit(request)))
+        except Busy as busy:
+            raise Refused(str(busy), 409) from None
+
+    def keys(request: Request) -> dict:
+        return asdict(shell.keys(request.text("keys"), _wait(request)))
+
+    def read(request: Request) -> dict:
+        return asdict(shell.read(_wait(request)))
+
+    def code(request: Request) -> dict:
+        return asdict(python.run(request.text("code"), _wait(request), _limit(request)))
+
+    own = {
+        ("POST", "/shell/run"): run,
+        ("POST", "/shell/keys"): keys,
+        ("POST", "/shell/read"): read,
+        ("POST", "/python/run"): code,
+        ("GET", "/health"): lambda request: {"ok": True},
+    }
+    return {**own, **files.routes(home), **streams.routes(str(home), environment)}
+
+
+def _wait(request: Request) -> float:
+    return request.number("wait_s", 0, _LONGEST_S, _WAIT_S)
+
+
+def _limit(request: Request) -> int:
+    return int(request.number("limit", 0, _MOST, _LIMIT))

@@ -1,0 +1,187 @@
+"""A shell that lives on between commands: folder, variables and background jobs stay.
+
+Commands run on a terminal of their own, so that programs that ask for keys find some. A command comes by a pipe that it
+does not see; its end is told on the terminal by a word that changes with each command, so all that it printed stands
+before it. What a command prints is always read, and of much the middle is left out: it ends however much it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import secrets
+import select
+import struct
+import subprocess
+import termios
+import threading
+from dataclasses import dataclass
+
+from kept import Kept
+
+ROWS, COLUMNS = 24, 80
+_CHUNK = 2**16
+_LINE = 1024  # bytes that a terminal takes at once
+_TYPE_S = 1.0
+# The traps: Ctrl-C ends the command and not the shell, and nothing stops it half-way.
+_LOOP = (
+    "trap : INT QUIT; trap '' TSTP\n"
+    "while IFS= read -r -d '' __mark <&3 && IFS= read -r -d '' __command <&3; do\n"
+    'eval "$__command" 3<&-\n'
+    "__status=$?; printf '\\036%s %d %s\\036' \"$__mark\" $__status \"$PWD\" >/dev/tty\n"
+    "done"
+)
+# Colours, cursor movements, titles; then what else is no text.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|\x1b[ -/]*[0-~]")
+_BACK = re.compile(r"[^\x08]?\x08")  # as programs write bold letters
+_UNPRINTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command printed so far: since it began, or since it was last asked.
+
+    running: it has not ended. status: of the command, where it has; None where the shell itself ended, and a new one
+    takes its place. folder: where the shell stands.
+    """
+
+    text: str
+    running: bool = False
+    status: int | None = None
+    folder: str = ""
+
+
+class Busy(Exception):
+    """A command is still running."""
+
+
+class Shell:
+    """One bash. environment, folder: of each new one."""
+
+    def __init__(self, folder: str, environment: dict[str, str]) -> None:
+        self._folder, self._environment = folder, {**environment, "TERM": "xterm", "PAGER": "cat"}
+        self._bash: _Bash | None = None
+        self._alone = threading.Lock()
+
+    def run(self, command: str, wait_s: float, limit: int) -> Printed:
+        """Begin a command and wait for its end, or for wait_s: it goes on then.
+
+        limit: bytes of what it prints that are kept. Raises Busy while another one runs.
+        """
+        with self._alone:
+            if self._bash is not None and self._bash.running:
+                raise Busy("a command is still running: send it keys, such as ctrl+c, or wait for it")
+            if self._bash is None or self._bash.over:
+                self.close()
+                self._bash = _Bash(self._folder, self._environment)
+            self._bash.begin(command, limit)
+            return self._bash.wait(wait_s)
+
+    def read(self, wait_s: float) -> Printed:
+        """What was printed since, until the command ends or wait_s is over."""
+        with self._alone:
+            return self._bash.wait(wait_s) if self._bash is not None else Printed("", folder=self._folder)
+
+    def keys(self, text: str, wait_s: float) -> Printed:
+        """Type into the program that is running; what it prints then."""
+        if self._bash is not None:
+            self._bash.type(text)
+        return self.read(wait_s)
+
+    def close(self) -> None:
+        """End the shell; what runs in its terminal hears of it."""
+        if self._bash is not None:
+            self._bash.close()
+            self._bash = None
+
+
+class _Bash:
+    """The process, its terminal, and the thread that reads what is printed there."""
+
+    def __init__(self, folder: str, environment: dict[str, str]) -> None:
+        self._terminal, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        modes = termios.tcgetattr(slave)
+        modes[1] &= ~termios.OPOST  # lines end as they were printed, several times as fast
+        termios.tcsetattr(slave, termios.TCSANOW, modes)
+        theirs, self._commands = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                ["bash", "--noprofile", "--norc", "-c", f"exec 3<&{theirs} {theirs}<&-; {_LOOP}"],
+                stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=environment,
+                pass_fds=(theirs,), start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )  # fmt: skip
+        finally:
+            os.close(slave)
+            os.close(theirs)
+        self._mark, self._kept, self._folder, self._begins = b"", Kept(0), folder, folder
+        self._status: int | None = None
+        self._changed = threading.Condition()
+        self.over = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def running(self) -> bool:
+        """Whether a command is."""
+        return bool(self._mark)
+
+    def begin(self, command: str, limit: int) -> None:
+        with self._changed:
+            self._mark, self._kept, self._status = secrets.token_hex(8).encode(), Kept(limit), None
+        message = b"%s\0%s\0" % (self._mark, command.replace("\0", "").encode("utf-8", "replace"))
+        with contextlib.suppress(BrokenPipeError):  # the shell has just gone, which `_read` tells
+            while message:
+                message = message[os.write(self._commands, message) :]
+
+    def type(self, text: str) -> None:
+        """What a program does not take within a second is lost."""
+        data = text.encode("utf-8", "replace")
+        while data and not self.over and select.select([], [self._terminal], [], _TYPE_S)[1]:
+            data = data[os.write(self._terminal, data[:_LINE]) :]
+
+    def wait(self, wait_s: float) -> Printed:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._mark, wait_s)
+            return Printed(self._kept.taken(plain), self.running, self._status, self._folder)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        os.close(self._commands)
+
+    def _read(self) -> None:
+        shell = os.pidfd_open(self._process.pid)
+        while True:
+            ready = select.select([self._terminal, shell], [], [])[0]
+            try:
+                # Where the shell alone is gone, what it had begun may hold the terminal for ever.
+                data = os.read(self._terminal, _CHUNK) if self._terminal in ready else b""
+            except OSError:
+                data = b""
+            with self._changed:
+                if ended := self._kept.add(data, self._mark):
+                    status, _, folder = ended.partition(b" ")
+                    self._mark, self._status, self._folder = b"", int(status), folder.decode("utf-8", "replace")
+                if not data:
+                    self._mark, self._folder, self.over = b"", self._begins, True
+                if ended or not data:
+                    self._changed.notify_all()
+            if not data:
+                os.close(self._terminal)
+                os.close(shell)
+                return
+
+
+def plain(data: bytes) -> str:
+    """What a terminal would show of it, line by line, without colours and movements."""
+    text = _CONTROL.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+    lines = []
+    for line in text.split("\n"):
+        line = line.rstrip("\r").rpartition("\r")[2]  # a progress bar goes over its line again and again
+        lines.append(_UNPRINTED.sub("", _BACK.sub("", line)))
+    return "\n".join(lines)

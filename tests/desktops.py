@@ -1,0 +1,38 @@
+"""Desktops for tests; where a machine cannot show one, the tests are passed over and say why."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from PIL import Image
+
+from flywheel.computer import desktop
+from flywheel.computer.desktop import Desktop
+from flywheel.computer.machine import MachineSettings
+from flywheel.settings import Settings, parse
+
+LACKING = desktop.missing({"mousepad": "mousepad", "pcmanfm": "pcmanfm", "xterm": "xterm"})
+needed = pytest.mark.skipif(bool(LACKING), reason=f"no desktop without {', '.join(LACKING)}")
+
+
+def settings(**chosen) -> Settings:
+    """Small screens, and waits that are as short as determinism lets them be."""
+    small = {"width": 480, "height": 360, "wait_ms": 30.0}
+    return parse({"sandbox": {"kinds": {"desktop": small | chosen}}}, where="test")
+
+
+@asynccontextmanager
+async def opened(files: Mapping[str, str], apps: Sequence[Sequence[str]]) -> AsyncIterator[Desktop]:
+    made = await Desktop.start(480, 360, MachineSettings())
+    try:
+        await made.open(files, apps)
+        yield made
+    finally:
+        await made.close()
+
+
+def picture(png: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(png)).convert("RGB")
