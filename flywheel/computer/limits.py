@@ -1,4 +1,4 @@
-"""What all processes of one machine may use together: memory, processes, processor time, by the kernel's groups (cgroups).
+"""What all processes of one machine may use together: memory, processes, processor time, by the kernel's cgroups.
 
 Version 2 where this user may make groups there, else version 1; where neither may be used, `missing` says so, and what
 is left are limits of single processes.

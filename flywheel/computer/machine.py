@@ -250,5 +250,3 @@ def _remove(folder: Path, group: limits.Group | None) -> None:
     if group is not None:
         group.end()
     shutil.rmtree(folder, ignore_errors=True)
-
-

@@ -23,7 +23,7 @@ def routes(home: Path) -> Routes:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Not through a pipe or a device that somebody has put there, which would wait for ever.
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
-            with open(target, "wb") as file:
+            with os.fdopen(target, "wb") as file:
                 if not stat.S_ISREG(os.fstat(target).st_mode):
                     raise Refused(f"{path} is not a file")
                 file.write(request.body)
@@ -50,17 +50,19 @@ def _told(path: Path):
     try:
         yield
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror or error}", 404 if isinstance(error, FileNotFoundError) else 400) from None
+        status = 404 if isinstance(error, FileNotFoundError) else 400
+        raise Refused(f"{path}: {error.strerror or error}", status) from None
 
 
 def _read(path: Path, limit: int | None) -> tuple[bytes, str]:
     """The bytes, or of more than `limit` the first and the last half around a line that says so; their type."""
     with _told(path):
-        file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # noqa: SIM115 - a folder has none to close
-    with file, _told(path):
-        size = os.fstat(file.fileno()).st_size
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
             raise Refused(f"{path} is not a file")
+    with os.fdopen(opened, "rb") as file, _told(path):
+        size = os.fstat(file.fileno()).st_size
         if limit is None or size <= limit:
             return file.read(limit or -1), "application/octet-stream"
         first = file.read(limit // 2)

@@ -6,6 +6,7 @@ signals; that they can neither trace it nor read its memory is asked for here.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -28,16 +29,15 @@ def ready(number: int, home: Path) -> None:
 
 
 def _bury() -> None:
-    """Orphans come to the first process. Those that a part of it waits for are left to it: they are found dead twice."""
+    """Orphans come to the first process. What a part of it waits for is left to that: only who is found dead twice is
+    buried here."""
     dead: set[int] = set()
     while True:
         time.sleep(_EVERY_S)
-        now = {int(name) for name in os.listdir("/proc") if name.isdigit() and _is_dead_child(name)}
+        now = {int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_dead_child(path.name)}
         for pid in now & dead:
-            try:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
         dead = now
 
 

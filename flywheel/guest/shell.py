@@ -31,7 +31,7 @@ _LOOP = (
     "trap : INT QUIT; trap '' TSTP\n"
     "while IFS= read -r -d '' __mark <&3 && IFS= read -r -d '' __command <&3; do\n"
     'eval "$__command" 3<&-\n'
-    "__status=$?; printf '\\036%s %d %s\\036' \"$__mark\" $__status \"$PWD\" >/dev/tty\n"
+    '__status=$?; printf \'\\036%s %d %s\\036\' "$__mark" $__status "$PWD" >/dev/tty\n'
     "done"
 )
 # Colours, cursor movements, titles; then what else is no text.

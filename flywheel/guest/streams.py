@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import threading
@@ -75,7 +76,5 @@ def _copy(read, target: socket.socket) -> None:
 
 
 def _shut(end: socket.socket, how: int) -> None:
-    try:
+    with contextlib.suppress(OSError):
         end.shutdown(how)
-    except OSError:
-        pass

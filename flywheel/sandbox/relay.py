@@ -20,7 +20,7 @@ _CHUNK = 2**16
 async def hand_on(
     connect: Callable[[], Awaitable[Streams]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Join what was accepted with a connection of our own, until that one ends: then nobody reads what is still sent."""
+    """Join what was accepted with a connection of our own, until that one ends: nobody reads what is sent then."""
     try:
         theirs, ours = await connect()
     except OSError:
