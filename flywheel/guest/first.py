@@ -29,20 +29,21 @@ def ready(number: int, home: Path) -> None:
 
 
 def _bury() -> None:
-    """Orphans come to the first process. Those that a part of it waits for are left to it: two looks find them dead."""
+    """Orphans come to the first process. What a part of it waits for is left to that: only who is found dead twice is
+    buried here."""
     dead: set[int] = set()
     while True:
         time.sleep(_EVERY_S)
-        now = {int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and _is_dead_child(one)}
+        now = {int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_dead_child(path.name)}
         for pid in now & dead:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         dead = now
 
 
-def _is_dead_child(process: Path) -> bool:
+def _is_dead_child(name: str) -> bool:
     try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
     return fields[0] == "Z" and int(fields[1]) == os.getpid()
