@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,7 +16,8 @@ class Given(BaseModel):
     files: texts by path; binary: base64 by path. setup: shell commands, run in their order before the episode. apps:
     commands, each with its words, of applications that are open (with a screen alone). allowed: the screen, the
     functions, or both. hidden: paths of hidden files that the state holds too. programs: whether it holds what runs.
-    ports: what it holds of services here, an address's path by the port.
+    ports: what it holds of services here, an address's path by the port. packed: archives (zip, tar) whose files it
+    holds. probe: commands, each with its words, run once the agent says that it is done; what they print it holds.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -28,6 +29,8 @@ class Given(BaseModel):
     hidden: list[str] = []
     programs: bool = False
     ports: dict[str, str] = {}
+    packed: dict[str, Any] = {}
+    probe: list[list[str]] = []
 
     @classmethod
     def of(cls, task: Task) -> Given:

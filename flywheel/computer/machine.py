@@ -160,6 +160,21 @@ class Machine:
         anything that is not ours has run there: the guest follows links."""
         await self.request("PUT", "/files/write", params={"path": path, "modified": _MODIFIED}, content=content)
 
+    async def output(self, words: Sequence[str], wait_s: float, limit: int) -> bytes:
+        """What a program prints until it ends, or until `limit` bytes; it is ended then. Raises GuestRefused where it
+        does not start, EnvTimeout where it does not end in time."""
+        reader, writer = await self.stream("/program", {"command": list(words)})
+        said = bytearray()
+        try:
+            async with asyncio.timeout(wait_s):
+                while len(said) < limit and (part := await reader.read(limit - len(said))):
+                    said += part
+        except TimeoutError:
+            raise EnvTimeout(f"{words[0]} did not end in {wait_s:g} s", where="computer") from None
+        finally:
+            writer.close()
+        return bytes(said)
+
     def programs(self) -> list[str]:
         """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server
         and window manager."""

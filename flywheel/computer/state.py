@@ -4,27 +4,36 @@ services that the task names."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from typing import Any
 
+from flywheel.computer import packed
 from flywheel.computer.given import Given
 from flywheel.computer.home import Home
 from flywheel.computer.machine import GuestRefused, Machine
+from flywheel.errors import EnvTimeout
 
 _MOST = 64 * 2**10  # bytes of a file that a state holds; of a longer one its digest
 _ALL = 2**22  # bytes of all files that a state holds; of those that come then the digests
 _DIGESTED = 2**28  # bytes of a file whose digest is made: a file of holes may say that it has any number
 _PORT_S = 1.0
+_PROBE_S = 5.0
 
 
-async def state(machine: Machine, given: Given) -> dict[str, Any]:
-    """`files`; `programs` and `ports` where the task says so."""
+async def state(machine: Machine, given: Given, said_done: bool) -> dict[str, Any]:
+    """`files`; where the task says so `programs`, `ports`, `packed`, and `printed` once the agent has said that it is
+    done."""
     found: dict[str, Any] = {"files": await asyncio.to_thread(files, machine.home, given.hidden)}
     if given.programs:
         found["programs"] = await asyncio.to_thread(machine.programs)
     if given.ports:
         answers = await asyncio.gather(*(_answer(machine, *one) for one in given.ports.items()))
         found["ports"] = dict(zip(given.ports, answers, strict=True))
+    if given.packed:
+        found["packed"] = {path: await asyncio.to_thread(_packed, machine.home, path) for path in given.packed}
+    if given.probe and said_done:
+        found["printed"] = [await _printed(machine, words) for words in given.probe]
     return found
 
 
@@ -47,6 +56,18 @@ def files(home: Home, hidden: Collection[str] = ()) -> dict[str, str]:
             left -= len(data)
             found[name] = data.decode("utf-8", "replace")
     return found
+
+
+def _packed(home: Home, path: str) -> dict[str, str] | None:
+    return packed.files(home.read(path, packed.LIMIT))
+
+
+async def _printed(machine: Machine, words: list[str]) -> str:
+    """What a command prints, which the agent may have changed: it proves what a right program alone could print. ""
+    where it does not end in time."""
+    with contextlib.suppress(GuestRefused, EnvTimeout):
+        return (await machine.output(words, _PROBE_S, _MOST)).decode("utf-8", "replace")
+    return ""
 
 
 async def _answer(machine: Machine, port: str, path: str) -> str | None:

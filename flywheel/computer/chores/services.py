@@ -38,12 +38,10 @@ def _ask(p: Params) -> str:
     return f"from urllib.request import urlopen; print(urlopen('http://127.0.0.1:{port}{path}').read())"
 
 
-def _started(port: str, folder: str) -> str:
-    """A command that starts a server and waits until it answers."""
-    return (
-        f"setsid python3 -m http.server {port} --directory {folder} >/dev/null 2>&1 & "
-        f"for n in $(seq 100); do (: </dev/tcp/127.0.0.1/{port}) 2>/dev/null && exit 0; sleep 0.1; done; exit 1"
-    )
+def _started(command: str, port: str) -> str:
+    """A command that starts a service and waits until it answers."""
+    answers = f"(: </dev/tcp/127.0.0.1/{port}) 2>/dev/null"
+    return f"setsid {command} >/dev/null 2>&1 & for n in $(seq 100); do {answers} && break; sleep 0.1; done; {answers}"
 
 
 def _end(level: int, rng: random.Random) -> dict[str, Any]:
@@ -52,8 +50,9 @@ def _end(level: int, rng: random.Random) -> dict[str, Any]:
     ports = [str(port) for port in rng.sample(_PORTS, level)]
     contents = [text(rng, 1) for _ in words]
     files = {f"{word}/index.html": content for word, content in zip(words, contents, strict=True)}
+    both = list(zip(ports, words, strict=True))
     served = dict(zip(ports, contents, strict=True)) | {ports[0]: None}
-    return {"files": files, "setup": [_started(port, word) for port, word in zip(ports, words, strict=True)],
+    return {"files": files, "setup": [_started(f"python3 -m http.server {port} --directory {word}", port) for port, word in both],
             "served": served, "ports": dict.fromkeys(ports, "/"), "port": ports[0]}  # fmt: skip
 
 
@@ -70,14 +69,10 @@ def _change(level: int, rng: random.Random) -> dict[str, Any]:
     changed_port, changed_text = new if level != 2 else port, new_text if level != 1 else old_text
     asked = [f"the port {new}"] * (level != 2) + [f"the text {new_text}"] * (level != 1)
     return {"files": {"server.py": _SERVER, "server.conf": f"port={port}\ntext={old_text}\n"},
-            "setup": ["setsid python3 server.py >/dev/null 2>&1 & " + _answers(port)],
+            "setup": [_started("python3 server.py", port)],
             "wanted": {"server.conf": f"port={changed_port}\ntext={changed_text}\n"},
             "served": {changed_port: changed_text} | ({port: None} if level != 2 else {}),
             "ports": dict.fromkeys((changed_port, port), "/"), "asked": " and ".join(asked)}  # fmt: skip
-
-
-def _answers(port: str) -> str:
-    return f"for n in $(seq 100); do (: </dev/tcp/127.0.0.1/{port}) 2>/dev/null && exit 0; sleep 0.1; done; exit 1"
 
 
 _SERVER = '''"""Serves the text of server.conf at its port. It reads them when it starts."""

@@ -1,0 +1,169 @@
+"""The world chores in real terminals: experts solve it, chance does not, other ways to the same end count as well."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import tarfile
+import zipfile
+
+import computers
+import pytest
+
+from flywheel.agent.actions import Finished, ListFiles, ReadFile, RunPython, Terminal, Wait, WriteFile
+from flywheel.computer import packed
+from flywheel.computer.chores.world import CHORES, FAMILIES, play
+from flywheel.environments.router import open_environments
+from flywheel.sandbox.check import check_env
+from flywheel.synthesis.tasks import make_task
+
+pytestmark = computers.needed
+EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
+
+
+def chore(name: str, level: int = 1, seed: int = 3):
+    return make_task(CHORES, name, level, seed, "train")
+
+
+def of_families(names) -> list:
+    """Each at one level, in turn; at all levels where that is asked for."""
+    levels = CHORES.levels
+    return [
+        chore(name, level)
+        for n, name in enumerate(names)
+        for level in (levels if EVERY_LEVEL else [levels[n % len(levels)]])
+    ]
+
+
+async def played(env, task, actions):
+    """The last result; what every step told."""
+    results = [await env.reset(task, task.seed)]
+    for action in actions:
+        if results[-1].terminated or results[-1].truncated:
+            break
+        results.append(await env.step(action))
+    return results[-1], [result.info.get("result") for result in results]
+
+
+@pytest.mark.parametrize("part", range(4))
+async def test_an_expert_solves_every_family(part):
+    tasks = of_families(list(FAMILIES)[part::4])
+    async with (
+        open_environments(computers.settings("terminal"), tasks) as environments,
+        environments.env(tasks[0]) as env,
+    ):
+        for task in tasks:
+            steps = [action for _, action in play(task.template, task.params)]
+            assert len(steps) <= task.max_steps
+            result, told = await played(env, task, steps)
+            assert (result.reward, result.terminated) == (1.0, True), (task.instruction, result.info, told)
+
+
+async def test_the_environment_passes_the_suite_with_a_chore():
+    task = chore("replace")
+    moves = (ListFiles("."), Terminal("cat *"), RunPython("1 + 1"), Wait())
+    able = frozenset({Terminal, RunPython, ReadFile, WriteFile, ListFiles})
+    async with open_environments(computers.settings("terminal"), [task]) as environments:
+        await check_env(lambda: environments.env(task), task, moves=moves, able=able)
+
+
+async def test_chance_solves_nothing():
+    rng = random.Random(5)
+    commands = ("ls", "cat *", "rm -rf *", "touch a.txt", "sort *", "mkdir x", "mv * x", "true", "echo 1 > out.txt")
+    tasks = [chore(name, 1 + n % 3, seed=n) for n, name in enumerate(FAMILIES)]
+    async with (
+        open_environments(computers.settings("terminal"), tasks) as environments,
+        environments.env(tasks[0]) as env,
+    ):
+        for task in tasks:
+            actions = [*(Terminal(rng.choice(commands)) for _ in range(3)), Finished(rng.choice(["", "1", "yes"]))]
+            assert (await played(env, task, actions))[0].reward < 1.0, task.instruction
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "ways"),
+    [
+        ("mend", 1, lambda p: [RunPython(f"open('{p['module']}.py', 'w').write({_other(p)!r})"), Finished("")]),
+        ("count", 1, lambda p: [Finished(f" {p['answer']}. ")]),
+        ("pack", 1, lambda p: [RunPython(f"import shutil; {_packed(p)}")]),
+        ("serve", 1, lambda p: [RunPython(_SERVING.format(**p)), Wait(), Wait()]),
+    ],
+)  # fmt: skip
+async def test_another_way_counts_as_well(name, level, ways):
+    task = chore(name, level)
+    async with open_environments(computers.settings("terminal"), [task]) as environments, environments.env(task) as env:
+        result, told = await played(env, task, ways(task.params))
+    assert result.reward == 1.0, (result.info, told)
+
+
+def _packed(p) -> str:
+    return f"shutil.make_archive({p['name'][:-4]!r}, 'zip', '.', {p['folder']!r})"
+
+
+def _other(p) -> str:
+    """The right program, said in another way."""
+    return p["right"].replace("return 2 * n", "return n + n").replace("return n * n", "return n ** 2")
+
+
+_SERVING = """
+import os, subprocess
+subprocess.Popen(["python3", "-m", "http.server", "{port}"], cwd="{folder}", start_new_session=True,
+                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+import socket, time
+until = time.time() + 2
+while time.time() < until:
+    try:
+        socket.create_connection(("127.0.0.1", {port})); break
+    except OSError:
+        time.sleep(0.02)
+"""
+
+
+async def test_a_program_that_only_passes_its_test_is_none():
+    task = chore("implement")
+    p = task.params
+    shown = f"def {p['name']}(n):\n    return dict(zip(range(4, 8), {_shown(p)!r})).get(n)\n"
+    async with open_environments(computers.settings("terminal"), [task]) as environments, environments.env(task) as env:
+        actions = [WriteFile(f"{p['module']}.py", shown), Terminal(f"python3 test_{p['module']}.py"), Finished("")]
+        result, told = await played(env, task, actions)
+    assert "passed" in told[2]
+    assert result.reward < 1.0
+
+
+def _shown(p) -> list:
+    space: dict = {}
+    exec(p["right"], space)
+    return [space[p["name"]](n) for n in range(4, 8)]
+
+
+# -- archives that somebody made --------------------------------------------------------------------------------------
+def test_archives_of_all_kinds_are_opened():
+    files = {"a.txt": "one", "b/c.txt": "zwölf"}
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.mkdir("b")
+        for path, text in files.items():
+            archive.writestr(path, text)
+    assert packed.files(made.getvalue()) == files
+    for how in ("w", "w:gz", "w:bz2", "w:xz"):
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode=how) as archive:
+            for path, text in files.items():
+                about = tarfile.TarInfo(f"./{path}")
+                about.size = len(text.encode())
+                archive.addfile(about, io.BytesIO(text.encode()))
+        assert packed.files(made.getvalue()) == files
+
+
+def test_what_is_no_archive_or_a_bomb_is_none():
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(2**26))
+    many = io.BytesIO()
+    with zipfile.ZipFile(many, "w") as archive:
+        for number in range(2000):
+            archive.writestr(str(number), "")
+    whole = bomb.getvalue()
+    for data in (None, b"", b"PK", b"hello", whole, whole[:-30], many.getvalue(), bytes(packed.LIMIT)):
+        assert packed.files(data) is None
