@@ -50,9 +50,9 @@ def _end(level: int, rng: random.Random) -> dict[str, Any]:
     ports = [str(port) for port in rng.sample(_PORTS, level)]
     contents = [text(rng, 1) for _ in words]
     files = {f"{word}/index.html": content for word, content in zip(words, contents, strict=True)}
-    both = list(zip(ports, words, strict=True))
+    commands = [f"python3 -m http.server {port} --directory {word}" for port, word in zip(ports, words, strict=True)]
     served = dict(zip(ports, contents, strict=True)) | {ports[0]: None}
-    return {"files": files, "setup": [_started(f"python3 -m http.server {port} --directory {word}", port) for port, word in both],
+    return {"files": files, "setup": [_started(*one) for one in zip(commands, ports, strict=True)],
             "served": served, "ports": dict.fromkeys(ports, "/"), "port": ports[0]}  # fmt: skip
 
 
