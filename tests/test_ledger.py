@@ -1,4 +1,4 @@
-"""Who has what: places are never given twice, none is lost, and a manager that starts anew knows what the last one knew."""
+"""Who has what: no place is given twice, none is lost, and a manager that starts anew knows what the last one knew."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_waiting_would_not_help_is_told(ledger):
 
 def test_a_user_has_a_limit(ledger):
     ledger.register("b", "1", "http://b", {"page": (9, "x")})
-    first = [lease(ledger) for _ in range(5)][0]
+    first, *_ = [lease(ledger) for _ in range(5)]
     with pytest.raises(NoPlace, match="ann has 5 sessions"):
         lease(ledger)
     lease(ledger, "ben")
