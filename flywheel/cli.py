@@ -21,6 +21,7 @@ from flywheel.commands import (
     model,
     page,
     run,
+    sandbox,
     settings,
     unwatched,
     upkeep,
@@ -60,6 +61,7 @@ _COMMANDS = (
     model.bench,
     guest.guest,
     page.page,
+    sandbox.sandbox,
 )
 _UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program
 

@@ -34,6 +34,7 @@ ORDER = (
     "evaluation",
     "scoring",
     "rollout",
+    "manager",
     "environments.kinds",
     "synthesis",
     # where it is done

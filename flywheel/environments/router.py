@@ -12,6 +12,7 @@ from typing import Protocol
 from flywheel.environments import kind
 from flywheel.environments.env import Env, Task
 from flywheel.environments.kind import Lender
+from flywheel.environments.managed import open_managed
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.settings import Settings
 
@@ -51,16 +52,27 @@ class Router:
 @asynccontextmanager
 async def open_environments(
     settings: Settings, tasks: Iterable[Task], root: Path | None = None
-) -> AsyncIterator[Router]:
-    """The environments that these tasks are played in. root: the folder that relative paths in the settings count from.
+) -> AsyncIterator[Environments]:
+    """The environments that these tasks are played in: of this machine, or leased by `sandbox.manager`. root: the
+    folder that relative paths in the settings count from.
 
     Raises EnvTimeout where a kind does not open within its deadline, or does not close.
     """
-    async with AsyncExitStack() as stack:
-        lenders = {}
-        for name in sorted({task.environment for task in tasks}):
-            lenders[name] = await stack.enter_async_context(_opened(name, settings, root))
+    if settings.sandbox.backend == "manager":
+        async with open_managed(settings) as managed:
+            yield managed
+        return
+    async with open_kinds(settings, {task.environment for task in tasks}, root) as lenders:
         yield Router(lenders)
+
+
+@asynccontextmanager
+async def open_kinds(
+    settings: Settings, names: Iterable[str], root: Path | None = None
+) -> AsyncIterator[dict[str, Lender]]:
+    """Who lends environments of these kinds, on this machine. Raises EnvTimeout as `open_environments` does."""
+    async with AsyncExitStack() as stack:
+        yield {name: await stack.enter_async_context(_opened(name, settings, root)) for name in sorted(names)}
 
 
 @asynccontextmanager

@@ -17,12 +17,12 @@ from typing import Any
 from urllib.parse import urljoin
 
 from flywheel.agent.actions import Action, CallUser, Finished
+from flywheel.agent.packing import pack, unpack
 from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
 from flywheel.sandbox import page_state
 from flywheel.sandbox.cdp import CommandError
-from flywheel.sandbox.inputs import pack, unpack
 from flywheel.sandbox.page import PageGone
 from flywheel.sandbox.sessions import PageSession, PageSource
 from flywheel.sandbox.tab import Tab

@@ -17,10 +17,10 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from flywheel.agent.actions import Action, CallUser, Click, Finished, Point, Wait
+from flywheel.agent.packing import pack, unpack
 from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
-from flywheel.sandbox.inputs import pack, unpack
 
 SIZE = 224
 SQUARE = 48  # pixels

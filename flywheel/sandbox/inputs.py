@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
 from typing import Any
 from urllib.parse import urljoin
 
@@ -275,18 +273,3 @@ def _with_shift(key: Key) -> Key:
         if other.shifted and other.code == key.code:
             return other
     return key
-
-
-def pack(actions: list[Action]) -> str:
-    """Actions as JSON, for a checkpoint that replays them."""
-    return json.dumps([[type(action).__name__, dataclasses.asdict(action)] for action in actions])
-
-
-def unpack(text: str) -> list[Action]:
-    result = []
-    for name, fields in json.loads(text):
-        values = {key: Point(**value) if isinstance(value, dict) else value for key, value in fields.items()}
-        if "keys" in values:
-            values["keys"] = tuple(values["keys"])
-        result.append(getattr(act, name)(**values))
-    return result

@@ -12,6 +12,12 @@ from flywheel.settings.block import Block, Domain
 class Sandbox(Block):
     """The browsers in which tasks are done: screens, how many run at once, deadlines, memory, pictures of episodes."""
 
+    backend: Literal["local", "manager"] = "local"
+    """Where environments are. local: on this machine. manager: on the nodes of the manager."""
+    manager: str = Field("", pattern=r"^(https?://[^\s/]+(:\d+)?/?)?$")
+    """Address of the manager, such as http://HOST:4300. Its token is read from FLYWHEEL_SANDBOX_TOKEN."""
+    user: str = Field("", max_length=100)
+    """Name under which the manager counts sessions. Empty: the user's."""
     width: int = Field(224, ge=64, le=4096)
     """Width of the screen, in pixels."""
     height: int = Field(224, ge=64, le=4096)

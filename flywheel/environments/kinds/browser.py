@@ -37,6 +37,9 @@ _FREE = {
     "record_folder",
     "record_mb",
     "kinds",
+    "backend",
+    "manager",
+    "user",
 }
 
 
