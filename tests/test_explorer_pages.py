@@ -9,26 +9,14 @@ import re
 
 import pytest
 from explored import explorer, held_out, rollouts
-from playwright.sync_api import Page, expect, sync_playwright
+from explorer_tabs import SIZES, open_page, serious
+from playwright.sync_api import Page, expect
 from waiting import until
 
 from flywheel import secret
-from flywheel.sandbox import chromium
-from flywheel.settings import Sandbox
 from flywheel.workspace import Workspace
 
-axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
-SIZES = [(1280, 860, "light"), (390, 800, "dark")]
 PAGES = ["/iterations", "/trajectories", "/compare", "/compare?a=t1r0&b=t2r1", "/sql?sql=FROM+task_success"]
-WAIT_MS = 30_000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(chromium.find(Sandbox())), args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +28,6 @@ def served(tmp_path_factory):
         yield server
 
 
-def open_page(browser, server, *, width=1280, height=860, scheme="light") -> Page:
-    """A page that is logged in. What its console complains of, and what it asks of others, fails the test."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    tab = context.new_page()
-    tab.set_default_timeout(WAIT_MS)
-    expect.set_options(timeout=WAIT_MS)
-    tab.faults = []
-    tab.on("pageerror", lambda error: tab.faults.append(str(error)))
-    tab.on("console", lambda told: tab.faults.append(told.text) if is_fault(told) else None)
-    tab.on("request", lambda asked: tab.faults.append(asked.url) if not own(asked.url, server) else None)
-    tab.goto(server.entrance())
-    return tab
-
-
-def is_fault(told) -> bool:
-    """Of no line of ours: Chromium itself would style what is typed over a selection, which the policy forbids."""
-    by_the_browser = "Applying inline style" in told.text and not told.location["lineNumber"]
-    return "Content Security Policy" in told.text and not by_the_browser
-
-
-def own(url: str, server) -> bool:
-    return url.startswith((f"{server.url}/", "data:", f"blob:{server.url}/"))
-
-
 @pytest.fixture
 def tab(browser, served):
     found = open_page(browser, served)
@@ -71,13 +35,6 @@ def tab(browser, served):
     assert found.faults == []
     assert found.evaluate("window.evil") is None, "a script out of the data ran"
     found.context.close()
-
-
-def serious(tab: Page) -> list[str]:
-    """What axe finds that keeps somebody out."""
-    tab.evaluate(axe.read_text(encoding="utf-8"))
-    found = tab.evaluate("axe.run()")["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in ("serious", "critical")]
 
 
 def rows(tab: Page):
