@@ -14,6 +14,9 @@ from playwright.sync_api import Page, expect
 from waiting import until
 
 from flywheel import secret
+from flywheel.files import write_text
+from flywheel.store import git
+from flywheel.store.partitions import write
 from flywheel.workspace import Workspace
 
 PAGES = ["/iterations", "/trajectories", "/compare", "/compare?a=t1r0&b=t2r1", "/sql?sql=FROM+task_success"]
@@ -179,6 +182,31 @@ def test_iterations_are_laid_over_one_another_as_the_address_says(tab, served):
     expect(one).not_to_be_checked()
     tab.get_by_role("row", name=re.compile("^002")).get_by_role("link", name="6").click()
     expect(tab.get_by_text("6 found")).to_be_visible()
+
+
+def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, ws):
+    rollouts(ws, 1)
+    run = {"run_id": "0a<b>", "name": "iteration 001", "kind": "flow", "state": "Completed", "attempts": 1}
+    write(ws, "runs", 1, "runs", [run])
+    write_text(ws.report / "docs" / "index.html", "<h1>docs</h1>")
+    git.init(ws.root)
+    git.tag(ws, 1)
+    with explorer(ws) as (server, _):
+        tab = open_page(browser, server)
+        expect(tab.get_by_role("row", name=re.compile("^001"))).to_contain_text("iteration 001")
+        expect(tab.get_by_role("link", name="iteration 001")).to_have_count(0)  # nothing is served there
+        server.beside.prefect, server.beside.report = "http://127.0.0.1:4200", "http://127.0.0.1:4201"
+        tab.reload()
+        run_page = "http://127.0.0.1:4200/runs/flow-run/0a%3Cb%3E"
+        expect(tab.get_by_role("link", name="iteration 001")).to_have_attribute("href", run_page)
+        docs = "http://127.0.0.1:4201/docs/index.html"
+        expect(tab.get_by_role("link", name="Data docs")).to_have_attribute("href", docs)
+        commit = git.tags(ws)[0][1]
+        expect(tab.get_by_title(f"commit {commit}: git checkout iteration-001 && dvc checkout")).to_be_visible()
+        tab.goto(f"{server.url}/trajectories/t1r0")
+        expect(tab.get_by_text("iteration-001")).to_be_visible()
+        assert tab.faults == []
+        tab.context.close()
 
 
 def test_no_iteration_says_what_to_type(browser, ws):

@@ -52,6 +52,7 @@ export function bars(rows: Row[], unit: string): Option {
   const names = unique(rows.map((row) => row.name));
   const fixed = ["sft", "ct", "quarantine"];
   return (colours) => ({
+    grid: { left: 8, right: 14, top: 48, bottom: 4, containLabel: true },
     xAxis: axis(colours, { type: "category", data: numbers.map(label), splitLine: { show: false } }),
     yAxis: axis(colours, { type: "value", name: unit, nameLocation: "end", nameGap: 8 }),
     series: names.map((name, n) => ({
