@@ -288,6 +288,9 @@ def test_what_is_wrong_with_a_query_is_said_beside_it(tab, served):
     tab.goto(f"{served.url}/sql?sql=SELECT+'<script>window.evil=1</script>'+AS+\"<b>x</b>\"")
     expect(tab.get_by_role("gridcell", name="<script>window.evil=1</script>")).to_be_visible()
     expect(tab.get_by_role("columnheader", name="<b>x</b>")).to_be_visible()
+    tab.goto(f"{served.url}/sql?sql=EXPLAIN+FROM+tasks")
+    expect(tab.get_by_text("How it would be answered")).to_be_visible()
+    expect(tab.locator("pre.plan")).to_contain_text("PARQUET")
     tab.goto(f"{served.url}/sql?sql=FROM+quarantine")
     expect(tab.get_by_text("The query has an answer, and it has no rows.")).to_be_visible()
 

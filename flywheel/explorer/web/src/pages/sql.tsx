@@ -19,6 +19,7 @@ interface Result {
   columns: Row[];
   rows: number;
   cut: boolean;
+  plan: boolean;
   seconds: number;
   data: unknown[][];
 }
