@@ -110,6 +110,7 @@ def keep(ws: Workspace, port: int) -> None:
         watcher = Watcher(ws, deploy(ws, chosen.operations))
         watcher.end_what_has_no_process()
         with working(pool(ws)) as worker, _noted(ws, url, report.server_port, pages.url):
+            pages.beside.prefect, pages.beside.report = url, f"http://127.0.0.1:{report.server_port}"
             tell("watch", f"up: Prefect at {url}")
             while not over.wait(_LOOK_S) and ws.root.is_dir():
                 worker.begin_again()

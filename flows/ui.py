@@ -34,6 +34,7 @@ def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
         explorer(ws, port + 2) as explored,
         prefect_server(ws, port, lambda: page.build(ws)) as url,
     ):
+        explored.beside.prefect, explored.beside.report = url, f"http://127.0.0.1:{files.server_port}"
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         say(f"Prefect:  {url}")
         say(f"Report:   http://127.0.0.1:{files.server_port}/{ws.report_page.name}")

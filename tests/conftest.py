@@ -98,6 +98,7 @@ SLOW = (
     "explorer",
     "explorer_sql",
     "explorer_pages",
+    "explorer_review_page",
     "contracts",
     "page_servers",
     "engine",
@@ -175,6 +176,20 @@ def prefect(tmp_path_factory: pytest.TempPathFactory):
         refresh_global_settings_context()
         yield url, ws
     refresh_global_settings_context()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium, by Playwright."""
+    from playwright.sync_api import sync_playwright
+
+    from flywheel.sandbox import chromium
+    from flywheel.settings import Sandbox
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=str(chromium.find(Sandbox())), args=["--no-sandbox"])
+        yield found
+        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,26 +9,17 @@ import re
 
 import pytest
 from explored import explorer, held_out, rollouts
-from playwright.sync_api import Page, expect, sync_playwright
+from explorer_tabs import SIZES, open_page, serious
+from playwright.sync_api import Page, expect
 from waiting import until
 
 from flywheel import secret
-from flywheel.sandbox import chromium
-from flywheel.settings import Sandbox
+from flywheel.files import write_text
+from flywheel.store import git
+from flywheel.store.partitions import write
 from flywheel.workspace import Workspace
 
-axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
-SIZES = [(1280, 860, "light"), (390, 800, "dark")]
 PAGES = ["/iterations", "/trajectories", "/compare", "/compare?a=t1r0&b=t2r1", "/sql?sql=FROM+task_success"]
-WAIT_MS = 30_000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=str(chromium.find(Sandbox())), args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +31,6 @@ def served(tmp_path_factory):
         yield server
 
 
-def open_page(browser, server, *, width=1280, height=860, scheme="light") -> Page:
-    """A page that is logged in. What its console complains of, and what it asks of others, fails the test."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    tab = context.new_page()
-    tab.set_default_timeout(WAIT_MS)
-    expect.set_options(timeout=WAIT_MS)
-    tab.faults = []
-    tab.on("pageerror", lambda error: tab.faults.append(str(error)))
-    tab.on("console", lambda told: tab.faults.append(told.text) if is_fault(told) else None)
-    tab.on("request", lambda asked: tab.faults.append(asked.url) if not own(asked.url, server) else None)
-    tab.goto(server.entrance())
-    return tab
-
-
-def is_fault(told) -> bool:
-    """Of no line of ours: Chromium itself would style what is typed over a selection, which the policy forbids."""
-    by_the_browser = "Applying inline style" in told.text and not told.location["lineNumber"]
-    return "Content Security Policy" in told.text and not by_the_browser
-
-
-def own(url: str, server) -> bool:
-    return url.startswith((f"{server.url}/", "data:", f"blob:{server.url}/"))
-
-
 @pytest.fixture
 def tab(browser, served):
     found = open_page(browser, served)
@@ -71,13 +38,6 @@ def tab(browser, served):
     assert found.faults == []
     assert found.evaluate("window.evil") is None, "a script out of the data ran"
     found.context.close()
-
-
-def serious(tab: Page) -> list[str]:
-    """What axe finds that keeps somebody out."""
-    tab.evaluate(axe.read_text(encoding="utf-8"))
-    found = tab.evaluate("axe.run()")["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in ("serious", "critical")]
 
 
 def rows(tab: Page):
@@ -224,6 +184,31 @@ def test_iterations_are_laid_over_one_another_as_the_address_says(tab, served):
     expect(tab.get_by_text("6 found")).to_be_visible()
 
 
+def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, ws):
+    rollouts(ws, 1)
+    run = {"run_id": "0a<b>", "name": "iteration 001", "kind": "flow", "state": "Completed", "attempts": 1}
+    write(ws, "runs", 1, "runs", [run])
+    write_text(ws.report / "docs" / "index.html", "<h1>docs</h1>")
+    git.init(ws.root)
+    git.tag(ws, 1)
+    with explorer(ws) as (server, _):
+        tab = open_page(browser, server)
+        expect(tab.get_by_role("row", name=re.compile("^001"))).to_contain_text("iteration 001")
+        expect(tab.get_by_role("link", name="iteration 001")).to_have_count(0)  # nothing is served there
+        server.beside.prefect, server.beside.report = "http://127.0.0.1:4200", "http://127.0.0.1:4201"
+        tab.reload()
+        run_page = "http://127.0.0.1:4200/runs/flow-run/0a%3Cb%3E"
+        expect(tab.get_by_role("link", name="iteration 001")).to_have_attribute("href", run_page)
+        docs = "http://127.0.0.1:4201/docs/index.html"
+        expect(tab.get_by_role("link", name="Data docs")).to_have_attribute("href", docs)
+        commit = git.tags(ws)[0][1]
+        expect(tab.get_by_title(f"commit {commit}: git checkout iteration-001 && dvc checkout")).to_be_visible()
+        tab.goto(f"{server.url}/trajectories/t1r0")
+        expect(tab.get_by_text("iteration-001")).to_be_visible()
+        assert tab.faults == []
+        tab.context.close()
+
+
 def test_no_iteration_says_what_to_type(browser, ws):
     with explorer(ws) as (server, _):
         tab = open_page(browser, server)
@@ -303,6 +288,9 @@ def test_what_is_wrong_with_a_query_is_said_beside_it(tab, served):
     tab.goto(f"{served.url}/sql?sql=SELECT+'<script>window.evil=1</script>'+AS+\"<b>x</b>\"")
     expect(tab.get_by_role("gridcell", name="<script>window.evil=1</script>")).to_be_visible()
     expect(tab.get_by_role("columnheader", name="<b>x</b>")).to_be_visible()
+    tab.goto(f"{served.url}/sql?sql=EXPLAIN+FROM+tasks")
+    expect(tab.get_by_text("How it would be answered")).to_be_visible()
+    expect(tab.locator("pre.plan")).to_contain_text("PARQUET")
     tab.goto(f"{served.url}/sql?sql=FROM+quarantine")
     expect(tab.get_by_text("The query has an answer, and it has no rows.")).to_be_visible()
 

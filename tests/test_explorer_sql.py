@@ -90,9 +90,34 @@ async def test_what_is_asked_is_told_as_a_page_can_show_it(sql):
     assert row[9] is None
 
 
-@pytest.mark.parametrize("asked", ["FROM iterations", "DESCRIBE steps", "SHOW TABLES", "SUMMARIZE tasks", "VALUES (1)"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "FROM iterations",
+        "DESCRIBE steps",
+        "SHOW TABLES",
+        "SUMMARIZE tasks",
+        "VALUES (1)",
+        "PIVOT tasks ON world IN ('shop', 'settings') USING count(*)",
+        "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b",
+        "FROM (PIVOT tasks ON world USING count(*) GROUP BY domain);",
+        "-- why so slow\nEXPLAIN /* ; */ SELECT ';'",
+        "explain Analyze FROM steps WHERE step = 1;",
+        "EXPLAIN (SELECT 1)",
+    ],
+)
 async def test_questions_of_each_kind_are_answered(sql, asked):
     assert (await sql.ask(asked)).told["rows"] > 0
+
+
+async def test_a_plan_is_told_line_by_line_and_a_pivot_leaves_nothing(sql):
+    plan = await sql.ask("EXPLAIN FROM steps")
+    assert plan.told["plan"]
+    assert any("PARQUET" in line for (line,) in json.loads(plan.data))
+    pivot = await sql.ask("PIVOT tasks ON world USING count(*) GROUP BY domain")
+    assert (not pivot.told["plan"], json.loads(pivot.data)) == (True, [["sites", 1, 2]])
+    left = await sql.ask("SELECT count(*) FROM duckdb_types() WHERE type_name LIKE '%pivot%'")
+    assert left.data == b"[[0]]"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +127,17 @@ async def test_questions_of_each_kind_are_answered(sql, asked):
         ("-- nothing", "the query is empty"),
         ("SELEC 1", "the query cannot be answered: Parser Error"),
         ("FROM nowhere", "the query cannot be answered: Catalog Error: Table with name nowhere does not exist"),
-        ("SELECT 1; SELECT 2", "these are 2 statements; type one query"),
+        ("SELECT 1; SELECT 2", "these are several statements; type one query"),
         ("DROP VIEW steps", "drop is no question"),
+        ("EXPLAIN SELECT 1; SELECT 2", "these are several statements; type one query"),
+        ("EXPLAIN EXPLAIN SELECT 1", "the query cannot be answered: Parser Error"),
+        ("EXPLAIN COPY steps TO 'x.csv'", "copy is no question"),
+        ("EXPLAIN ANALYZE DELETE FROM steps", "delete is no question"),
+        ("EXPLAIN SET threads = 1", "set is no question"),
+        ("EXPLAIN PIVOT tasks ON world USING count(*)", "a PIVOT within a command names its values"),
+        ("PIVOT tasks ON world USING count(*); SELECT 1", "these are several statements"),
+        ("CREATE TABLE t AS FROM (PIVOT tasks ON world USING count(*))", "a PIVOT within a command names its values"),
+        ("CREATE TEMP TABLE t AS FROM tasks; PIVOT t ON world USING count(*)", "these are several statements"),
         ("SELECT error('mine')", "the query cannot be answered: Invalid Input Error: mine"),
         ("SELECT '\0'", "the query cannot be answered"),
     ],

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout
-from flywheel.explorer import guard, iterations, promotions, replays, samples, trajectories
+from flywheel.explorer import beside, guard, iterations, promotions, replays, samples, trajectories
 from flywheel.explorer.asking import Asking, NotHere
 from flywheel.explorer.changes import Changes
 from flywheel.explorer.login import Login
@@ -37,10 +37,10 @@ Sent = TypeVar("Sent", bound=BaseModel)
 _OFFSET = Query(ge=0, le=10**9)
 
 
-def application(asking: Asking, login: Login, sql: Sql, changing: Changes) -> ASGIApp:
+def application(asking: Asking, login: Login, sql: Sql, changing: Changes, near: beside.Beside) -> ASGIApp:
     """The explorer of a workspace, to whoever `login` lets in."""
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
-    page = _frame(asking.ws)
+    page = _frame(asking.ws, near)
     _errors(app, page)
     _logging_in(app, login)
     _list(app, asking, changing)
@@ -106,6 +106,10 @@ def _over_time(app: FastAPI, asking: Asking) -> None:
     @app.get("/api/iterations")
     def overview() -> Response:
         return answer(iterations.overview(asking))
+
+    @app.get("/api/revisions")
+    def revisions() -> Response:
+        return answer(beside.revisions(asking.ws))
 
     @app.get("/api/held-out/{first}/{last}")
     def held_out(first: int, last: int) -> Response:
@@ -203,14 +207,15 @@ def _reviews(app: FastAPI, asking: Asking) -> None:
         return answer(await asyncio.to_thread(promotions.decide, ws, iteration, decision))
 
 
-def _frame(ws: Workspace) -> Callable[[int], Response]:
+def _frame(ws: Workspace, near: beside.Beside) -> Callable[[int], Response]:
     """The page that all pages are made in, by its status."""
     page = (_PACKAGE / "page.html").read_text(encoding="utf-8")
-    name = html.escape(ws.root.name)
 
     def shown(status: int = 200) -> Response:
         nonce = secrets.token_urlsafe(16)
-        text = page.replace("NONCE", nonce).replace("WORKSPACE", name)
+        text, values = page, {"NONCE": nonce, "PREFECT": near.prefect, "DOCS": near.docs(ws)}
+        for word, value in (values | {"WORKSPACE": ws.root.name}).items():
+            text = text.replace(word, html.escape(value))
         return HTMLResponse(text, status, headers={"content-security-policy": guard.policy(nonce)})
 
     return shown

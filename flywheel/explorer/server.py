@@ -12,6 +12,7 @@ from flywheel import secret
 from flywheel.errors import FlywheelError
 from flywheel.explorer.app import application
 from flywheel.explorer.asking import Asking
+from flywheel.explorer.beside import Beside
 from flywheel.explorer.changes import Changes
 from flywheel.explorer.login import Login
 from flywheel.explorer.sql import Sql
@@ -23,11 +24,12 @@ _END_S = 20
 
 @dataclass(frozen=True)
 class Explorer:
-    """Of the workspace `ws`. url: where its pages are; login: who may see them."""
+    """Of the workspace `ws`. url: where its pages are; login: who may see them; beside: what they link to."""
 
     ws: Workspace
     url: str
     login: Login
+    beside: Beside
 
     def entrance(self) -> str:
         """An address that lets in who opens it first."""
@@ -40,13 +42,14 @@ def serving(ws: Workspace, port: int) -> Iterator[Explorer]:
     listener = at_own(port)
     port = listener.getsockname()[1]
     login = Login(secret.of(ws.state), port)
+    beside = Beside()
     begun, over = threading.Event(), threading.Event()
     failed: list[BaseException] = []
 
     async def serve() -> None:
         asking, sql = Asking(ws), Sql(ws)
         changing = Changes(asking.standing)
-        server = LocalServer(application(asking, login, sql, changing), [listener])
+        server = LocalServer(application(asking, login, sql, changing, beside), [listener])
         try:
             await server.start(where=f"port {port}", error=FlywheelError)
             begun.set()
@@ -70,7 +73,7 @@ def serving(ws: Workspace, port: int) -> Iterator[Explorer]:
         begun.wait()
         if failed:
             raise failed[0]
-        yield Explorer(ws, f"http://127.0.0.1:{port}", login)
+        yield Explorer(ws, f"http://127.0.0.1:{port}", login, beside)
     finally:
         over.set()
         thread.join(_END_S)

@@ -1,8 +1,9 @@
 """A process that answers SQL which anybody may have written. `python -m flywheel.explorer.sql_worker ROOT LIMITS`.
 
-Three locks, each of which would do: one statement, and that a SELECT; DuckDB without extensions, settings and any file
-beside the datasets; a process that can write no file and take no more memory than it is given. Whatever gets past its
-time is ended from outside (`sql.py`). A line of JSON comes in for each question, a line of JSON and bytes go out.
+Three locks, each of which would do: one question, and that a SELECT (`question.py`); DuckDB without extensions,
+settings and any file beside the datasets; a process that can write no file and take no more memory than it is given.
+Whatever gets past its time is ended from outside (`sql.py`). A line of JSON comes in for each question, a line of JSON
+and bytes go out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +28,7 @@ import pyarrow.parquet as pq
 from pydantic_core import to_json
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout, first_line
+from flywheel.explorer import question
 from flywheel.store import catalog, labels
 from flywheel.store.resident import Resident
 from flywheel.workspace import Workspace
@@ -85,11 +88,12 @@ class Answers:
     def to(self, sql: str, form: str) -> tuple[dict[str, Any], bytes]:
         """What is told of the result, and the result: `json`, `csv` or `parquet`. Raises BadInput, QueryTimeout."""
         begun = time.monotonic()
-        table, cut = self._resident.ask(lambda connection: self._asked(connection, sql, form))
+        table, cut, plan = self._resident.ask(lambda connection: self._asked(connection, sql, form))
         told = {
             "columns": [{"name": field.name, "type": str(field.type)} for field in table.schema],
             "rows": table.num_rows,
             "cut": cut,
+            "plan": plan,
             "seconds": round(time.monotonic() - begun, 3),
         }
         try:
@@ -102,7 +106,7 @@ class Answers:
         except pa.ArrowException as error:
             raise BadInput(f"the result cannot be written as {form}: {first_line(str(error))}") from None
 
-    def _asked(self, connection: duckdb.DuckDBPyConnection, sql: str, form: str) -> tuple[pa.Table, bool]:
+    def _asked(self, connection: duckdb.DuckDBPyConnection, sql: str, form: str) -> tuple[pa.Table, bool, bool]:
         over = threading.Event()
 
         def stop() -> None:
@@ -112,7 +116,9 @@ class Answers:
         timer = threading.Timer(self._limits.seconds, stop)
         timer.start()
         try:
-            return self._read(connection, statement(connection, sql), form)
+            asked = question.of(connection, sql)
+            table, cut = self._read(connection, asked.statements, form)
+            return (_lines(table) if asked.plan else table), cut, asked.plan
         except MemoryError:
             raise _too_much(self._limits) from None
         except (duckdb.Error, pa.ArrowException) as error:
@@ -126,11 +132,15 @@ class Answers:
         finally:
             timer.cancel()
 
-    def _read(self, connection: duckdb.DuckDBPyConnection, asked: duckdb.Statement, form: str) -> tuple[pa.Table, bool]:
+    def _read(
+        self, connection: duckdb.DuckDBPyConnection, asked: Sequence[duckdb.Statement], form: str
+    ) -> tuple[pa.Table, bool]:
         most = self._limits.rows if form == "json" else self._limits.export_rows
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            reader = connection.execute(asked).to_arrow_reader(_BATCH)
+            for before in asked[:-1]:
+                connection.execute(before)
+            reader = connection.execute(asked[-1]).to_arrow_reader(_BATCH)
             read, rows, size = [], 0, 0
             for batch in reader:
                 read.append(batch)
@@ -153,22 +163,9 @@ class Answers:
         return table.slice(0, low)
 
 
-def statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
-    """The one question of a text. Raises BadInput where it is none, several, or a command."""
-    try:
-        found = connection.extract_statements(sql)
-    except duckdb.Error as error:
-        raise catalog.told(connection, error) from None
-    if len(found) != 1:
-        raise BadInput(
-            "the query is empty" if not found else f"these are {len(found)} statements", fix="type one query"
-        )
-    if found[0].type != duckdb.StatementType.SELECT:
-        kind = found[0].type.name.lower().replace("_", " ")
-        raise BadInput(
-            f"{kind} is no question", fix="here data are read: SELECT, FROM, WITH, DESCRIBE, SHOW, SUMMARIZE"
-        )
-    return found[0]
+def _lines(plan: pa.Table) -> pa.Table:
+    """A plan, which is a picture of many lines in one cell, as a row a line."""
+    return pa.table({"plan": "\n".join(plan.columns[1].to_pylist()).splitlines()})
 
 
 def _too_much(limits: Limits) -> BadInput:

@@ -37,6 +37,14 @@ def tagged(ws: Workspace, iteration: int) -> bool:
     return bool(_git(ws.root, "tag", "--list", f"iteration-{label(iteration)}"))
 
 
+def tags(ws: Workspace) -> list[tuple[str, str]]:
+    """Each tag `iteration-NNN` with the commit it names; none where the workspace is no repository of its own."""
+    if not (ws.root / ".git").exists() or not shutil.which("git"):
+        return []
+    lines = _git(ws.root, "for-each-ref", "refs/tags/iteration-*", "--format=%(refname:short) %(objectname)")
+    return [tuple(line.split(" ", 1)) for line in lines.splitlines()]
+
+
 def keeps(root: Path, path: str) -> bool:
     """Whether the newest commit holds the file."""
     if not shutil.which("git"):

@@ -1,10 +1,12 @@
 // What is known of a trajectory besides its steps.
 import type { ComponentChildren } from "preact";
 import type { Row } from "./api";
+import { Revision, Run, useRevisions } from "./record";
 import { label, share, short, Store, Verdict, when } from "./parts";
 
 export function About({ data }: { data: Row }) {
   const { facts, task, scores, samples, twins } = data;
+  const revisions = useRevisions();
   return (
     <div class="about">
       <section class="card">
@@ -43,7 +45,11 @@ export function About({ data }: { data: Row }) {
             {facts.model ? <>, <code>{facts.model}</code></> : facts.policy_version ? <>, <code>{facts.policy_version}</code></> : null}
           </dd>
           <dt>Run</dt>
-          <dd>{facts.run ?? "–"} {facts.run_id && <code>{facts.run_id}</code>}</dd>
+          <dd>{facts.run_id ? <Run id={facts.run_id}>{facts.run ?? <code>{facts.run_id}</code>}</Run> : "–"}</dd>
+          <dt>Revision</dt>
+          <dd>
+            <Revision iteration={facts.iteration} of={revisions} />
+          </dd>
           <dt>Time</dt>
           <dd>
             {when(facts.started_at)}, {short(facts.seconds)} s

@@ -110,7 +110,11 @@ function common(colours: Colours): EChartsCoreOption {
     grid: { left: 8, right: 14, top: 34, bottom: 4, containLabel: true },
     // Drawn on the canvas: markup with styles of its own is what the page's policy refuses.
     tooltip: { trigger: "axis", renderMode: "richText", confine: true, backgroundColor: colours.card, borderColor: colours.rule, textStyle: { color: colours.ink, fontSize: 12.5 } },
-    legend: { type: "plain", top: 0, left: 0, icon: "roundRect", itemWidth: 12, itemHeight: 8, textStyle: { color: colours.soft, fontSize: 12 } },
+    // On one line, however narrow the page: what has no room there is a page of the legend further.
+    legend: {
+      ...{ type: "scroll", top: 0, left: 0, right: 0, icon: "roundRect", itemWidth: 12, itemHeight: 8, textStyle: { color: colours.soft, fontSize: 12 } },
+      ...{ pageIconColor: colours.ink, pageIconInactiveColor: colours.rule, pageIconSize: 11, pageTextStyle: { color: colours.soft } },
+    },
     aria: { enabled: false },
   };
 }

@@ -76,8 +76,9 @@ export function useDark(): boolean {
   return useQuery(query);
 }
 
-export function useNarrow(): boolean {
-  return useQuery(matchMedia("(max-width: 640px)"));
+// most: width in pixels.
+export function useNarrow(most = 640): boolean {
+  return useQuery(matchMedia(`(max-width: ${most}px)`));
 }
 
 function useQuery(query: MediaQueryList): boolean {

@@ -52,7 +52,7 @@ export function bars(rows: Row[], unit: string): Option {
   const names = unique(rows.map((row) => row.name));
   const fixed = ["sft", "ct", "quarantine"];
   return (colours) => ({
-    grid: { left: 8, right: 14, top: names.length > 6 ? 62 : 34, bottom: 4, containLabel: true },
+    grid: { left: 8, right: 14, top: 48, bottom: 4, containLabel: true },
     xAxis: axis(colours, { type: "category", data: numbers.map(label), splitLine: { show: false } }),
     yAxis: axis(colours, { type: "value", name: unit, nameLocation: "end", nameGap: 8 }),
     series: names.map((name, n) => ({
@@ -111,7 +111,7 @@ export function curves(rows: Row[]): Option {
   return (colours) => ({
     xAxis: axis(colours, { type: "value", name: "step", nameLocation: "middle", nameGap: 24, scale: true, splitLine: { show: false } }),
     yAxis: axis(colours, { type: "value", scale: true }),
-    grid: { left: 8, right: 14, top: lines.size > 8 ? 62 : 34, bottom: 24, containLabel: true },
+    grid: { left: 8, right: 14, top: 34, bottom: 24, containLabel: true },
     series: [...lines].map(([name, own], n) => ({ type: "line", name, color: colour(colours, n), showSymbol: own.length < 40, symbolSize: 4, data: own.map((row) => [row.step, row.value]) })),
   });
 }

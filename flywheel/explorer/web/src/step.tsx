@@ -79,8 +79,12 @@ export function StepWords({ step, at, of }: { step: Row; at: number; of: number 
         </Part>
       )}
       <dl class="facts">
-        <dt>Reward</dt>
-        <dd>{short(step.reward)}</dd>
+        {step.reward != null && (
+          <>
+            <dt>Reward</dt>
+            <dd>{short(step.reward)}</dd>
+          </>
+        )}
         <dt>End</dt>
         <dd>{step.terminated ? "the task ended" : step.truncated ? "a limit ended it" : "it went on"}</dd>
         <dt>By</dt>

@@ -3,6 +3,7 @@ import { go, useAddress, withValues } from "../address";
 import { type Row, useAnswer, useStanding } from "../api";
 import { Chart } from "../chart";
 import { CopyLink, Empty, Failure, label, Loading, share } from "../parts";
+import { DataDocs, Revision, Run, useRevisions } from "../record";
 import { bars, curves, funnel, overTime, passes } from "../pictures";
 
 const LAID = 3; // iterations that are laid over one another where none are chosen
@@ -36,6 +37,7 @@ export function Iterations() {
         <h1>Iterations</h1>
         <p class="soft">Those that are ticked are laid over one another below</p>
         <span class="push" />
+        <DataDocs />
         <CopyLink />
       </div>
       <Table data={data} laid={laid} toggle={toggle} />
@@ -45,6 +47,7 @@ export function Iterations() {
 }
 
 function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: number) => void }) {
+  const revisions = useRevisions();
   const domains = [...new Set<string>(data.success.map((row: Row) => row.domain))].filter((name) => name !== "all");
   return (
     <div class="card wide all" tabIndex={0} role="region" aria-label="All iterations">
@@ -64,6 +67,7 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
             ))}
             <th scope="col">Minutes</th>
             <th scope="col" class="left">Promoted</th>
+            <th scope="col" class="left">Run, revision</th>
           </tr>
         </thead>
         <tbody>
@@ -96,7 +100,17 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
               ))}
               <td>{row.minutes == null ? "–" : row.minutes.toFixed(1)}</td>
               <td class="left">
-                {row.promoted == null ? <span class="soft">not decided</span> : <Why row={row} runs={data.runs.filter((run: Row) => run.iteration === row.iteration)} />}
+                {row.promoted == null ? <span class="soft">not decided</span> : <Why row={row} />}
+              </td>
+              <td class="left">
+                {data.runs
+                  .filter((run: Row) => run.iteration === row.iteration)
+                  .map((run: Row) => (
+                    <span class="between" title={`Prefect's run ${run.run_id}`}>
+                      <Run id={run.run_id}>{run.name}</Run> {run.state !== "Completed" && <span class="soft small">{run.state}</span>}
+                    </span>
+                  ))}
+                <Revision iteration={row.iteration} of={revisions} />
               </td>
             </tr>
           ))}
@@ -106,18 +120,13 @@ function Table({ data, laid, toggle }: { data: Row; laid: number[]; toggle: (k: 
   );
 }
 
-function Why({ row, runs }: { row: Row; runs: Row[] }) {
+function Why({ row }: { row: Row }) {
   return (
     <details class="why">
       <summary>{row.promoted ? "promoted" : "kept the old"}</summary>
       <p class="small">{row.reason || "no reason was given"}</p>
       <p class="small soft">
-        The newest is <code>{row.model}</code>.{" "}
-        {runs.map((run) => (
-          <>
-            Run {run.name}: {run.state}, <code>{run.run_id}</code>{" "}
-          </>
-        ))}
+        The newest is <code>{row.model}</code>.
       </p>
     </details>
   );

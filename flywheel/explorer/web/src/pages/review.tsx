@@ -18,8 +18,9 @@ export function Review() {
   const parts = [
     ["samples", "Samples"],
     ["agreement", "Agreement"],
-    ["promotions", `Promotions${waiting.data?.length ? ` (${waiting.data.length} waits)` : ""}`],
+    ["promotions", "Promotions"],
   ];
+  const waits = waiting.data?.length;
   return (
     <>
       <div class="head">
@@ -27,7 +28,13 @@ export function Review() {
         <nav class="either" aria-label="Parts of the review">
           {parts.map(([part, title]) => (
             <a href={withValues(new URL("/review", location.origin), { show: part })} aria-current={part === show ? "true" : undefined}>
-              {title}
+              {title}{" "}
+              {part === "promotions" && waits ? (
+                <span class="waits">
+                  {waits}
+                  <span class="heard"> waiting</span>
+                </span>
+              ) : null}
             </a>
           ))}
         </nav>

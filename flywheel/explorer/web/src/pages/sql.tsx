@@ -19,6 +19,7 @@ interface Result {
   columns: Row[];
   rows: number;
   cut: boolean;
+  plan: boolean;
   seconds: number;
   data: unknown[][];
 }
@@ -119,10 +120,10 @@ export function Sql() {
         <section aria-label="Result">
           <div class="choices">
             <p role="status" class="soft">
-              {result.cut ? `The first ${several(result.rows, "row")}; there are more` : several(result.rows, "row")}, {result.seconds} s
+              {result.plan ? "How it would be answered" : result.cut ? `The first ${several(result.rows, "row")}; there are more` : several(result.rows, "row")}, {result.seconds} s
             </p>
             <span class="push" />
-            {result.rows > 0 && (
+            {result.rows > 0 && !result.plan && (
               <div role="group" aria-label="Show as" class="either">
                 <button type="button" aria-pressed={!picture} onClick={() => draw(false)}>
                   Table
@@ -135,6 +136,10 @@ export function Sql() {
           </div>
           {result.rows === 0 ? (
             <Empty>The query has an answer, and it has no rows.</Empty>
+          ) : result.plan ? (
+            <pre class="plan" tabIndex={0} aria-label="Plan">
+              {result.data.map(([line]) => line).join("\n")}
+            </pre>
           ) : picture ? (
             <Picture columns={result.columns} rows={named} />
           ) : (

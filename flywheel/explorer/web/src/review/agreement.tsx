@@ -1,7 +1,7 @@
 // How far reviewers agree with one another, and scorers with them.
 import { useState } from "preact/hooks";
 import { type Row, useAnswer, useStanding } from "../api";
-import { count, Empty, Failure, Loading, share, short } from "../parts";
+import { count, Empty, Failure, Loading, share } from "../parts";
 
 export function Agreement() {
   const { data, error } = useAnswer("/api/review/agreement", useStanding());
@@ -23,7 +23,7 @@ export function Agreement() {
           <Table
             name="Agreement of reviewers"
             heads={["Reviewers", "Domain", "Both labelled", "Alike", "95% interval", "Cohen’s kappa"]}
-            rows={data.pairs.map((row: Row) => [`${row.one}, ${row.other}`, row.domain, count(row.n), share(row.agree), range(row.low, row.high), short(row.kappa && +row.kappa.toFixed(2))])}
+            rows={data.pairs.map((row: Row) => [`${row.one}, ${row.other}`, row.domain, count(row.n), share(row.agree), range(row.low, row.high), row.kappa == null ? "–" : row.kappa.toFixed(2)])}
           />
         ) : (
           <Empty>No two reviewers have labelled the same trajectory yet.</Empty>
@@ -51,9 +51,9 @@ export function Agreement() {
               row.scorer,
               row.domain,
               count(row.n),
-              `${share(row.precision)} (${row.hits} of ${row.verified})`,
+              of(row.precision, row.hits, row.verified),
               range(row.precision_low, row.precision_high),
-              `${share(row.recall)} (${row.hits} of ${row.solved})`,
+              of(row.recall, row.hits, row.solved),
               range(row.recall_low, row.recall_high),
             ])}
           />
@@ -66,6 +66,7 @@ export function Agreement() {
   );
 }
 
+const of = (value: number | null, hits: number, all: number) => (value == null ? "–" : `${share(value)} (${hits} of ${all})`);
 const range = (low: number | null, high: number | null) => (low == null ? "–" : `${share(low)} to ${share(high)}`);
 
 function Ask({ sql }: { sql: string }) {

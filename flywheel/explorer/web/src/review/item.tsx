@@ -86,7 +86,7 @@ function Bar({ id, reviewer, queue, choices, mine, next, onSaid }: BarProps) {
         <span>
           <kbd>C</kbd> Comment
         </span>
-        <textarea ref={field} rows={1} maxLength={choices.comment} value={comment} aria-keyshortcuts="c" placeholder="Kept with the label; Esc leaves the field" onInput={(event) => setComment(event.currentTarget.value)} />
+        <textarea ref={field} rows={1} maxLength={choices.comment} value={comment} aria-keyshortcuts="c" placeholder="Kept with the label" title="Esc leaves the field" onInput={(event) => setComment(event.currentTarget.value)} />
       </label>
       {state.error && <Failure error={state.error} />}
       <p class="small soft told" role="status">

@@ -41,9 +41,7 @@ function Case({ iteration, reviewer, onDecided }: { iteration: number; reviewer:
   const { data, error } = useAnswer(`/api/promotions/${iteration}`, decided);
   if (error) return <Failure error={error} />;
   if (!data) return <Loading what="what the decision rests on" />;
-  const named = (start: string) => data.figures.filter((row: Row) => row.name.startsWith(start));
-  const deciding = [...named("gate_difference"), ...named("success_difference"), ...named("success_after"), ...named("success_before")];
-  const others = data.figures.filter((row: Row) => !deciding.includes(row));
+  const others = data.figures.filter((row: Row) => !DECIDING.test(row.name));
   const lost = data.flips.filter((one: Row) => !one.gained);
   const gained = data.flips.filter((one: Row) => one.gained);
   return (
@@ -58,13 +56,15 @@ function Case({ iteration, reviewer, onDecided }: { iteration: number; reviewer:
         {data.reasons.length === 0 && <p class="soft">Nothing: its weights are those of the model that it would replace.</p>}
       </section>
       <section class="part">
-        <h2>Differences</h2>
-        <Figures name="Differences" rows={deciding} />
+        <h2>Success of the old model and the new one</h2>
+        <Differences figures={data.figures} />
       </section>
       <section class="part">
         <h2>Tasks lost and gained</h2>
-        <Flips title="Lost" rows={lost} />
-        <Flips title="Gained" rows={gained} />
+        <div class="two">
+          <Flips title="Lost" rows={lost} />
+          <Flips title="Gained" rows={gained} />
+        </div>
       </section>
       <details class="part">
         <summary>All other figures of the evaluation</summary>
@@ -75,27 +75,51 @@ function Case({ iteration, reviewer, onDecided }: { iteration: number; reviewer:
   );
 }
 
-const WORDS: Record<string, string> = {
-  gate_difference: "success, new less old, on fresh tasks",
-  gate_difference_best: "success, new less best so far, on fresh tasks",
-  success_difference: "success, new less old, on held-out tasks",
-  success_after: "success of the new model, held-out tasks",
-  success_before: "success of the old model, held-out tasks",
-};
+const DECIDING = /^(gate_difference|gate_difference_best|success_(difference|before|after))$/;
+const decimals = (value: number | null | undefined) => (value == null ? "–" : value.toFixed(2).replace("-", "−"));
+const signed = (value: number) => (value > 0 ? "+" : "") + decimals(value);
+
+// A row for fresh tasks, which the gate has played to decide, and one for the held-out tasks of each domain.
+function Differences({ figures }: { figures: Row[] }) {
+  const of = (name: string, domain: string) => figures.find((row) => row.name === name && row.domain === domain);
+  const row = (tasks: string, difference: Row, domain?: string) => [
+    tasks,
+    <Difference row={difference} />,
+    decimals(domain && of("success_before", domain)?.value),
+    decimals(domain && of("success_after", domain)?.value),
+    short(difference.n),
+  ];
+  const named = (name: string) => figures.filter((one) => one.name === name);
+  return (
+    <Table
+      name="Differences"
+      heads={["Tasks", "Difference", "Old", "New", "n"]}
+      rows={[
+        ...named("gate_difference").map((one) => row("fresh", one)),
+        ...named("gate_difference_best").map((one) => row("fresh, against the best so far", one)),
+        ...named("success_difference").map((one) => row(one.domain === "all" ? "held-out" : one.domain, one, one.domain)),
+      ]}
+    />
+  );
+}
+
+function Difference({ row }: { row: Row }) {
+  if (row.value == null) return <>–</>;
+  const sure = row.low == null ? "" : row.low > 0 ? "good" : row.high < 0 ? "bad" : "";
+  return (
+    <>
+      <strong class={sure}>{signed(row.value)}</strong>
+      {row.low != null && <span class="soft small between">{signed(row.low)} to {signed(row.high)}</span>}
+    </>
+  );
+}
 
 function Figures({ name, rows }: { name: string; rows: Row[] }) {
-  const signed = (row: Row, value: number) => (row.name.includes("difference") && value > 0 ? `+${value.toFixed(2)}` : value.toFixed(2));
   return (
     <Table
       name={name}
       heads={["Figure", "Domain", "Value", "95% interval", "n"]}
-      rows={rows.map((row) => [
-        WORDS[row.name] ?? row.name.replaceAll("_", " "),
-        row.domain,
-        row.value == null ? "–" : signed(row, row.value),
-        row.low == null ? "–" : `${signed(row, row.low)} to ${signed(row, row.high)}`,
-        short(row.n),
-      ])}
+      rows={rows.map((row) => [row.name.replaceAll("_", " "), row.domain, decimals(row.value), row.low == null ? "–" : `${decimals(row.low)} to ${decimals(row.high)}`, short(row.n)])}
     />
   );
 }
@@ -111,9 +135,9 @@ function Flips({ title, rows }: { title: string; rows: Row[] }) {
         <ul class="others">
           {rows.map((one) => (
             <li>
-              <a href={`/compare?a=${encodeURIComponent(one.trajectory_before)}&b=${encodeURIComponent(one.trajectory_id)}`}>{one.instruction}</a>{" "}
-              <span class="soft small">
-                {one.domain} / {one.world}, beside <code>{one.before}</code>: <a href={to(one.trajectory_before)}>its replay</a>, <a href={to(one.trajectory_id)}>the new one’s</a>
+              <a href={`/compare?a=${encodeURIComponent(one.trajectory_before)}&b=${encodeURIComponent(one.trajectory_id)}`}>{one.instruction}</a>
+              <span class="soft small between">
+                {one.domain} / {one.world} · <a href={to(one.trajectory_before)}>as the old one played</a> (<code>{one.before}</code>) · <a href={to(one.trajectory_id)}>as the new one played</a>
               </span>
             </li>
           ))}
@@ -130,7 +154,7 @@ function Decided({ decisions, running }: { decisions: Row[]; running: boolean })
       <strong>
         {last.reviewer} said: {last.promote ? "promote" : "keep the old model"}
       </strong>{" "}
-      ({when(last.at)} UTC{last.comment ? `, “${last.comment}”` : ""}). {running ? "The run that waits goes on with it in a moment." : "`flywheel run` goes on with it."} Until then another decision replaces it.
+      ({when(last.at)} UTC{last.comment ? `, “${last.comment}”` : ""}). {running ? "The run that waits goes on with it in a moment." : <><code>flywheel run</code> goes on with it.</>} Until then another decision replaces it.
       {decisions.slice(0, -1).map((one) => (
         <span class="small soft between">
           Before: {one.reviewer}, {one.promote ? "promote" : "keep"}, {when(one.at)}

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { go, useAddress, withValues } from "../address";
 import { type Row, useAnswer, useStanding } from "../api";
-import { count, Empty, Failure, label, Loading, several } from "../parts";
+import { count, Empty, Failure, label, Loading, several, useNarrow } from "../parts";
 import { Item } from "./item";
 
 const QUEUES: [string, string, string][] = [
@@ -59,7 +59,7 @@ export function Samples({ reviewer }: { reviewer: string }) {
 
 function Nothing({ queue }: { queue: string }) {
   if (queue === "decide") return <Empty>Nothing to decide: where two reviewers have labelled the same trajectory, they agree, or a third has decided.</Empty>;
-  if (queue === "disagreement") return <Empty>No two scorers disagree here. Where a domain has one scorer alone, none can (`routing.scorers`).</Empty>;
+  if (queue === "disagreement") return <Empty>No two scorers disagree here. Where a domain has one scorer alone, none can (<code>routing.scorers</code>).</Empty>;
   if (queue === "speech") return <Empty>No recording with speech here.</Empty>;
   return <Empty>Nothing is like that: choose another iteration or domain.</Empty>;
 }
@@ -74,25 +74,45 @@ interface QueueProps {
   show: (id: string) => void;
 }
 
-function Queue({ choices, candidates, rows, queue, iteration, id, show }: QueueProps) {
+function Queue(props: QueueProps) {
+  const narrow = useNarrow(860);
+  const { rows, queue, iteration } = props;
+  const parts = (
+    <>
+      <Drawing {...props} />
+      {rows.length > 0 && <Rows {...props} />}
+    </>
+  );
+  // Beside the sample where there is room; else it would stand before each sample, so it is opened when it is wanted.
+  return (
+    <section class="card queue" aria-label="Queue">
+      {narrow ? (
+        <details>
+          <summary>
+            {QUEUES.find(([name]) => name === queue)?.[1]}, {iteration === "all" ? "all iterations" : `iteration ${label(+iteration)}`}:{" "}
+            {rows.filter((row) => row.state === "open").length} open
+          </summary>
+          {parts}
+        </details>
+      ) : (
+        parts
+      )}
+    </section>
+  );
+}
+
+// Which samples are drawn, and how.
+function Drawing({ choices, candidates, queue, iteration }: QueueProps) {
   const url = useAddress();
-  const list = useRef<HTMLOListElement>(null);
   const choose = (values: Record<string, string | null>) => go(withValues(url, { ...values, item: null, step: null }));
-  useEffect(() => {
-    const current = list.current?.querySelector<HTMLElement>("[aria-current]");
-    if (current) list.current!.scrollTop = current.offsetTop - list.current!.clientHeight / 2;
-  }, [id, rows.length]);
   const number = (name: string, text: string, otherwise: string, most: number) => (
     <label>
       {text}{" "}
       <input type="number" min={name === "seed" ? 0 : 1} max={most} value={url.searchParams.get(name) ?? otherwise} onChange={(event) => choose({ [name]: event.currentTarget.value })} />
     </label>
   );
-  const mine = rows.filter((row) => row.state === "mine");
-  const open = rows.filter((row) => row.state === "open");
-  const disputed = mine.filter((row) => row.together === "to decide").length;
   return (
-    <section class="card queue" aria-label="Queue">
+    <>
       <label>
         Queue
         <select value={queue} onChange={(event) => choose({ queue: event.currentTarget.value })}>
@@ -133,28 +153,48 @@ function Queue({ choices, candidates, rows, queue, iteration, id, show }: QueueP
         </div>
         <p class="soft small">The same seed, size and filters are the same trajectories for every reviewer: send the link. Two label each, blind; a third decides where they disagree.</p>
       </details>
-      {rows.length > 0 && (
-        <>
-          <progress value={mine.length} max={mine.length + open.length} aria-label={`${mine.length} of ${mine.length + open.length} labelled by you`} />
-          <p class="small" role="status">
-            <strong>{mine.length}</strong> labelled by you, {open.length} open
-            {rows.length - mine.length - open.length > 0 && `, ${rows.length - mine.length - open.length} labelled by two others`}
-            {disputed > 0 && `; ${disputed} disputed`}
-          </p>
-          <ol class="film" ref={list} aria-label={several(rows.length, "sample")}>
-            {rows.map((row) => (
-              <li>
-                <button type="button" aria-current={row.trajectory_id === id ? "true" : undefined} onClick={() => show(row.trajectory_id)} class={row.state}>
-                  <span class="number">{row.place}</span> {row.instruction}
-                  <span class="small soft between">
-                    {row.domain} · {row.state === "mine" ? `you: ${row.label}${row.together === "one reviewer" ? "" : `, ${row.together}`}` : row.state === "full" ? "labelled by two" : row.reviewers ? "one label, yours is the second" : "no label yet"}
-                  </span>
-                </button>
-              </li>
-            ))}
-          </ol>
-        </>
-      )}
-    </section>
+    </>
   );
+}
+
+// How far the reviewer has come, and the samples.
+function Rows({ rows, id, show }: QueueProps) {
+  const list = useRef<HTMLOListElement>(null);
+  useEffect(() => {
+    const current = list.current?.querySelector<HTMLElement>("[aria-current]");
+    if (current) list.current!.scrollTop = current.offsetTop - list.current!.clientHeight / 2;
+  }, [id, rows.length]);
+  const mine = rows.filter((row) => row.state === "mine");
+  const open = rows.filter((row) => row.state === "open");
+  const disputed = mine.filter((row) => row.together === "to decide").length;
+  const both = mine.length + open.length;
+  return (
+    <>
+      <progress value={mine.length} max={both} aria-label={`${mine.length} of ${both} labelled by you`} />
+      <p class="small" role="status">
+        <strong>{mine.length}</strong> labelled by you, {open.length} open
+        {rows.length > both && `, ${rows.length - both} labelled by two others`}
+        {disputed > 0 && `; ${disputed} disputed`}
+      </p>
+      <ol class="film" ref={list} aria-label={several(rows.length, "sample")}>
+        {rows.map((row) => (
+          <li>
+            <button type="button" aria-current={row.trajectory_id === id ? "true" : undefined} onClick={() => show(row.trajectory_id)} class={row.state}>
+              <span class="number">{row.place}</span>
+              <span class="clamped">{row.instruction}</span>
+              <span class="small soft">
+                {row.domain} · {standingOf(row)}
+              </span>
+            </button>
+          </li>
+        ))}
+      </ol>
+    </>
+  );
+}
+
+function standingOf(row: Row): string {
+  if (row.state === "mine") return `you: ${row.label}${row.together === "one reviewer" ? "" : `, ${row.together}`}`;
+  if (row.state === "full") return "labelled by two";
+  return row.reviewers ? "one label so far" : "no label yet";
 }
