@@ -1,6 +1,6 @@
 """Computers: how soon one is there, how many fit, how fast and how exactly they are acted upon.
 
-flywheel bench computer --only desktop,input
+flywheel bench computer --only desktop,input,manager
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from parts import Parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parts = Parts("computer", __doc__, ["plain"])
+    parts = Parts("computer", __doc__, ["plain", "asking", "playing"])
     parts.parser.add_argument("--leases", type=int, default=20, help="of each kind that are timed")
     parts.parser.add_argument("--desktops", type=int, default=16, help="at once, whose memory is measured")
     parts.parser.add_argument("--steps", type=int, default=400, help="of each side that are timed")
     parts.parser.add_argument("--events", type=int, default=10_000, help="characters and clicks that must arrive")
+    parts.parser.add_argument("--sessions", type=int, default=5000, help="at the manager")
+    parts.parser.add_argument("--seconds", type=float, default=10.0, help="that the manager is asked for")
+    parts.parser.add_argument("--clients", type=int, default=1000, help="of the manager that are killed")
     parts.parser.add_argument("--seed", type=int, default=2026)
     return parts.main(argv)
