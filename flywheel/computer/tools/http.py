@@ -91,7 +91,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, *_: Any, **__: Any) -> bytes:
         data = await self._reader.read(max_bytes)
-        self._line.take(len(data))
+        self._line.take(data)
         return data
 
     async def write(self, buffer: bytes, *_: Any, **__: Any) -> None:

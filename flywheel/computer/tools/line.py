@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 MOST_BYTES = 4 * 2**20  # to one request, in one message or in many
-MOST_MESSAGES = 10_000
+MOST_MESSAGES = 1000
+MOST_VALUES = 200_000  # of JSON, counted by the signs between them: reading a million of them takes seconds
+_SIGNS = (b",", b"[", b"{")
 _SHOWN = 80  # characters of what was no message
 
 
@@ -24,13 +26,16 @@ class Line:
 
     def refill(self) -> None:
         """It is asked something."""
-        self._bytes, self._messages = MOST_BYTES, MOST_MESSAGES
+        self._bytes, self._messages, self._values = MOST_BYTES, MOST_MESSAGES, MOST_VALUES
 
-    def take(self, count: int) -> None:
-        """Bytes that it says. Raises TooMuch, and ends the connection, where they are more than it may."""
-        self._bytes -= count
+    def take(self, data: bytes) -> None:
+        """What it says. Raises TooMuch, and ends the connection, where that is more than it may."""
+        self._bytes -= len(data)
+        self._values -= sum(map(data.count, _SIGNS))
         if self._bytes < 0:
             self.blame(f"it says more than {MOST_BYTES} bytes at once")
+        if self._values < 0:
+            self.blame(f"it says more than {MOST_VALUES} values at once")
 
     def message(self) -> None:
         """As `take`, of a message."""

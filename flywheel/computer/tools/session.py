@@ -23,6 +23,7 @@ Result = TypeVar("Result", bound=BaseModel)
 _END_S = 1.0  # that it has to end by itself
 _ABOUT = mcp_types.Implementation(name="flywheel", version="1")
 _SHOWN = 300  # characters of what a server says of its failure
+_CLOSED = (mcp_types.CONNECTION_CLOSED, "Connection closed")  # as the SDK says it; servers use the code alone as well
 
 for _name in (
     "mcp",
@@ -65,7 +66,7 @@ class Session:
         except ValidationError:
             raise Fault("its answer is not one of MCP") from None
         except MCPError as error:
-            if error.code != mcp_types.CONNECTION_CLOSED:
+            if not _closed(error):
                 raise Fault(_short(error.error.message)) from None
             self.line.over.set()
             await self.ended()
@@ -130,11 +131,14 @@ class Session:
         if self.line.about or error is None:
             return Fault(self.line.about or "it has ended")
         if isinstance(error, MCPError):
-            closed = error.code == mcp_types.CONNECTION_CLOSED
-            return Fault("it has ended" if closed else _short(error.error.message))
+            return Fault("it has ended" if _closed(error) else _short(error.error.message))
         if isinstance(error, ValidationError):
             return Fault("its answer is not one of MCP")
         return Fault(_short(error.what if isinstance(error, EnvError) else str(error) or type(error).__name__))
+
+
+def _closed(error: MCPError) -> bool:
+    return (error.error.code, error.error.message) == _CLOSED
 
 
 def _first(error: BaseException | None) -> BaseException | None:

@@ -55,7 +55,7 @@ async def _read(reader: asyncio.StreamReader, incoming: MemoryObjectSendStream, 
 async def _lines(reader: asyncio.StreamReader, line: Line) -> AsyncIterator[bytes]:
     rest = bytearray()
     while data := await reader.read(_CHUNK):
-        line.take(len(data))
+        line.take(data)
         rest += data
         if b"\n" in data:
             *whole, rest = rest.split(b"\n")

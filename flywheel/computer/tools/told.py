@@ -74,7 +74,7 @@ def _part(one: Any) -> str:
             return one.text
         case mcp_types.ImageContent() | mcp_types.AudioContent():
             what = "an image" if isinstance(one, mcp_types.ImageContent) else "a sound"
-            return f"[{what}, {_line(one.mime_type, 40)}, {len(one.data) * 3 // 4} bytes]"
+            return f"[{what}, {_line(one.mime_type, 40)}, {len(one.data.rstrip('=')) * 3 // 4} bytes]"
         case mcp_types.ResourceLink():
             return f"[a resource: {_line(str(one.uri), 200)}]"
         case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents(text=text)):

@@ -51,7 +51,7 @@ def main() -> None:
 def _opened(database: str, writes: bool) -> Iterator[sqlite3.Connection]:
     """Raises Refused for what is no database, and for what a statement may not do or does not end in time."""
     home = Path.home().resolve()
-    path = (home / database).resolve()
+    path = (home / database.replace("\0", "?")).resolve()
     if home not in path.parents or not path.is_file():
         raise Refused(f"there is no file {database} in the home folder")
     until = time.monotonic() + _STATEMENT_S
