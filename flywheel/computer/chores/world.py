@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flywheel.agent.actions import Action
-from flywheel.computer.chores import archives, code, configuration, databases, logs, moving, services, tables, texts
+from flywheel.computer.chores import (
+    archives,
+    code,
+    configuration,
+    databases,
+    logs,
+    moving,
+    services,
+    tables,
+    texts,
+    tools,
+)
 from flywheel.computer.chores.ending import VERIFIER
 from flywheel.computer.chores.family import Family
 from flywheel.environments.world import TaskWorld, Template
@@ -24,6 +35,7 @@ FAMILIES: dict[str, Family] = {
     **code.FAMILIES,
     **services.FAMILIES,
     **databases.FAMILIES,
+    **tools.FAMILIES,
 }
 
 
