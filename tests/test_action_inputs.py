@@ -16,6 +16,7 @@ NONE_OF_ITS = [
     act.PressHome(),
     act.PressBack(),
     act.Terminal("ls"),
+    act.RunPython("1"),
     act.ReadFile("a"),
     act.WriteFile("a", "b"),
     act.ListFiles("."),

@@ -37,6 +37,7 @@ OF_FIELD = {
     "direction": st.sampled_from(["up", "down", "left", "right"]),
     "content": texts,
     "app_name": texts,
+    "code": texts,
     "command": texts,
     "path": texts,
     "tool": texts,

@@ -63,6 +63,7 @@ def call(arguments: str, name: str = "computer_use") -> str:
         (act.PressHome(), MOBILE, call('{"action": "system_button", "button": "Home"}', "mobile_use")),
         (act.PressBack(), MOBILE, call('{"action": "system_button", "button": "Back"}', "mobile_use")),
         (act.Terminal("ls"), COMPUTER, call('{"command": "ls"}', "terminal")),
+        (act.RunPython("1 + 1"), COMPUTER, call('{"code": "1 + 1"}', "python")),
         (act.WriteFile("a", "b"), COMPUTER, call('{"path": "a", "content": "b"}', "write_file")),
         (ToolCall.of("find", {"q": 1}), COMPUTER, call('{"name": "find", "arguments": {"q": 1}}', "call_tool")),
         (ToolCall.of("find", {"q": 1}), FUNCTIONS, call('{"q": 1}', "find")),

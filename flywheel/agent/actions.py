@@ -136,6 +136,13 @@ class Terminal:
 
 
 @dataclass(frozen=True)
+class RunPython:
+    """code: for an interpreter that keeps what it computes from one call to the next."""
+
+    code: str
+
+
+@dataclass(frozen=True)
 class ReadFile:
     path: str
 
@@ -233,6 +240,7 @@ Action = (
     | PressHome
     | PressBack
     | Terminal
+    | RunPython
     | ReadFile
     | WriteFile
     | ListFiles
@@ -261,6 +269,7 @@ NAMES: dict[type, str] = {
     PressHome: "press_home",
     PressBack: "press_back",
     Terminal: "terminal",
+    RunPython: "python",
     ReadFile: "read_file",
     WriteFile: "write_file",
     ListFiles: "list_files",

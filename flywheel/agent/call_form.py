@@ -261,6 +261,8 @@ def write(action: Action, grammar: Grammar) -> str:
             return f"open_app(app_name='{escape(app)}')"
         case act.Terminal(command):
             return f"terminal(command='{escape(command)}')"
+        case act.RunPython(code):
+            return f"python(code='{escape(code)}')"
         case act.ReadFile(path) | act.ListFiles(path):
             return f"{name}(path='{escape(path)}')"
         case act.WriteFile(path, content):

@@ -110,6 +110,7 @@ _FORMS: dict[str, tuple[re.Pattern[str], _Read]] = {
     "finished": (re.compile(rf"\((?:content={_TEXT})?\)\s*\Z", re.DOTALL), _finished),
     "open_app": _texts(act.OpenApp, "app_name"),
     "terminal": _texts(act.Terminal, "command"),
+    "python": _texts(act.RunPython, "code"),
     "read_file": _texts(act.ReadFile, "path"),
     "list_files": _texts(act.ListFiles, "path"),
     "wait": _bare(act.Wait),

@@ -25,6 +25,7 @@ def by_position(name: str, call: Said) -> dict[str, Any]:
     names = {
         "open_app": ("app_name",),
         "terminal": ("command",),
+        "python": ("code",),
         "read_file": ("path",),
         "list_files": ("path",),
         "write_file": ("path", "content"),

@@ -87,12 +87,13 @@ def action(rng: random.Random) -> Action:
             act.PressHome(),
             act.PressBack(),
             act.Terminal(text),
+            act.RunPython(text),
             act.ReadFile(text),
             act.ListFiles(text),
             act.WriteFile(text, rng.choice(_TEXTS)),
             act.ToolCall.of("search", {"q": text, "top": [1, 2.5, None]}),
         ),
-        (30, 2, 2, 2, 2, 4, 8, 5, 2, 2, 10, 3, 4, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1),
+        (30, 2, 2, 2, 2, 4, 8, 5, 2, 2, 10, 3, 4, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1),
     )[0]
 
 

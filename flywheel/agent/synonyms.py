@@ -92,6 +92,7 @@ MEANS = {
     "direction": "direction scroll_direction",
     "app_name": "app_name app application",
     "command": "command",
+    "code": "code",
     "path": "path",
     "tool": "tool",
     "arguments": "arguments",

@@ -34,6 +34,7 @@ _LINES = {
     "finished": "finished(content='xxx')",
     "call_user": "call_user()  # when the task cannot be solved, or needs the user",
     "terminal": "terminal(command='xxx')  # a shell command",
+    "python": "python(code='xxx')  # what it computes is kept for the next call",
     "read_file": "read_file(path='xxx')",
     "write_file": "write_file(path='xxx', content='xxx')",
     "list_files": "list_files(path='xxx')",
@@ -58,7 +59,7 @@ SPACES: dict[str, tuple[str, ...]] = {
     "mobile": ("click", "long_press", "type", "scroll", "drag", "open_app", "press_home", "press_back", *_ENDS),
     "game": (*_POINTER, "hotkey", "press", "release", "type", "scroll", *_ENDS),
 }
-FUNCTIONS = ("terminal", "read_file", "write_file", "list_files", "call_tool")
+FUNCTIONS = ("terminal", "python", "read_file", "write_file", "list_files", "call_tool")
 
 _CALLS = """You are a GUI agent. You are given a task and your action history, with screenshots. Perform the next \
 action to complete the task.
@@ -219,6 +220,7 @@ _NEEDED_BY = {
 }
 _FUNCTION_TOOLS = (
     ("terminal", "Run a shell command.", {"command": _TEXT}, ["command"]),
+    ("python", "Run Python code; what it computes is kept for the next call.", {"code": _TEXT}, ["code"]),
     ("read_file", "Read a file.", {"path": _TEXT}, ["path"]),
     ("write_file", "Replace a file's content.", {"path": _TEXT, "content": _TEXT}, ["path", "content"]),
     ("list_files", "List a folder.", {"path": _TEXT}, ["path"]),

@@ -30,7 +30,7 @@ from flywheel.agent.written_call import Said
 
 SCROLL_PIXELS = 500  # written with a scroll, whose amount the environment sets
 WAIT_SECONDS = 1
-_FUNCTIONS = frozenset({"terminal", "read_file", "write_file", "list_files", "call_tool"})
+_FUNCTIONS = frozenset({"terminal", "python", "read_file", "write_file", "list_files", "call_tool"})
 _NEXT = re.compile(r"(?:[\s`,;\]]|</?[\w:]{1,20}>)*(?=\{)")
 # Names that no tool of an MCP server has where functions are told: those of the actions.
 _RESERVED = {

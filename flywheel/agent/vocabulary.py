@@ -189,6 +189,7 @@ _BUILDERS: dict[str, Callable[[Arguments], Action]] = {
     "navigate": lambda arguments: act.Navigate(arguments.text("content")),
     "open_app": lambda arguments: act.OpenApp(arguments.text("app_name", "content")),
     "terminal": lambda arguments: act.Terminal(arguments.text("command", "content")),
+    "python": lambda arguments: act.RunPython(arguments.text("code", "content")),
     "read_file": lambda arguments: act.ReadFile(arguments.text("path")),
     "list_files": lambda arguments: act.ListFiles(arguments.text("path")),
     "write_file": lambda arguments: act.WriteFile(arguments.text("path"), arguments.text("content")),

@@ -50,19 +50,32 @@ def _told(path: Path):
     try:
         yield
     except OSError as error:
+<<<<<<< HEAD
         raise Refused(
             f"{path}: {error.strerror or error}", 404 if isinstance(error, FileNotFoundError) else 400
         ) from None
+=======
+        status = 404 if isinstance(error, FileNotFoundError) else 400
+        raise Refused(f"{path}: {error.strerror or error}", status) from None
+>>>>>>> 3ef575a (Actions: Python code beside shell commands)
 
 
 def _read(path: Path, limit: int | None) -> tuple[bytes, str]:
     """The bytes, or of more than `limit` the first and the last half around a line that says so; their type."""
     with _told(path):
+<<<<<<< HEAD
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     with file, _told(path):
         size = os.fstat(file.fileno()).st_size
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+=======
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+>>>>>>> 3ef575a (Actions: Python code beside shell commands)
             raise Refused(f"{path} is not a file")
+    with os.fdopen(opened, "rb") as file, _told(path):
+        size = os.fstat(file.fileno()).st_size
         if limit is None or size <= limit:
             return file.read(limit or -1), "application/octet-stream"
         first = file.read(limit // 2)

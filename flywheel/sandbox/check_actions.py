@@ -48,6 +48,7 @@ ELSEWHERE = (
     act.PressHome(),
     act.PressBack(),
     act.Terminal("true"),
+    act.RunPython("1"),
     act.ReadFile("a.txt"),
     act.WriteFile("a.txt", "a"),
     act.ListFiles("."),
