@@ -55,7 +55,9 @@ def cases(options) -> Iterator[BenchCase]:
 # -- leases -----------------------------------------------------------------------------------------------------------
 async def _with_editor() -> Desktop:
     made = await Desktop.start(_WIDTH, _HEIGHT, MachineSettings())
-    await made.open(_FILES, [_EDITOR])
+    for path, text in _FILES.items():
+        await made.machine.put(path, text.encode())
+    await made.launch([_EDITOR])
     return made
 
 
@@ -141,7 +143,7 @@ async def _ours(count: int, app: str) -> tuple[float, int]:
     desktop = await Desktop.start(_WIDTH, _HEIGHT, MachineSettings())
     try:
         desktop.after_ms = 0
-        await desktop.open({}, [[app]])
+        await desktop.launch([[app]])
         await desktop.screenshot()
         seen, last = 0, b""
         began = time.monotonic()

@@ -69,11 +69,11 @@ async def _ours(events: Sequence[Event]) -> list[Event]:
     desktop = await Desktop.start(_WIDTH, _HEIGHT, MachineSettings())
     try:
         desktop.after_ms = 0
-        await desktop.open({}, [_XEV])
+        await desktop.launch([_XEV])
         await desktop.screenshot()
         for action in _actions(events):
             await desktop.do(action)
-        return await asyncio.to_thread(_seen, lambda: desktop.home.read(_LOG, 2**28) or b"", len(events))
+        return await asyncio.to_thread(_seen, lambda: desktop.machine.home.read(_LOG, 2**28) or b"", len(events))
     finally:
         await desktop.close()
 

@@ -21,14 +21,16 @@ needed = pytest.mark.skipif(bool(LACKING), reason=f"no desktop without {', '.joi
 def settings(**chosen) -> Settings:
     """Small screens, and waits that are as short as determinism lets them be."""
     small = {"width": 480, "height": 360, "wait_ms": 30.0}
-    return parse({"sandbox": {"kinds": {"desktop": small | chosen}}}, where="test")
+    return parse({"sandbox": {"kinds": {"computer": small | chosen}}}, where="test")
 
 
 @asynccontextmanager
 async def opened(files: Mapping[str, str], apps: Sequence[Sequence[str]]) -> AsyncIterator[Desktop]:
     made = await Desktop.start(480, 360, MachineSettings())
     try:
-        await made.open(files, apps)
+        for path, text in files.items():
+            await made.machine.put(path, text.encode())
+        await made.launch(apps)
         yield made
     finally:
         await made.close()

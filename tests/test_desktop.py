@@ -45,7 +45,7 @@ def desk_task(template: str, level: int = 1, seed: int = 5, **changes):
 
 def _process(desktop: Desktop) -> int:
     """What all that runs in it descends from."""
-    return desktop._machine._process.pid
+    return desktop.machine._process.pid
 
 
 async def played(env, task, steps):
@@ -110,7 +110,7 @@ def test_a_verifier_that_there_is_not_is_named():
     from flywheel.environments.kind import find
 
     with pytest.raises(BadInput, match="files_are"):
-        find("desktop").verifier(desk_task("write", verifier="file_are"))
+        find("computer").verifier(desk_task("write", verifier="file_are"))
 
 
 # -- desktops ---------------------------------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ async def test_the_environment_passes_the_suite():
 
     async def hang(env) -> None:
         """Stop its guest, and with it whatever answers."""
-        for pid, name in processes.descendants(_process(env._desktop)):
+        for pid, name in processes.descendants(_process(env._computer.desktop)):
             if name.startswith("python"):
                 os.kill(pid, signal.SIGSTOP)
 
-    async with open_environments(desktops.settings(timeout_s=8.0, warm=0), [task]) as environments:
+    async with open_environments(desktops.settings(timeout_s=8.0, run_s=3.0, warm=0), [task]) as environments:
         await check_env(lambda: environments.env(task), task, hang)
 
 
@@ -149,7 +149,7 @@ async def test_text_of_every_plane_arrives_to_the_letter():
             await desktop.do(Type(EVERY_PLANE))
         await desktop.do(Type("".join(map(chr, range(0x4E00, 0x4E00 + 300)))))
         await desktop.do(Hotkey(("ctrl", "s")))
-        written = desktop.home.read("notes.txt", 2**16).decode()
+        written = desktop.machine.home.read("notes.txt", 2**16).decode()
         assert written.rstrip("\n") == EVERY_PLANE * 8 + "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
 
 
@@ -167,7 +167,7 @@ async def test_hands_do_what_hands_do():
         await desktop.do(Type("k"))
         await desktop.do(Release("shift"))
         await desktop.do(Hotkey(("ctrl", "s")))
-        lines = desktop.home.read("notes.txt", 2**16).decode().splitlines()
+        lines = desktop.machine.home.read("notes.txt", 2**16).decode().splitlines()
         assert "here " in "\n".join(lines)
         assert not lines[0].startswith("here"), "the click did not arrive"
         assert [line for line in lines if line.endswith("K") or line.startswith("K")]
@@ -180,18 +180,18 @@ async def test_two_clicks_in_two_steps_are_no_double_click():
             await desktop.do(Click(Point(0.3, 0.5)))
         await desktop.do(Type("x"))
         await desktop.do(Hotkey(("ctrl", "s")))
-        assert "word word word" in desktop.home.read("notes.txt", 2**16).decode()
+        assert "word word word" in desktop.machine.home.read("notes.txt", 2**16).decode()
 
 
 @desktops.needed
 async def test_links_out_of_the_home_are_not_followed():
-    from flywheel.computer.desktop_env import files
+    from flywheel.computer.state import files
 
     async with desktops.opened({"a.txt": "a"}, [["xterm"]]) as desktop:
         await desktop.do(Type("ln -s /etc/passwd secret; mkfifo pipe; head -c 99999 /dev/zero >big; echo >done\n"))
-        while desktop.home.read("done", 8) is None:
+        while desktop.machine.home.read("done", 8) is None:
             await desktop.do(Wait())
-        found = files(desktop.home)
+        found = files(desktop.machine.home)
         assert found["secret"] == "a link"
         assert found["pipe"] == "no file"
         assert found["big"].startswith("sha256:")
@@ -202,10 +202,10 @@ async def test_links_out_of_the_home_are_not_followed():
 async def test_a_desktop_has_no_network_and_sees_no_other():
     async with desktops.opened({}, [["xterm"]]) as one, desktops.opened({"mine.txt": ""}, [["xterm"]]) as other:
         await one.do(Type("ls /sys/class/net /tmp/.X11-unix /proc | wc -l >n; (ls / /home /root; ps ax) >all 2>&1\n"))
-        while one.home.read("n", 8) in (None, b""):
+        while one.machine.home.read("n", 8) in (None, b""):
             await one.do(Wait())
-        assert b"mine.txt" not in (one.home.read("all", 2**16) or b"")
-        assert other.home.read("mine.txt", 8) == b""
+        assert b"mine.txt" not in (one.machine.home.read("all", 2**16) or b"")
+        assert other.machine.home.read("mine.txt", 8) == b""
 
 
 @desktops.needed
@@ -214,7 +214,7 @@ async def test_an_x_server_that_is_killed_is_a_crash_and_never_a_reward():
     async with open_environments(desktops.settings(), [task]) as environments:
         async with environments.env(task) as env:
             await env.reset(task, task.seed)
-            server = next(pid for pid, name in processes.descendants(_process(env._desktop)) if name == "Xvnc")
+            server = next(pid for pid, name in processes.descendants(_process(env._computer.desktop)) if name == "Xvnc")
             os.kill(server, signal.SIGKILL)
             with pytest.raises(EnvError, match="X server") as raised:
                 await env.step(Wait())
@@ -239,7 +239,7 @@ async def test_an_application_that_is_gone_is_seen_as_such():
 async def test_nothing_is_left_of_a_desktop_and_vnc_answers_while_it_is_there(tmp_path):
     async with desktops.opened({}, [["xterm"]]) as desktop:
         pids = [pid for pid, _ in processes.descendants(_process(desktop))]
-        folder = desktop._machine._folder
+        folder = desktop.machine._folder
         reader, writer = await desktop.vnc()
         assert (await asyncio.wait_for(reader.readexactly(12), 10)).startswith(b"RFB 003.")
         writer.close()

@@ -22,10 +22,10 @@ class DeskWorld(TaskWorld):
     """Templates: write in the text editor, rename in the file manager, type commands in the terminal.
 
     Params: `files` at the beginning and `wanted` at the end, text by path, folders ending in /; `apps` that are open;
-    what the instruction names.
+    `allowed`, the screen alone; what the instruction names.
     """
 
-    environment: ClassVar[str] = "desktop"
+    environment: ClassVar[str] = "computer"
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
         self.budget(template, level)
@@ -39,7 +39,7 @@ def _write(level: int, words: list[str]) -> dict[str, Any]:
     line = " ".join(words[5 : 6 + level])
     before = {"notes.txt": "\n".join(lines) + "\n"}
     after = {"notes.txt": "\n".join([*lines, line]) + "\n"}
-    return {"files": before, "wanted": after, "apps": [["mousepad", "notes.txt"]], "line": line}
+    return _params(before, after, ["mousepad", "notes.txt"], line=line)
 
 
 def _rename(level: int, words: list[str]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _rename(level: int, words: list[str]) -> dict[str, Any]:
     old, new = names[0], f"{words[7]}.txt"
     before = {name: f"{name}\n" for name in names}
     after = {new if name == old else name: text for name, text in before.items()}
-    return {"files": before, "wanted": after, "apps": [["pcmanfm", "/home/user"]], "old": old, "new": new}
+    return _params(before, after, ["pcmanfm", "/home/user"], old=old, new=new)
 
 
 def _sort(level: int, words: list[str]) -> dict[str, Any]:
@@ -56,7 +56,11 @@ def _sort(level: int, words: list[str]) -> dict[str, Any]:
     folder, names = words[0], [f"{word}.txt" for word in words[1 : 1 + level]]
     before = {name: f"{name}\n" for name in names} | {f"{words[8]}.csv": "1\n"}
     moved = {f"{folder}/{name}" if name in names else name: text for name, text in before.items()}
-    return {"files": before, "wanted": {f"{folder}/": "", **moved}, "apps": [["xterm"]], "folder": folder}
+    return _params(before, {f"{folder}/": "", **moved}, ["xterm"], folder=folder)
+
+
+def _params(before: dict[str, str], wanted: dict[str, str], app: list[str], **named: str) -> dict[str, Any]:
+    return {"files": before, "wanted": wanted, "allowed": "gui", "apps": [app], **named}
 
 
 _DRAWS = {"write": _write, "rename": _rename, "sort": _sort}

@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 from flywheel.agent.actions import Action, Wait
 from flywheel.computer.desktop_acts import Cannot, acts
-from flywheel.computer.home import Home
 from flywheel.computer.machine import Machine, MachineSettings
 from flywheel.errors import EnvError
 
@@ -22,11 +21,12 @@ _START_S = 15.0
 
 
 class Desktop:
-    """Made by `Desktop.start`. In milliseconds, after_ms: what a step waits at least before its picture; within_ms:
-    what it waits at most for a screen that goes on moving; wait_ms: what the action `wait` waits."""
+    """Made by `Desktop.start`, on a machine of its own. In milliseconds, after_ms: what a step waits at least before
+    its picture; within_ms: what it waits at most for a screen that goes on moving; wait_ms: what the action `wait` waits.
+    """
 
     def __init__(self, machine: Machine, width: int, height: int) -> None:
-        self._machine = machine
+        self.machine = machine
         self.width, self.height = width, height
         self.after_ms, self.within_ms, self.wait_ms = 30.0, 2000.0, 300.0
 
@@ -45,23 +45,17 @@ class Desktop:
             raise
         return cls(machine, width, height)
 
-    @property
-    def home(self) -> Home:
-        """Its home folder, read from outside."""
-        return self._machine.home
-
-    async def open(self, files: Mapping[str, str], apps: Sequence[Sequence[str]]) -> None:
-        """Put files into its home, then start applications, one after the other: each when the one before has a window.
+    async def launch(self, apps: Sequence[Sequence[str]]) -> None:
+        """Start applications, one after the other: each when the one before has a window.
 
         Raises EnvError where one does not start, or shows no window.
         """
-        for path, content in files.items():
-            await self._machine.put(path, content.encode())
-        await self._machine.call("/desktop/launch", {"apps": [list(words) for words in apps]}, _START_S)
+        if apps:
+            await self.machine.call("/desktop/launch", {"apps": [list(words) for words in apps]}, _START_S)
 
     async def screenshot(self) -> bytes:
         """A PNG of the screen when it has come to rest."""
-        return await self._machine.request("GET", f"/screenshot?after_ms={self.after_ms:g}", self._longest_s)
+        return await self.machine.request("GET", f"/screenshot?after_ms={self.after_ms:g}", self._longest_s)
 
     async def do(self, action: Action) -> tuple[str, bytes]:
         """Carry out an action: a note where it did nothing, else "", and the screen when it has come to rest.
@@ -75,19 +69,19 @@ class Desktop:
             steps, note = [], str(cannot)
         after_ms = self.wait_ms if isinstance(action, Wait) else self.after_ms
         body = {"acts": steps, "after_ms": after_ms, "within_ms": self.within_ms}
-        return note, await self._machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
+        return note, await self.machine.request("POST", "/step", self._longest_s, content=json.dumps(body))
 
     async def state(self) -> dict:
         """Size and windows, as the guest tells them: what runs there can change it."""
-        return json.loads(await self._machine.request("GET", "/desktop/state"))
+        return json.loads(await self.machine.request("GET", "/desktop/state"))
 
     async def vnc(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to its VNC server (RFB), to watch it and to take it over. The server's socket lies inside, where
         no path of this machine could be put in its place, and the guest connects to it."""
-        return await self._machine.stream("/desktop/vnc", {})
+        return await self.machine.stream("/desktop/vnc", {})
 
     async def close(self) -> None:
-        await self._machine.close()
+        await self.machine.close()
 
     @property
     def _longest_s(self) -> float:

@@ -55,14 +55,15 @@ class Home:
                 left -= len(data)
             return b"".join(parts)
 
-    def digest(self, path: str) -> str | None:
-        """sha256 of a file; None where there is no plain file."""
+    def digest(self, path: str, limit: int) -> str | None:
+        """sha256 of a file's first `limit` bytes; None where there is no plain file."""
         with self._opened(path) as file:
             if file is None:
                 return None
-            sha = hashlib.sha256()
-            while data := os.read(file, 2**20):
+            sha, left = hashlib.sha256(), limit
+            while left > 0 and (data := os.read(file, min(left, 2**20))):
                 sha.update(data)
+                left -= len(data)
             return sha.hexdigest()
 
     def entries(self) -> Iterator[Entry]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 from pydantic import Field
 
 from flywheel.computer import limits
@@ -32,9 +33,13 @@ from flywheel.settings.block import Block
 log = logging.getLogger(__name__)
 HOME = "/home/user"
 _GUEST = Path(__file__).resolve().parent.parent / "guest"
+_OWN = ("Xvnc -displayfd", "openbox")
 _ETC = Path(__file__).parent / "etc"
+_MODIFIED = "946684800"  # 2000: archives know no time before 1980
 _GRACE_S = 5.0  # beyond what a call waits for by itself
 _MAX_ANSWER = 2**26  # bytes
+_READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, which a process of root's may write
+_KEYS = "/etc/ssl/private"  # of this machine's servers
 _FONTS = "/var/cache/fontconfig"  # without it each program looks at each font anew: a third of a second
 _PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -151,18 +156,26 @@ class Machine:
         return reader, writer
 
     async def put(self, path: str, content: bytes) -> None:
-        """A file of the home, for file managers as old as can be. Only before anything that is not ours has run there:
-        the guest follows links."""
-        await self.request("PUT", "/files/write", params={"path": path, "modified": "0"}, content=content)
+        """A file of the home, of the same date whenever it is made; a folder where the path ends in /. Only before
+        anything that is not ours has run there: the guest follows links."""
+        await self.request("PUT", "/files/write", params={"path": path, "modified": _MODIFIED}, content=content)
 
     def programs(self) -> list[str]:
-        """What runs in it beside the guest: each process's command, as this machine sees it; [] without cgroups."""
+        """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server
+        and window manager."""
         found = []
-        for pid in self._group.processes() if self._group else ():
+        for pid in self._processes():
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 found.append(b" ".join(words).decode("utf-8", "replace").strip())
-        return sorted(text for text in found if text and str(_GUEST) not in text)
+        return sorted(text for text in found if text and not text.startswith(_OWN) and str(_GUEST) not in text)
+
+    def _processes(self) -> list[int]:
+        if self._group is not None:
+            return self._group.processes()
+        with contextlib.suppress(psutil.Error):
+            return [process.pid for process in psutil.Process(self._process.pid).children(recursive=True)]
+        return []
 
     @property
     def memory(self) -> int:
@@ -190,7 +203,8 @@ class GuestRefused(EnvError):
 
 def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, ready: int) -> list[str]:
     python = os.path.realpath(sys.executable)
-    words = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]
+    words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    words += ["--as-pid-1"]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
     words += ["--proc", "/proc", "--dev", "/dev"]
     size = str(chosen.home_mb * 2**20)
@@ -200,6 +214,11 @@ def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, 
         words += ["--ro-bind-try", path, path]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
         words += ["--ro-bind", str(file), f"/etc/{file.name}"]
+    hidden = [_KEYS] if Path(_KEYS).is_dir() else []
+    for place in hidden:
+        words += ["--tmpfs", place]
+    for place in (*hidden, *_READ_ONLY):  # what is mounted below keeps what it has
+        words += ["--remount-ro", place]
     for name, value in _environment(python).items():
         words += ["--setenv", name, value]
     return [*words, "--chdir", HOME, "--", python, "-I", str(_GUEST), "--fd", str(listening), "--ready-fd", str(ready)]

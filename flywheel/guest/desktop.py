@@ -31,12 +31,13 @@ _DPI = "96"
 
 
 class Desktop:
-    """At most one. home: the folder that applications start in."""
+    """At most one. home: the folder that applications start in. environment: of all that begins on this machine, which
+    finds the desktop by it from then on."""
 
     def __init__(self, screen: Screen, home: Path, environment: dict[str, str]) -> None:
         self._screen, self._home = screen, home
-        self._environment = {
-            **environment,
+        self._environment = environment
+        self._own = {
             "XDG_CONFIG_DIRS": str(_CONFIG),
             "GTK2_RC_FILES": str(_CONFIG / "gtkrc-2.0"),
             "GTK_OVERLAY_SCROLLING": "0",
@@ -59,7 +60,8 @@ class Desktop:
             sys.path += [str(folder) for folder in packages]
             until = time.monotonic() + _WITHIN_S
             display = self._serve(width, height, until)
-            os.environ["DISPLAY"] = self._environment["DISPLAY"] = display
+            os.environ["DISPLAY"] = display
+            self._environment.update(self._own, DISPLAY=display)
             self._screen.forget()
             self._run([_MANAGER])
             _wait(self._screen.hands.managed, until, f"{_MANAGER} does not manage the windows")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from server import Answer, Refused, Request, Routes
 
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 _MAX_LISTED = 1000  # entries
 
 
@@ -20,6 +21,9 @@ def routes(home: Path) -> Routes:
     def write(request: Request) -> dict:
         path = _path(home, request)
         with _told(path):
+            if request.query["path"].endswith("/"):
+                path.mkdir(parents=True, exist_ok=True)
+                return {"bytes": 0}
             path.parent.mkdir(parents=True, exist_ok=True)
             # Not through a pipe or a device that somebody has put there, which would wait for ever.
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
@@ -89,7 +93,7 @@ def _listed(path: Path) -> dict:
     with _told(path), os.scandir(path) as found:
         for entry in found:
             about = entry.stat(follow_symlinks=False)
-            kind = "link" if entry.is_symlink() else "folder" if entry.is_dir() else "file"
+            kind = _KINDS.get(stat.S_IFMT(about.st_mode), "other")
             entries.append({"name": entry.name, "kind": kind, "bytes": about.st_size if kind == "file" else 0})
     entries.sort(key=lambda entry: entry["name"])
     return {"entries": entries[:_MAX_LISTED], "more": max(0, len(entries) - _MAX_LISTED)}

@@ -1,4 +1,4 @@
-"""The SDK functions over HTTP: shell, Python, files, streams."""
+"""The SDK functions over HTTP: shell, Python, files, streams, and what services answer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import files
+import ports
 import streams
 from python import Python
 from server import Refused, Request, Routes
-from shell import Busy, Shell
+from shell import Busy, Idle, Shell
 
 _LONGEST_S, _WAIT_S = 3600.0, 10.0
 _MOST, _LIMIT = 2**24, 2**16  # bytes of an output
@@ -25,7 +26,10 @@ def routes(home: Path, environment: dict[str, str]) -> Routes:
             raise Refused(str(busy), 409) from None
 
     def keys(request: Request) -> dict:
-        return asdict(shell.keys(request.text("keys"), _wait(request)))
+        try:
+            return asdict(shell.keys(request.text("keys"), _wait(request)))
+        except Idle as idle:
+            raise Refused(str(idle), 409) from None
 
     def read(request: Request) -> dict:
         return asdict(shell.read(_wait(request)))
@@ -38,9 +42,8 @@ def routes(home: Path, environment: dict[str, str]) -> Routes:
         ("POST", "/shell/keys"): keys,
         ("POST", "/shell/read"): read,
         ("POST", "/python/run"): code,
-        ("GET", "/health"): lambda request: {"ok": True},
     }
-    return {**own, **files.routes(home), **streams.routes(str(home), environment)}
+    return {**own, **files.routes(home), **streams.routes(str(home), environment), **ports.routes()}
 
 
 def _wait(request: Request) -> float:

@@ -15,14 +15,14 @@ class Kept:
         self._first, self._last, self._left_out = bytearray(), bytearray(), 0
 
     def add(self, data: bytes, mark: bytes = b"") -> bytes:
-        """More of it. mark: the word between two RS by which its end is told; what is told behind it, b"" before."""
+        """More of it. mark: the word of the sequence (OSC) by which its end is told; what is told in it, b"" before."""
         before = len(self._last)
         self._last += data
         told = b""
-        if mark and (at := self._last.find(b"\x1e%s " % mark, max(0, before - _TOLD))) >= 0:
-            end = self._last.find(b"\x1e", at + 1)
+        if mark and (at := self._last.find(b"\x1b]%s " % mark, max(0, before - _TOLD))) >= 0:
+            end = self._last.find(b"\x07", at)
             if end >= 0:
-                told = bytes(self._last[at + len(mark) + 2 : end])
+                told = bytes(self._last[at + len(mark) + 3 : end])
                 del self._last[at:]
         if len(self._last) > 2 * (self._half + _TOLD):
             self._cut(self._half + _TOLD)  # what may be a part of the mark stays

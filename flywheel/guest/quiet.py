@@ -16,7 +16,7 @@ _ASLEEP = ("S", "T", "Z", "X")
 
 
 class Watched:
-    """Processes and all that descend from them, less this one."""
+    """Processes and all that descend from them, less this one: `pids`."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         parents = {}
@@ -26,13 +26,13 @@ class Watched:
         found = set(pids)
         while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
             found |= more
-        self._pids = sorted(found - {os.getpid()})
+        self.pids = sorted(found - {os.getpid()})
 
     def wait(self, until: float) -> bool:
         """Wait until they are at rest; False where they are not by then (`time.monotonic`)."""
         before, looks = None, 0
         while True:
-            now = self._look()
+            now = self.look()
             looks = looks + 1 if now is not None and now == before else 0
             if looks >= _LOOKS:
                 return True
@@ -41,10 +41,10 @@ class Watched:
             before = now
             time.sleep(_LOOK_S)
 
-    def _look(self) -> list[str] | None:
+    def look(self) -> list[str] | None:
         """How long each thread has run; None where one is awake."""
         ran = []
-        for pid in self._pids:
+        for pid in self.pids:
             folder = f"/proc/{pid}/task"
             try:
                 threads = os.listdir(folder)  # noqa: PTH208

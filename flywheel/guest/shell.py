@@ -1,12 +1,14 @@
 """A shell that lives on between commands: folder, variables and background jobs stay.
 
 Commands run on a terminal of their own, so that programs that ask for keys find some. A command comes by a pipe that it
-does not see; its end is told on the terminal by a word that changes with each command, so all that it printed stands
-before it. What a command prints is always read, and of much the middle is left out: it ends however much it is.
+does not see; its end is told on the terminal by a word that changes with each command, in a sequence that terminals do
+not show, so all that it printed stands before it. What a command prints is always read, and of much the middle is left
+out: it ends however much it is.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -18,22 +20,22 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
+from foreground import asking
 from kept import Kept
+from terminal import Terminal
 
 ROWS, COLUMNS = 24, 80
 _CHUNK = 2**16
 _LINE = 1024  # bytes that a terminal takes at once
 _TYPE_S = 1.0
-# The traps: Ctrl-C ends the command and not the shell, and nothing stops it half-way.
-_LOOP = (
-    "trap : INT QUIT; trap '' TSTP\n"
-    "while IFS= read -r -d '' __mark <&3 && IFS= read -r -d '' __command <&3; do\n"
-    'eval "$__command" 3<&-\n'
-    '__status=$?; printf \'\\036%s %d %s\\036\' "$__mark" $__status "$PWD" >/dev/tty\n'
-    "done"
-)
+_LOOK_S = 0.04  # between looks at a program, which may wait for keys
+_LOOP = Path(__file__).with_name("shell_loop.sh")
+_BASH = ("bash", "--noprofile", "--norc", "-c", 'eval "$(<"$1")"', "bash")  # its errors name no file of ours
+_SHOWN = 2**16  # bytes, of what was printed last, that the terminal is drawn from
 # Colours, cursor movements, titles; then what else is no text.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|\x1b[ -/]*[0-~]")
 _BACK = re.compile(r"[^\x08]?\x08")  # as programs write bold letters
@@ -42,14 +44,17 @@ _UNPRINTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command printed so far: since it began, or since it was last asked.
+    """What a command printed so far: since it began, or since it was last asked; where it fills the screen, what is
+    seen there.
 
-    running: it has not ended. status: of the command, where it has; None where the shell itself ended, and a new one
-    takes its place. folder: where the shell stands.
+    screen: what the terminal shows. running: it has not ended. asks: it waits for keys. status: of the command, where
+    it has ended; None where the shell itself did, and a new one takes its place. folder: where the shell stands.
     """
 
     text: str
+    screen: str = ""
     running: bool = False
+    asks: bool = False
     status: int | None = None
     folder: str = ""
 
@@ -58,11 +63,17 @@ class Busy(Exception):
     """A command is still running."""
 
 
+class Idle(Exception):
+    """No command is running."""
+
+
 class Shell:
-    """One bash. environment, folder: of each new one."""
+    """One bash on one terminal. environment, folder: of each new one."""
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
-        self._folder, self._environment = folder, {**environment, "TERM": "xterm", "PAGER": "cat"}
+        self._folder, self._environment = folder, environment
+        self._screen = Terminal(ROWS, COLUMNS)
+        self._screen.feed(_prompt(folder, folder))
         self._bash: _Bash | None = None
         self._alone = threading.Lock()
 
@@ -76,19 +87,22 @@ class Shell:
                 raise Busy("a command is still running: send it keys, such as ctrl+c, or wait for it")
             if self._bash is None or self._bash.over:
                 self.close()
-                self._bash = _Bash(self._folder, self._environment)
+                self._bash = _Bash(self._folder, self._environment, self._screen)
             self._bash.begin(command, limit)
             return self._bash.wait(wait_s)
 
     def read(self, wait_s: float) -> Printed:
         """What was printed since, until the command ends or wait_s is over."""
         with self._alone:
-            return self._bash.wait(wait_s) if self._bash is not None else Printed("", folder=self._folder)
+            if self._bash is None:
+                return Printed("", self._screen.text, folder=self._folder)
+            return self._bash.wait(wait_s)
 
     def keys(self, text: str, wait_s: float) -> Printed:
-        """Type into the program that is running; what it prints then."""
-        if self._bash is not None:
-            self._bash.type(text)
+        """Type into the program that is running; what it prints then. Raises Idle where there is none."""
+        if self._bash is None or not self._bash.running:
+            raise Idle("no program is running that would take keys: run a command")
+        self._bash.type(text)
         return self.read(wait_s)
 
     def close(self) -> None:
@@ -99,25 +113,26 @@ class Shell:
 
 
 class _Bash:
-    """The process, its terminal, and the thread that reads what is printed there."""
+    """The process, its terminal, and the thread that reads what is printed there. screen: where it is shown."""
 
-    def __init__(self, folder: str, environment: dict[str, str]) -> None:
+    def __init__(self, folder: str, environment: dict[str, str], screen: Terminal) -> None:
         self._terminal, slave = pty.openpty()
+        self._modes = termios.tcgetattr(slave)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        modes = termios.tcgetattr(slave)
-        modes[1] &= ~termios.OPOST  # lines end as they were printed, several times as fast
-        termios.tcsetattr(slave, termios.TCSANOW, modes)
         theirs, self._commands = os.pipe()
         try:
             self._process = subprocess.Popen(
-                ["bash", "--noprofile", "--norc", "-c", f"exec 3<&{theirs} {theirs}<&-; {_LOOP}"],
-                stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=environment,
+                [*_BASH, str(_LOOP), str(theirs)],
+                stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+                env={**environment, "TERM": "xterm", "PAGER": "cat"},
                 pass_fds=(theirs,), start_new_session=True,
                 preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
             )  # fmt: skip
         finally:
             os.close(slave)
             os.close(theirs)
+        self._screen, self._unseen = screen, bytearray()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._mark, self._kept, self._folder, self._begins = b"", Kept(0), folder, folder
         self._status: int | None = None
         self._changed = threading.Condition()
@@ -130,9 +145,14 @@ class _Bash:
         return bool(self._mark)
 
     def begin(self, command: str, limit: int) -> None:
+        command = command.replace("\0", "").encode("utf-8", "replace").decode()
         with self._changed:
             self._mark, self._kept, self._status = secrets.token_hex(8).encode(), Kept(limit), None
-        message = b"%s\0%s\0" % (self._mark, command.replace("\0", "").encode("utf-8", "replace"))
+            self._draw()
+            with contextlib.suppress(termios.error):  # a program that crashed may have left others
+                termios.tcsetattr(self._terminal, termios.TCSANOW, self._modes)
+            self._screen.feed(command.rstrip("\n")[-_SHOWN:].replace("\n", "\r\n> ") + "\r\n")
+        message = b"%s\0%s\0" % (self._mark, command.encode())
         with contextlib.suppress(BrokenPipeError):  # the shell has just gone, which `_read` tells
             while message:
                 message = message[os.write(self._commands, message) :]
@@ -144,9 +164,29 @@ class _Bash:
             data = data[os.write(self._terminal, data[:_LINE]) :]
 
     def wait(self, wait_s: float) -> Printed:
+        """Until the command has ended, waits for keys, or wait_s is over."""
+        until, before, asks = time.monotonic() + wait_s, None, False
         with self._changed:
-            self._changed.wait_for(lambda: not self._mark, wait_s)
-            return Printed(self._kept.taken(plain), self.running, self._status, self._folder)
+            while self._mark and (left := until - time.monotonic()) > 0:
+                self._changed.wait_for(lambda: not self._mark, min(left, _LOOK_S))
+                now = asking(self._terminal, self._process.pid) if self._mark and not self._readable() else None
+                if now is not None and now == before:
+                    asks = True
+                    break
+                before = now
+            self._draw()
+            text = self._kept.taken(plain)
+            if self._screen.full_screen:
+                text = self._screen.text
+            return Printed(text, self._screen.text, self.running, asks, self._status, self._folder)
+
+    def _draw(self) -> None:
+        self._screen.feed(self._decoder.decode(self._unseen))
+        self._unseen.clear()
+
+    def _readable(self) -> bool:
+        """Something was printed that is not read yet."""
+        return bool(select.select([self._terminal], [], [], 0)[0])
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -158,23 +198,32 @@ class _Bash:
         shell = os.pidfd_open(self._process.pid)
         while True:
             ready = select.select([self._terminal, shell], [], [])[0]
-            try:
-                # Where the shell alone is gone, what it had begun may hold the terminal for ever.
-                data = os.read(self._terminal, _CHUNK) if self._terminal in ready else b""
-            except OSError:
-                data = b""
             with self._changed:
+                try:
+                    # Where the shell alone is gone, what it had begun may hold the terminal for ever.
+                    data = os.read(self._terminal, _CHUNK) if self._terminal in ready else b""
+                except OSError:
+                    data = b""
+                self._unseen += data
+                del self._unseen[:-_SHOWN]
                 if ended := self._kept.add(data, self._mark):
                     status, _, folder = ended.partition(b" ")
                     self._mark, self._status, self._folder = b"", int(status), folder.decode("utf-8", "replace")
                 if not data:
                     self._mark, self._folder, self.over = b"", self._begins, True
                 if ended or not data:
+                    self._unseen += _prompt(self._folder, self._begins).encode("utf-8", "replace")
                     self._changed.notify_all()
-            if not data:
-                os.close(self._terminal)
-                os.close(shell)
-                return
+                if not data:
+                    os.close(self._terminal)
+                    os.close(shell)
+                    return
+
+
+def _prompt(folder: str, home: str) -> str:
+    """It ends whatever a program has left open: a sequence, a charset, a screen of its own."""
+    at = "~" + folder[len(home) :] if folder == home or folder.startswith(f"{home}/") else folder
+    return f"\x07\x1b(B\x1b[?1049l{at}$ "
 
 
 def plain(data: bytes) -> str:

@@ -35,7 +35,9 @@ ETC = tuple(
         "ssl",
     )
 )
-_ALONE = ("--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
+# Of /proc nothing may be written: for a process of root's, the kernel's own settings lie there.
+_ALONE = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+_ALONE += ("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
 
 
 @functools.cache

@@ -1,0 +1,126 @@
+"""A computer: one machine whose home is shared by a shell, Python and files, and by a desktop where it has a screen."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from flywheel.agent.actions import NAMES, Action, CallUser, Finished, Hotkey, Type, Wait
+from flywheel.computer import functions
+from flywheel.computer.desktop import Desktop
+from flywheel.computer.desktop_acts import Cannot
+from flywheel.computer.functions import Functions
+from flywheel.computer.given import Given
+from flywheel.computer.machine import GuestRefused, Machine
+from flywheel.computer.settings import ComputerSettings, TerminalSettings
+from flywheel.errors import EnvError
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of an action. note: why it did nothing. result: what a function returned. screenshot: a PNG of the
+    screen at rest; None where there is no screen."""
+
+    note: str = ""
+    result: str = ""
+    screenshot: bytes | None = None
+
+
+class Computer:
+    """Made by `Computer.start`. desktop: None where it has no screen."""
+
+    def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
+        self.machine, self.desktop = machine, desktop
+        self._functions = Functions(machine, chosen.run_s, chosen.result_bytes)
+        self._given = Given()
+
+    @classmethod
+    async def start(cls, chosen: TerminalSettings) -> Computer:
+        """A fresh one; with a screen where the settings have one. Raises EnvError where it does not start."""
+        if not isinstance(chosen, ComputerSettings):
+            made = cls(await Machine.start(chosen.machine), None, chosen)
+        else:
+            desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine)
+            desktop.after_ms, desktop.within_ms, desktop.wait_ms = chosen.after_ms, chosen.within_ms, chosen.wait_ms
+            made = cls(desktop.machine, desktop, chosen)
+        return made
+
+    async def begin(self, given: Given, limit_s: float) -> Done:
+        """Its files, its set-up commands, its applications; what is seen then. Raises EnvError where one fails."""
+        self._given = given
+        for path, text in given.files.items():
+            await self.machine.put(path, text.encode("utf-8", "replace"))
+        for path, text in given.binary.items():
+            await self.machine.put(path, _binary(path, text))
+        for command in given.setup:
+            await self._set_up(command, limit_s)
+        if given.setup:  # what they printed is not for the agent
+            await self._set_up(r"cd; printf '\033[H\033[2J'", limit_s)
+        if self.desktop is not None:
+            await self.desktop.launch(given.apps)
+        if self._sdk:
+            await self._functions.look()
+        return Done(screenshot=await self._screenshot())
+
+    async def do(self, action: Action) -> Done:
+        """Carry out an action, if the task allows it.
+
+        Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
+        """
+        if isinstance(action, functions.TYPES):
+            if not self._sdk:
+                return Done("this task is to be done on the screen, without functions", "", await self._screenshot())
+            return Done("", await self._functions.call(action), await self._screenshot())
+        if isinstance(action, Wait) and self._sdk and self._functions.running:
+            return Done("", await self._functions.wait(), await self._screenshot())
+        if self._gui:
+            note, screenshot = await self.desktop.do(action)
+            return Done(note, "", screenshot)
+        note, result = await self._typed(action)
+        return Done(note, result, await self._screenshot())
+
+    @property
+    def text(self) -> str:
+        """What the terminal shows, where keys go there; "" where they go to the screen."""
+        return "" if self._gui else self._functions.screen
+
+    async def close(self) -> None:
+        await self.machine.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    @property
+    def _gui(self) -> bool:
+        return self.desktop is not None and self._given.allowed != "sdk"
+
+    @property
+    def _sdk(self) -> bool:
+        return self._given.allowed != "gui"
+
+    async def _typed(self, action: Action) -> tuple[str, str]:
+        """Of an action without a screen: a note where it did nothing, and what a program answered to keys."""
+        if isinstance(action, Wait | Finished | CallUser):
+            return "", ""
+        if not isinstance(action, Hotkey | Type) or not self._sdk:
+            name = NAMES[type(action)]
+            return f"a terminal has no {name}" if self.desktop is None else f"no {name}: no screen in this task", ""
+        try:
+            return "", await self._functions.keys(action)
+        except (Cannot, GuestRefused) as refused:
+            return getattr(refused, "what", str(refused)), ""
+
+    async def _screenshot(self) -> bytes | None:
+        return None if self.desktop is None else await self.desktop.screenshot()
+
+    async def _set_up(self, command: str, limit_s: float) -> None:
+        told = await self.machine.call("/shell/run", {"command": command, "wait_s": limit_s, "limit": 2000}, limit_s)
+        if told["running"] or told["status"] != 0:
+            why = "does not end" if told["running"] else f"exit status {told['status']}"
+            raise EnvError(f"set-up failed ({why}): {command[:100]!r}: {told['text'].strip()[-300:]}", where="setup")
+
+
+def _binary(path: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise EnvError(f"not base64: {error}", where=f"params.binary, {path}") from None

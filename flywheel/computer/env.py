@@ -1,0 +1,99 @@
+"""An `Env` of a computer: a fresh one for each task, and what lies and runs there says how far the task is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from flywheel.agent.actions import Action, CallUser, Finished
+from flywheel.computer.computer import Computer, Done
+from flywheel.computer.given import Given
+from flywheel.computer.state import state
+from flywheel.computer.warm import Warm
+from flywheel.environments.env import Observation, StepResult, Task
+from flywheel.errors import EnvError, EnvTimeout
+from flywheel.reward.verdict import Verdict
+from flywheel.reward.verifier import Verifier, apply
+
+
+class ComputerEnv:
+    """warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
+
+    No checkpoints: the memory of running programs cannot be kept.
+    """
+
+    def __init__(self, warm: Warm[Computer], find: Callable[[Task], Verifier], limit_s: float) -> None:
+        self._warm, self._find, self._limit_s = warm, find, limit_s
+        self._computer: Computer | None = None
+        self._task: Task | None = None
+        self._given = Given()
+        self._steps, self._over, self._broken = 0, True, False
+        self._answer = ""
+
+    async def reset(self, task: Task, seed: int) -> StepResult:
+        """A fresh computer. seed: what the task shows is drawn already, so it changes nothing."""
+        async with self._deadline("reset", task):
+            await self._end()
+            self._task, self._steps, self._over, self._answer = task, 0, False, ""
+            self._given = Given.of(task)
+            self._computer = await self._warm.take()
+            result = await self._result(await self._computer.begin(self._given, self._limit_s), False)
+            self._warm.fill()
+            return result
+
+    async def step(self, action: Action) -> StepResult:
+        if self._task is None or self._over:
+            raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
+        async with self._deadline("step", self._task):
+            self._steps += 1
+            done = await self._computer.do(action)
+            if isinstance(action, Finished):
+                self._answer = action.content
+            return await self._result(done, isinstance(action, Finished | CallUser))
+
+    async def close(self) -> None:
+        self._task, self._over = None, True
+        await self._end()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _result(self, done: Done, said_done: bool) -> StepResult:
+        task, computer = self._task, self._computer
+        found: dict[str, Any] = {**await state(computer.machine, self._given), "terminated": False}
+        if self._answer:
+            found["answer"] = self._answer
+        score = apply(self._find(task), task.verifier, task.params, found, task.task_id)
+        terminated = found["terminated"] = bool(said_done or Verdict(score, task.threshold).v)
+        truncated = not terminated and self._steps >= task.max_steps
+        self._over = terminated or truncated
+        told = {name: text for name, text in (("note", done.note), ("result", done.result)) if text}
+        width, height = (computer.desktop.width, computer.desktop.height) if done.screenshot else (0, 0)
+        observation = Observation(done.screenshot, width, height, task.world, computer.text)
+        info = {"state": found, "score": score, **told}
+        return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
+
+    async def _end(self) -> None:
+        computer, self._computer = self._computer, None
+        if computer is not None:
+            await computer.close()
+
+    @asynccontextmanager
+    async def _deadline(self, what: str, task: Task) -> AsyncIterator[None]:
+        """The contract's errors: whatever goes wrong inside breaks this env, by a named error."""
+        if self._broken:
+            raise EnvError("the computer is broken", where=self._where(), fix="lease another environment")
+        try:
+            async with asyncio.timeout(self._limit_s):
+                yield
+        except TimeoutError:
+            self._broken = True
+            raise EnvTimeout(
+                f"no answer to a {what} within {self._limit_s:g} s", where=f"task {task.task_id}"
+            ) from None
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _where(self) -> str:
+        return f"world {self._task.world}, task {self._task.task_id}" if self._task else "a computer"

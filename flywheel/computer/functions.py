@@ -1,0 +1,114 @@
+"""The SDK functions (section 2.1) of one machine: shell, Python, files; and keys for a program that runs in the shell.
+
+What comes of one is a text, whatever it is: what was printed, or in one line why nothing could be done.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from flywheel.agent.actions import Action, Hotkey, ListFiles, ReadFile, RunPython, Terminal, Type, WriteFile
+from flywheel.agent.steps import cut_middle
+from flywheel.computer.machine import GuestRefused, Machine
+from flywheel.computer.terminal_keys import sent, typed
+
+TYPES = (Terminal, RunPython, ReadFile, WriteFile, ListFiles)
+_STOP_S = 3.0  # that interrupted code has to end in, and to say so
+_CONTROL = re.compile(r"C-([a-z@\[\\\]^_])")  # as a command, while a program runs: Ctrl with this key
+
+
+class Functions:
+    """run_s: seconds that a command or code is waited for. result_bytes: of a result, at most."""
+
+    def __init__(self, machine: Machine, run_s: float, result_bytes: int) -> None:
+        self._machine, self._run_s, self._limit = machine, run_s, result_bytes
+        self.running = self._asks = False
+        self.screen = ""
+
+    async def call(self, action: Action) -> str:
+        """Carry out one of TYPES. Raises EnvError where the machine is gone, EnvTimeout where it does not answer."""
+        try:
+            match action:
+                case Terminal(command):
+                    said = await self._command(command)
+                case RunPython(code):
+                    said = await self._python(code)
+                case ReadFile(path):
+                    said = (await self._file("GET", "read", path, limit=self._limit)).decode("utf-8", "replace")
+                case WriteFile(path, content):
+                    written = await self._file("PUT", "write", path, content=content.encode("utf-8", "replace"))
+                    said = f"[{json.loads(written)['bytes']} bytes written]"
+                case ListFiles(path):
+                    said = _listed(json.loads(await self._file("GET", "list", path)))
+                case _:
+                    raise TypeError(f"not a function: {action!r}")
+        except GuestRefused as refused:
+            said = f"error: {refused.what}"
+        return cut_middle(said, self._limit) or "[nothing]"
+
+    async def keys(self, action: Hotkey | Type) -> str:
+        """Keys for the program that runs in the shell. Raises GuestRefused where there is none, Cannot for keys that a
+        terminal has not, and as `call`."""
+        keys = typed(action.content) if isinstance(action, Type) else sent(action.keys)
+        return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
+
+    async def wait(self) -> str:
+        """For the command that runs. Raises as `call`."""
+        return await self._shell("read")
+
+    async def look(self) -> None:
+        """See what the terminal shows."""
+        await self._shell("read", 0.0)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    async def _command(self, command: str) -> str:
+        if self._asks:  # as in any terminal, a line is for the program that waits for it
+            keys = chr(ord(control[1]) & 31) if (control := _CONTROL.fullmatch(command)) else typed(f"{command}\n")
+            return await self._shell("keys", keys=keys.encode("utf-8", "replace").decode())
+        if self.running and (control := _CONTROL.fullmatch(command)):
+            return await self._shell("keys", keys=chr(ord(control[1]) & 31))
+        return await self._shell("run", command=command, limit=self._limit)
+
+    async def _shell(self, what: str, wait_s: float | None = None, **given: object) -> str:
+        wait_s = self._run_s if wait_s is None else wait_s
+        told = await self._machine.call(f"/shell/{what}", {"wait_s": wait_s, **given}, wait_s)
+        self.running, self._asks, self.screen = told["running"], told["asks"], told["screen"]
+        return cut_middle(told["text"], self._limit) + self._ended(told)
+
+    def _ended(self, told: dict) -> str:
+        """How far the command is, in a line of its own where there is more to tell than what it printed."""
+        if told["asks"]:
+            said = "it waits for keys, and takes a command as a line"
+        elif told["running"]:
+            said = f"still running after {self._run_s:g} s: wait for it, or end it by C-c"
+        elif told["status"] is None:
+            said = "the shell has ended; the next command begins a new one"
+        elif told["status"] or not told["text"]:
+            said = f"exit status {told['status']}"
+        else:
+            return ""
+        return ("\n" if told["text"] and not told["text"].endswith("\n") else "") + f"[{said}]"
+
+    async def _python(self, code: str) -> str:
+        given = {"code": code, "wait_s": self._run_s, "limit": self._limit}
+        told = await self._machine.call("/python/run", given, self._run_s + _STOP_S)
+        if told["lost"]:
+            return told["text"] + "[Python has ended: what it had computed is lost]"
+        if told["stopped"]:
+            return told["text"] + f"[interrupted after {self._run_s:g} s]"
+        return told["text"]
+
+    async def _file(self, method: str, what: str, path: str, content: bytes | None = None, **query: int) -> bytes:
+        path = path.encode("utf-8", "replace").decode()
+        return await self._machine.request(method, f"/files/{what}", params={"path": path, **query}, content=content)
+
+
+def _listed(told: dict) -> str:
+    lines = []
+    for entry in told["entries"]:
+        about = {"folder": "/", "link": " (link)", "other": " (no file)"}.get(entry["kind"], f" {entry['bytes']} bytes")
+        lines.append(entry["name"].encode("utf-8", "replace").decode() + about)
+    if told["more"]:
+        lines.append(f"[{told['more']} more]")
+    return "\n".join(lines) or "[empty]"

@@ -1,0 +1,40 @@
+"""What a task's params say to a computer: what it begins with, what may be done there, what its verifier reads."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from flywheel.environments.env import Task
+from flywheel.errors import EnvError
+
+
+class Given(BaseModel):
+    """All of it may be missing. Paths count from the home; those of folders end in /.
+
+    files: texts by path; binary: base64 by path. setup: shell commands, run in their order before the episode. apps:
+    commands, each with its words, of applications that are open (with a screen alone). allowed: the screen, the
+    functions, or both. hidden: paths of hidden files that the state holds too. programs: whether it holds what runs.
+    ports: what it holds of services here, an address's path by the port.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    files: dict[str, str] = {}
+    binary: dict[str, str] = {}
+    setup: list[str] = []
+    apps: list[list[str]] = []
+    allowed: Literal["gui", "sdk", "both"] = "both"
+    hidden: list[str] = []
+    programs: bool = False
+    ports: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, task: Task) -> Given:
+        """Raises EnvError where the task's params are none."""
+        try:
+            return cls.model_validate(dict(task.params))
+        except ValidationError as error:
+            first = error.errors()[0]
+            said = ".".join(map(str, first["loc"]))
+            raise EnvError(f"params.{said}: {first['msg']}", where=f"task {task.task_id}") from None
