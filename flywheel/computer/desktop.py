@@ -21,8 +21,10 @@ _START_S = 15.0
 
 
 class Desktop:
-    """Made by `Desktop.start`, on a machine of its own. In milliseconds, after_ms: what a step waits at least before
-    its picture; within_ms: what it waits at most for a screen that goes on moving; wait_ms: what the action `wait` waits.
+    """Made by `Desktop.start`, on a machine of its own.
+
+    In milliseconds, after_ms: what a step waits at least before its picture; within_ms: what it waits at most for a
+    screen that goes on moving; wait_ms: what the action `wait` waits.
     """
 
     def __init__(self, machine: Machine, width: int, height: int) -> None:

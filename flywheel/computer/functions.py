@@ -84,7 +84,7 @@ class Functions:
             said = f"still running after {self._run_s:g} s: wait for it, or end it by C-c"
         elif told["status"] is None:
             said = "the shell has ended; the next command begins a new one"
-        elif told["status"] or not told["text"]:
+        elif told["status"] or not told["text"].strip():
             said = f"exit status {told['status']}"
         else:
             return ""

@@ -32,7 +32,7 @@ ROWS, COLUMNS = 24, 80
 _CHUNK = 2**16
 _LINE = 1024  # bytes that a terminal takes at once
 _TYPE_S = 1.0
-_LOOK_S = 0.04  # between looks at a program, which may wait for keys
+_LOOK_S, _LOOKS = 0.04, 12  # between looks at a program that may wait for keys; so many where it says nothing
 _LOOP = Path(__file__).with_name("shell_loop.sh")
 _BASH = ("bash", "--noprofile", "--norc", "-c", 'eval "$(<"$1")"', "bash")  # its errors name no file of ours
 _SHOWN = 2**16  # bytes, of what was printed last, that the terminal is drawn from
@@ -165,15 +165,17 @@ class _Bash:
 
     def wait(self, wait_s: float) -> Printed:
         """Until the command has ended, waits for keys, or wait_s is over."""
-        until, before, asks = time.monotonic() + wait_s, None, False
+        until, before, alike, asks = time.monotonic() + wait_s, None, 0, False
         with self._changed:
             while self._mark and (left := until - time.monotonic()) > 0:
                 self._changed.wait_for(lambda: not self._mark, min(left, _LOOK_S))
                 now = asking(self._terminal, self._process.pid) if self._mark and not self._readable() else None
-                if now is not None and now == before:
+                alike = alike + 1 if now is not None and now == before else 0
+                before = now
+                # One that has said nothing yet may be about to.
+                if alike and (alike == _LOOKS or plain(bytes(self._unseen)).strip()):
                     asks = True
                     break
-                before = now
             self._draw()
             text = self._kept.taken(plain)
             if self._screen.full_screen:

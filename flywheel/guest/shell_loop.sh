@@ -1,12 +1,14 @@
 # What runs a session's shell: a mark and a command by a pipe, one after another, in one bash. See `shell.py`.
-# The traps: Ctrl-C ends the command and not the shell, and nothing stops it half-way.
+# Ctrl-C ends the command and whatever stood behind it, and not the shell; nothing stops it half-way.
 exec 3<&"$2"
 eval "exec $2<&-"
 shift 2
-trap : INT QUIT
+trap 'continue 999' INT
+trap : QUIT
 trap '' TSTP
-while IFS= read -r -d '' __mark <&3 && IFS= read -r -d '' __command <&3; do
+while [ -z "$__mark" ] || printf '\033]%s %d %s\007' "$__mark" "$__status" "$PWD" >/dev/tty
+    IFS= read -r -d '' __mark <&3 && IFS= read -r -d '' __command <&3; do
+    __status=130
     eval "$__command" 3<&-
     __status=$?
-    printf '\033]%s %d %s\007' "$__mark" $__status "$PWD" >/dev/tty
 done

@@ -1,0 +1,65 @@
+"""Computers for tests, and a small world for them; where a machine cannot be, the tests are passed over and say why."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flywheel.computer import worlds
+from flywheel.computer.computer import Computer
+from flywheel.computer.given import Given
+from flywheel.computer.machine import Machine, MachineSettings
+from flywheel.computer.settings import TerminalSettings
+from flywheel.environments.env import Task
+from flywheel.sandbox import isolation
+from flywheel.sandbox.fake import fake_task
+from flywheel.settings import Settings, parse
+
+needed = pytest.mark.skipif(bool(isolation.missing()), reason=isolation.missing() or "-")
+RUN_S = 3.0  # that a command is waited for, where none is to be interrupted
+
+
+def wanted(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
+    """Whether the files are as `wanted` says; no other is looked at."""
+    return float(all(state["files"].get(path) == text for path, text in params["wanted"].items()))
+
+
+@pytest.fixture(autouse=True)
+def small_world(monkeypatch):
+    """The verifier of `task`."""
+    monkeypatch.setitem(worlds.VERIFIERS, "wanted", wanted)
+
+
+def task(kind: str, **params: Any) -> Task:
+    """One that is done when done.txt says yes."""
+    given = {"files": {"notes.txt": "one\ntwo\n"}, "wanted": {"done.txt": "yes\n"}, **params}
+    told = {"task_id": "k1", "domain": "computer", "world": "small", "template": "write", "verifier": "wanted"}
+    return replace(fake_task(5, 100), **told, params=given, environment=kind)
+
+
+def settings(kind: str, **chosen: Any) -> Settings:
+    return parse({"sandbox": {"kinds": {kind: {"run_s": RUN_S, **chosen}}}}, where="test")
+
+
+@asynccontextmanager
+async def machine(**chosen: Any) -> AsyncIterator[Machine]:
+    made = await Machine.start(MachineSettings(**chosen))
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def terminal(chosen: Mapping[str, Any] | None = None, **given: Any) -> AsyncIterator[Computer]:
+    """A computer without a screen. chosen: its settings. given: what a task says to it."""
+    made = await Computer.start(TerminalSettings(**{"run_s": RUN_S, **(chosen or {})}))
+    try:
+        await made.begin(Given(**given), 10.0)
+        yield made
+    finally:
+        await made.close()
