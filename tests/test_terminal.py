@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import signal
 
@@ -46,8 +47,11 @@ class opened:
     """An environment of one task, after a reset: `async with opened("terminal") as (env, first)`."""
 
     def __init__(self, name: str, chosen: dict | None = None, **params) -> None:
-        small = {"width": 480, "height": 360, "wait_ms": 30.0} if name == "computer" else {}
-        self._task, self._settings = computers.task(name, **params), computers.settings(name, **small, **(chosen or {}))
+        make = desktops.settings if name == "computer" else functools.partial(computers.settings, name)
+        self._task, self._settings = (
+            computers.task(name, **params),
+            make(**{"run_s": computers.RUN_S, **(chosen or {})}),
+        )
 
     async def __aenter__(self):
         self._all = open_environments(self._settings, [self._task])
@@ -83,7 +87,7 @@ async def test_a_terminal_passes_the_suite():
 async def test_a_computer_passes_the_suite(allowed):
     task = computers.task("computer", allowed=allowed, apps=[["xterm"]] if allowed == "both" else [])
     able = frozenset(TYPES)
-    async with open_environments(computers.settings("computer", width=320, height=240), [task]) as environments:
+    async with open_environments(desktops.settings(run_s=computers.RUN_S), [task]) as environments:
         await check_env(lambda: environments.env(task), task, able=able, moves=(*MOVES, Click(MIDDLE), Type("a")))
 
 
