@@ -48,10 +48,8 @@ class opened:
 
     def __init__(self, name: str, chosen: dict | None = None, **params) -> None:
         make = desktops.settings if name == "computer" else functools.partial(computers.settings, name)
-        self._task, self._settings = (
-            computers.task(name, **params),
-            make(**{"run_s": computers.RUN_S, **(chosen or {})}),
-        )
+        self._task = computers.task(name, **params)
+        self._settings = make(**{"run_s": computers.RUN_S, **(chosen or {})})
 
     async def __aenter__(self):
         self._all = open_environments(self._settings, [self._task])
@@ -83,10 +81,9 @@ async def test_a_terminal_passes_the_suite():
 
 
 @desktops.needed
-@pytest.mark.parametrize("allowed", ["both", "sdk"])
-async def test_a_computer_passes_the_suite(allowed):
-    task = computers.task("computer", allowed=allowed, apps=[["xterm"]] if allowed == "both" else [])
-    able = frozenset(TYPES)
+async def test_a_computer_passes_the_suite():
+    """That with hands alone: tests/test_desktop.py."""
+    task, able = computers.task("computer", apps=[["xterm"]]), frozenset(TYPES)
     async with open_environments(desktops.settings(run_s=computers.RUN_S), [task]) as environments:
         await check_env(lambda: environments.env(task), task, able=able, moves=(*MOVES, Click(MIDDLE), Type("a")))
 
