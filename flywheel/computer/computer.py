@@ -16,6 +16,8 @@ from flywheel.computer.machine import GuestRefused, Machine
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.errors import EnvError
 
+_SAID = 300  # characters of a set-up command, and of what it printed, that an error tells
+
 
 @dataclass(frozen=True)
 class Done:
@@ -56,7 +58,7 @@ class Computer:
         for command in given.setup:
             await self._set_up(command, limit_s)
         if given.setup:  # what they printed is not for the agent
-            await self._set_up(r"cd; printf '\033[H\033[2J'", limit_s)
+            await self._set_up(r"printf '\033[H\033[2J'", limit_s)
         if self.desktop is not None:
             await self.desktop.launch(given.apps)
         if self._sdk:
@@ -113,10 +115,13 @@ class Computer:
         return None if self.desktop is None else await self.desktop.screenshot()
 
     async def _set_up(self, command: str, limit_s: float) -> None:
-        told = await self.machine.call("/shell/run", {"command": command, "wait_s": limit_s, "limit": 2000}, limit_s)
+        """In the agent's shell, in the home."""
+        asked = {"command": f"cd\n{command}", "wait_s": limit_s, "limit": _SAID}
+        told = await self.machine.call("/shell/run", asked, limit_s)
         if told["running"] or told["status"] != 0:
             why = "does not end" if told["running"] else f"exit status {told['status']}"
-            raise EnvError(f"set-up failed ({why}): {command[:100]!r}: {told['text'].strip()[-300:]}", where="setup")
+            said = " ".join(told["text"].split())[-_SAID:]
+            raise EnvError(f"set-up failed ({why}): {command[:_SAID]!r}: {said}", where="params.setup")
 
 
 def _binary(path: str, text: str) -> bytes:

@@ -224,7 +224,7 @@ def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, 
     words += ["--proc", "/proc", "--dev", "/dev"]
     size = str(chosen.home_mb * 2**20)
     for place in ("/dev/shm", "/tmp", "/run", HOME):
-        words += ["--size", size, "--tmpfs", place]
+        words += ["--perms", "0700", "--size", size, "--tmpfs", place]
     for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix, str(_GUEST)):
         words += ["--ro-bind-try", path, path]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
@@ -245,6 +245,7 @@ def _environment(python: str) -> dict[str, str]:
         "USER": "user",
         "LOGNAME": "user",
         "SHELL": "/bin/bash",
+        "XDG_RUNTIME_DIR": "/run",
         "LANG": "C.UTF-8",
         "TZ": "UTC",
         "PATH": f"{HOME}/.local/bin:{_PATHS}:{Path(python).parent}",
