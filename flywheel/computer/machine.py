@@ -24,7 +24,7 @@ import httpx
 import psutil
 from pydantic import Field
 
-from flywheel.computer import limits
+from flywheel.computer import limits, seccomp
 from flywheel.computer.home import Home
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import isolation
@@ -79,13 +79,14 @@ class Machine:
         folder = Path(tempfile.mkdtemp(prefix="flywheel-machine-"))
         group = limits.group(chosen.memory_mb, chosen.processes, chosen.cores)
         listening, (ours, theirs) = socket.socket(socket.AF_UNIX), socket.socketpair()
+        rules = _rules()
         try:
             listening.bind(str(folder / "guest"))
-            command = _command(chosen, readable, listening.fileno(), theirs.fileno())
+            command = _command(chosen, readable, listening.fileno(), theirs.fileno(), rules)
             process = await asyncio.create_subprocess_exec(
                 *(group.entering(command) if group else command),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                pass_fds=(listening.fileno(), theirs.fileno()), env={}, start_new_session=True, limit=2**16,
+                pass_fds=(listening.fileno(), theirs.fileno(), rules), env={}, start_new_session=True, limit=2**16,
             )  # fmt: skip
         except BaseException:
             ours.close()
@@ -94,6 +95,7 @@ class Machine:
         finally:
             listening.close()
             theirs.close()
+            os.close(rules)
         made = cls(process, folder, group)
         try:
             async with asyncio.timeout(chosen.start_s):
@@ -216,10 +218,18 @@ class GuestRefused(EnvError):
     """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
 
 
-def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, ready: int) -> list[str]:
+def _rules() -> int:
+    """A file with what the kernel is to refuse; it is open, and has no name."""
+    file = os.memfd_create("rules")
+    os.write(file, seccomp.program())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, ready: int, rules: int) -> list[str]:
     python = os.path.realpath(sys.executable)
     words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    words += ["--as-pid-1"]
+    words += ["--as-pid-1", *(("--seccomp", str(rules)) if seccomp.program() else ())]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
     words += ["--proc", "/proc", "--dev", "/dev"]
     size = str(chosen.home_mb * 2**20)
