@@ -12,7 +12,8 @@ _BINARY = "/usr/lib/chromium/chromium"  # what the program's shell wrapper start
 _STILL = (
     "--no-sandbox", "--test-type", "--no-first-run", "--no-default-browser-check", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-extensions",
-    "--disable-gpu", "--disable-smooth-scrolling", "--password-store=basic", "--lang=en-US", "--hide-crash-restore-bubble",
+    "--disable-gpu", "--disable-smooth-scrolling", "--password-store=basic", "--lang=en-US",
+    "--hide-crash-restore-bubble",
     "--disable-features=Translate,MediaRouter,OptimizationHints,DownloadBubblePartialView", "--start-maximized",
     "--force-device-scale-factor=1", "--user-data-dir=/tmp/chromium", "--disk-cache-dir=/dev/null",
 )  # fmt: skip

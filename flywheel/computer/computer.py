@@ -7,13 +7,14 @@ import binascii
 from dataclasses import dataclass
 
 from flywheel.agent.actions import NAMES, Action, CallUser, Finished, Hotkey, Type, Wait
-from flywheel.computer import functions
+from flywheel.computer import browser, functions
 from flywheel.computer.desktop import Desktop
 from flywheel.computer.desktop_acts import Cannot
 from flywheel.computer.functions import Functions
 from flywheel.computer.given import Given
 from flywheel.computer.machine import GuestRefused, Machine
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
+from flywheel.computer.site import PORT, Site
 from flywheel.errors import EnvError
 
 _SAID = 300  # characters of a set-up command, and of what it printed, that an error tells
@@ -36,6 +37,7 @@ class Computer:
         self.machine, self.desktop = machine, desktop
         self._functions = Functions(machine, chosen.run_s, chosen.result_bytes)
         self._given = Given()
+        self.site: Site | None = None
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
@@ -51,6 +53,9 @@ class Computer:
     async def begin(self, given: Given, limit_s: float) -> Done:
         """Its files, its set-up commands, its applications; what is seen then. Raises EnvError where one fails."""
         self._given = given
+        if given.site:
+            self.site = Site(given.site)
+            await self.machine.serve(PORT, self.site.start)
         for path, text in given.files.items():
             await self.machine.put(path, text.encode("utf-8", "replace"))
         for path, text in given.binary.items():
@@ -60,7 +65,9 @@ class Computer:
         if given.setup:  # what they printed is not for the agent
             await self._set_up(r"printf '\033[H\033[2J'", limit_s)
         if self.desktop is not None:
-            await self.desktop.launch(given.apps)
+            await self.desktop.launch(
+                [browser.command(*rest) if app == browser.APP else [app, *rest] for app, *rest in given.apps]
+            )
         if self._sdk:
             await self._functions.look()
         return Done(screenshot=await self._screenshot())
@@ -89,6 +96,8 @@ class Computer:
 
     async def close(self) -> None:
         await self.machine.close()
+        if self.site is not None:
+            await self.site.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
     @property

@@ -16,7 +16,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ HOME = "/home/user"
 _GUEST = Path(__file__).resolve().parent.parent / "guest"
 _OWN = ("Xvnc -displayfd", "openbox")
 _ETC = Path(__file__).parent / "etc"
+_SERVED = "served"  # the folder of unix sockets of services outside
 _MODIFIED = "946684800"  # 2000: archives know no time before 1980
 _GRACE_S = 5.0  # beyond what a call waits for by itself
 _MAX_ANSWER = 2**26  # bytes
@@ -82,7 +83,8 @@ class Machine:
         rules = _rules()
         try:
             listening.bind(str(folder / "guest"))
-            command = _command(chosen, readable, listening.fileno(), theirs.fileno(), rules)
+            (folder / _SERVED).mkdir()
+            command = _command(chosen, readable, folder / _SERVED, listening.fileno(), theirs.fileno(), rules)
             process = await asyncio.create_subprocess_exec(
                 *(group.entering(command) if group else command),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
@@ -157,6 +159,14 @@ class Machine:
             raise
         return reader, writer
 
+    async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
+        """A service that runs outside, at a port inside. start: makes it answer at a unix socket.
+
+        Raises GuestRefused where the port is taken.
+        """
+        await start(self._folder / _SERVED / str(port))
+        await self.call("/forward", {"port": port, "path": f"/run/{_SERVED}/{port}"})
+
     async def put(self, path: str, content: bytes) -> None:
         """A file of the home, of the same date whenever it is made; a folder where the path ends in /. Only before
         anything that is not ours has run there: the guest follows links."""
@@ -226,7 +236,9 @@ def _rules() -> int:
     return file
 
 
-def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, ready: int, rules: int) -> list[str]:
+def _command(
+    chosen: MachineSettings, readable: Sequence[Path], served: Path, listening: int, ready: int, rules: int
+) -> list[str]:
     python = os.path.realpath(sys.executable)
     words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     words += ["--as-pid-1", *(("--seccomp", str(rules)) if seccomp.program() else ())]
@@ -237,6 +249,7 @@ def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, 
         words += ["--perms", "0700", "--size", size, "--tmpfs", place]
     for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix, str(_GUEST)):
         words += ["--ro-bind-try", path, path]
+    words += ["--ro-bind", str(served), f"/run/{_SERVED}"]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
         words += ["--ro-bind", str(file), f"/etc/{file.name}"]
     hidden = [_KEYS] if Path(_KEYS).is_dir() else []
