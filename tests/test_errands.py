@@ -13,7 +13,7 @@ from flywheel.computer.chores.world import ERRANDS
 from flywheel.environments.router import open_environments
 from flywheel.synthesis.tasks import make_task
 
-LACKING = desktop.missing({browser.PROGRAM: browser.PACKAGE, "galculator": "galculator", "gnumeric": "gnumeric"})
+LACKING = desktop.missing({browser.PROGRAM: browser.PROGRAM, "galculator": "galculator", "gnumeric": "gnumeric"})
 pytestmark = [computers.needed, pytest.mark.skipif(bool(LACKING), reason=f"no errands without {', '.join(LACKING)}")]
 EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
 

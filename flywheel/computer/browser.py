@@ -7,7 +7,7 @@ this machine and from all others.
 from __future__ import annotations
 
 APP = "browser"  # how a task's `apps` call it; the next word is an address
-PROGRAM, PACKAGE = "chromium", "chromium"  # and Debian's package
+PROGRAM = "chromium"
 _BINARY = "/usr/lib/chromium/chromium"  # what the program's shell wrapper starts, after looking for what is not there
 _STILL = (
     "--no-sandbox", "--test-type", "--no-first-run", "--no-default-browser-check", "--disable-sync",
