@@ -11,7 +11,7 @@ from parts import Parts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parts = Parts("computer", __doc__, ["plain"])
+    parts = Parts("computer", __doc__, ["attacks", "hostile", "plain"])
     parts.parser.add_argument("--leases", type=int, default=20, help="of each kind that are timed")
     parts.parser.add_argument("--desktops", type=int, default=16, help="at once, whose memory is measured")
     parts.parser.add_argument("--steps", type=int, default=400, help="of each side that are timed")
