@@ -1,6 +1,6 @@
 """Computers: how soon one is there, how many fit, how fast and how exactly they are acted upon.
 
-flywheel bench computer --only desktop,input
+flywheel bench computer --only desktop,input,functions,escape
 """
 
 from __future__ import annotations
@@ -16,5 +16,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts.parser.add_argument("--desktops", type=int, default=16, help="at once, whose memory is measured")
     parts.parser.add_argument("--steps", type=int, default=400, help="of each side that are timed")
     parts.parser.add_argument("--events", type=int, default=10_000, help="characters and clicks that must arrive")
+    parts.parser.add_argument("--files", type=int, default=1000, help="written by one function and read by the others")
     parts.parser.add_argument("--seed", type=int, default=2026)
     return parts.main(argv)
