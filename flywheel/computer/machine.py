@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -255,11 +257,24 @@ def _command(
     hidden = [_KEYS] if Path(_KEYS).is_dir() else []
     for place in hidden:
         words += ["--tmpfs", place]
+    for path in _only_root_reads():
+        words += ["--ro-bind", "/dev/null", path]
     for place in (*hidden, *_READ_ONLY):  # what is mounted below keeps what it has
         words += ["--remount-ro", place]
     for name, value in _environment(python).items():
         words += ["--setenv", name, value]
     return [*words, "--chdir", HOME, "--", python, "-I", str(_GUEST), "--fd", str(listening), "--ready-fd", str(ready)]
+
+
+@functools.cache
+def _only_root_reads() -> list[str]:
+    """What the kernel tells to root alone, its memory and its log, and so to any process of root's."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if not path.name.isdigit() and path.is_file() and not path.stat().st_mode & stat.S_IROTH:
+                found.append(str(path))
+    return sorted(found)
 
 
 def _environment(python: str) -> dict[str, str]:
