@@ -42,7 +42,7 @@ def task(kind: str, **params: Any) -> Task:
 
 
 def settings(kind: str, **chosen: Any) -> Settings:
-    return parse({"sandbox": {"kinds": {kind: {"run_s": RUN_S, **chosen}}}}, where="test")
+    return parse({"sandbox": {"kinds": {kind: {"run_s": RUN_S} | chosen}}}, where="test")
 
 
 @asynccontextmanager

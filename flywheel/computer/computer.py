@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flywheel.agent.actions import NAMES, Action, CallUser, Finished, Hotkey, ToolCall, Type, Wait
-from flywheel.computer import functions
+from flywheel.computer import browser, functions
 from flywheel.computer.desktop import Desktop
 from flywheel.computer.desktop_acts import Cannot
 from flywheel.computer.functions import Functions
 from flywheel.computer.given import Given
 from flywheel.computer.machine import GuestRefused, Machine
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
+from flywheel.computer.site import PORT, Site
 from flywheel.computer.tools.named import READABLE
 from flywheel.errors import EnvError
 
 if TYPE_CHECKING:
     from flywheel.computer.tools.servers import Tools
+
+_SAID = 300  # characters of a set-up command, and of what it printed, that an error tells
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Computer:
         self._functions = Functions(machine, chosen.run_s, chosen.result_bytes)
         self._given = Given()
         self._tools: Tools | None = None
+        self.site: Site | None = None
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
@@ -55,6 +59,9 @@ class Computer:
     async def begin(self, given: Given, limit_s: float) -> Done:
         """Its files, its set-up commands, its applications; what is seen then. Raises EnvError where one fails."""
         self._given = given
+        if given.site:
+            self.site = Site(given.site)
+            await self.machine.serve(PORT, self.site.start)
         for path, text in given.files.items():
             await self.machine.put(path, text.encode("utf-8", "replace"))
         for path, text in given.binary.items():
@@ -62,15 +69,16 @@ class Computer:
         for command in given.setup:
             await self._set_up(command, limit_s)
         if given.setup:  # what they printed is not for the agent
-            await self._set_up(r"cd; printf '\033[H\033[2J'", limit_s)
+            await self._set_up(r"printf '\033[H\033[2J'", limit_s)
         if self.desktop is not None:
-            await self.desktop.launch(given.apps)
+            await self.desktop.launch(
+                [browser.command(*rest) if app == browser.APP else [app, *rest] for app, *rest in given.apps]
+            )
         if self._sdk:
             await self._functions.look()
         if self._sdk and given.tools:
-            from flywheel.computer.tools.servers import (
-                Tools,  # the SDK takes a second to load, and few tasks have tools
-            )
+            # Here, as the SDK takes a second to load, and few tasks have tools.
+            from flywheel.computer.tools.servers import Tools
 
             self._tools = await Tools.start(self.machine, given.tools, self._chosen)
         return Done(screenshot=await self._screenshot())
@@ -106,6 +114,8 @@ class Computer:
                 await self._tools.close()
         finally:
             await self.machine.close()
+            if self.site is not None:
+                await self.site.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
     @property
@@ -132,10 +142,13 @@ class Computer:
         return None if self.desktop is None else await self.desktop.screenshot()
 
     async def _set_up(self, command: str, limit_s: float) -> None:
-        told = await self.machine.call("/shell/run", {"command": command, "wait_s": limit_s, "limit": 2000}, limit_s)
+        """In the agent's shell, in the home."""
+        asked = {"command": f"cd\n{command}", "wait_s": limit_s, "limit": _SAID}
+        told = await self.machine.call("/shell/run", asked, limit_s)
         if told["running"] or told["status"] != 0:
             why = "does not end" if told["running"] else f"exit status {told['status']}"
-            raise EnvError(f"set-up failed ({why}): {command[:100]!r}: {told['text'].strip()[-300:]}", where="setup")
+            said = " ".join(told["text"].split())[-_SAID:]
+            raise EnvError(f"set-up failed ({why}): {command[:_SAID]!r}: {said}", where="params.setup")
 
 
 def _binary(path: str, text: str) -> bytes:

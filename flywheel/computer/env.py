@@ -61,6 +61,8 @@ class ComputerEnv:
     async def _result(self, done: Done, said_done: bool) -> StepResult:
         task, computer = self._task, self._computer
         found: dict[str, Any] = {**await state(computer.machine, self._given, said_done), "terminated": False}
+        if computer.site is not None:
+            found["received"] = list(computer.site.received)
         if self._answer:
             found["answer"] = self._answer
         score = apply(self._find(task), task.verifier, task.params, found, task.task_id)

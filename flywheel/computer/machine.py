@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
 import shutil
 import socket
+import stat
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import httpx
 import psutil
 from pydantic import Field
 
-from flywheel.computer import limits
+from flywheel.computer import limits, seccomp
 from flywheel.computer.home import Home
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import isolation
@@ -35,6 +37,7 @@ HOME = "/home/user"
 _GUEST = Path(__file__).resolve().parent.parent / "guest"
 _OWN = ("Xvnc -displayfd", "openbox")
 _ETC = Path(__file__).parent / "etc"
+_SERVED = "served"  # the folder of unix sockets of services outside
 _MODIFIED = "946684800"  # 2000: archives know no time before 1980
 _GRACE_S = 5.0  # beyond what a call waits for by itself
 _MAX_ANSWER = 2**26  # bytes
@@ -79,13 +82,15 @@ class Machine:
         folder = Path(tempfile.mkdtemp(prefix="flywheel-machine-"))
         group = limits.group(chosen.memory_mb, chosen.processes, chosen.cores)
         listening, (ours, theirs) = socket.socket(socket.AF_UNIX), socket.socketpair()
+        rules = _rules()
         try:
             listening.bind(str(folder / "guest"))
-            command = _command(chosen, readable, listening.fileno(), theirs.fileno())
+            (folder / _SERVED).mkdir()
+            command = _command(chosen, readable, folder / _SERVED, listening.fileno(), theirs.fileno(), rules)
             process = await asyncio.create_subprocess_exec(
                 *(group.entering(command) if group else command),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                pass_fds=(listening.fileno(), theirs.fileno()), env={}, start_new_session=True, limit=2**16,
+                pass_fds=(listening.fileno(), theirs.fileno(), rules), env={}, start_new_session=True, limit=2**16,
             )  # fmt: skip
         except BaseException:
             ours.close()
@@ -94,6 +99,7 @@ class Machine:
         finally:
             listening.close()
             theirs.close()
+            os.close(rules)
         made = cls(process, folder, group)
         try:
             async with asyncio.timeout(chosen.start_s):
@@ -161,6 +167,14 @@ class Machine:
             raise
         return reader, writer
 
+    async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
+        """A service that runs outside, at a port inside. start: makes it answer at a unix socket.
+
+        Raises GuestRefused where the port is taken.
+        """
+        await start(self._folder / _SERVED / str(port))
+        await self.call("/forward", {"port": port, "path": f"/run/{_SERVED}/{port}"})
+
     async def put(self, path: str, content: bytes) -> None:
         """A file of the home, of the same date whenever it is made; a folder where the path ends in /. Only before
         anything that is not ours has run there: the guest follows links."""
@@ -222,27 +236,51 @@ class GuestRefused(EnvError):
     """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
 
 
-def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, ready: int) -> list[str]:
+def _rules() -> int:
+    """A file with what the kernel is to refuse; it is open, and has no name."""
+    file = os.memfd_create("rules")
+    os.write(file, seccomp.program())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _command(
+    chosen: MachineSettings, readable: Sequence[Path], served: Path, listening: int, ready: int, rules: int
+) -> list[str]:
     python = os.path.realpath(sys.executable)
     words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    words += ["--as-pid-1"]
+    words += ["--as-pid-1", *(("--seccomp", str(rules)) if seccomp.program() else ())]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
     words += ["--proc", "/proc", "--dev", "/dev"]
     size = str(chosen.home_mb * 2**20)
     for place in ("/dev/shm", "/tmp", "/run", HOME):
-        words += ["--size", size, "--tmpfs", place]
+        words += ["--perms", "0700", "--size", size, "--tmpfs", place]
     for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix, str(_GUEST)):
         words += ["--ro-bind-try", path, path]
+    words += ["--ro-bind", str(served), f"/run/{_SERVED}"]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
         words += ["--ro-bind", str(file), f"/etc/{file.name}"]
     hidden = [_KEYS] if Path(_KEYS).is_dir() else []
     for place in hidden:
         words += ["--tmpfs", place]
+    for path in _only_root_reads():
+        words += ["--ro-bind", "/dev/null", path]
     for place in (*hidden, *_READ_ONLY):  # what is mounted below keeps what it has
         words += ["--remount-ro", place]
     for name, value in _environment(python).items():
         words += ["--setenv", name, value]
     return [*words, "--chdir", HOME, "--", python, "-I", str(_GUEST), "--fd", str(listening), "--ready-fd", str(ready)]
+
+
+@functools.cache
+def _only_root_reads() -> list[str]:
+    """What the kernel tells to root alone, its memory and its log, and so to any process of root's."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if not path.name.isdigit() and path.is_file() and not path.stat().st_mode & stat.S_IROTH:
+                found.append(str(path))
+    return sorted(found)
 
 
 def _environment(python: str) -> dict[str, str]:
@@ -251,6 +289,7 @@ def _environment(python: str) -> dict[str, str]:
         "USER": "user",
         "LOGNAME": "user",
         "SHELL": "/bin/bash",
+        "XDG_RUNTIME_DIR": "/run",
         "LANG": "C.UTF-8",
         "TZ": "UTC",
         "PATH": f"{HOME}/.local/bin:{_PATHS}:{Path(python).parent}",

@@ -31,6 +31,9 @@ class TerminalSettings(KindSettings):
 class ComputerSettings(TerminalSettings):
     """The same with a screen: an X server, a window manager and a task's applications."""
 
+    machine: MachineSettings = MachineSettings(memory_mb=1536, home_mb=128, processes=512)  # a browser's
+    """What each of them may use."""
+
     width: int = Field(800, ge=320, le=4096)
     """Of the screen, in pixels."""
     height: int = Field(600, ge=240, le=4096)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import files
+import forward
 import ports
 import streams
 from python import Python
@@ -43,7 +44,7 @@ def routes(home: Path, environment: dict[str, str]) -> Routes:
         ("POST", "/shell/read"): read,
         ("POST", "/python/run"): code,
     }
-    return {**own, **files.routes(home), **streams.routes(str(home), environment), **ports.routes()}
+    return {**own, **files.routes(home), **streams.routes(str(home), environment), **ports.routes(), **forward.routes()}
 
 
 def _wait(request: Request) -> float:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import traceback
+from typing import TextIO
 
 
 def main() -> None:
@@ -14,12 +15,17 @@ def main() -> None:
     sys.argv = [""]
     sys.path.insert(0, "")
     names: dict = {"__name__": "__main__"}
+    _tell(told, False)
     for line in asked:
         error = _run(json.loads(line), names)
         sys.stdout.flush()
         sys.stderr.flush()
-        told.write(json.dumps(error) + "\n")
-        told.flush()
+        _tell(told, error)
+
+
+def _tell(told: TextIO, failed: bool) -> None:
+    told.write(json.dumps(failed) + "\n")
+    told.flush()
 
 
 def _run(code: str, names: dict) -> bool:

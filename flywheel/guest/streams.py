@@ -21,7 +21,7 @@ def routes(folder: str, environment: dict[str, str]) -> Routes:
         except OSError as error:
             raise Refused(f"nothing answers at port {number}: {error}", 502) from None
         there.settimeout(None)
-        return Hijack(lambda here: _joined(here, there))
+        return Hijack(lambda here: joined(here, there))
 
     def program(request: Request) -> Hijack:
         words = request.json().get("command")
@@ -39,7 +39,8 @@ def routes(folder: str, environment: dict[str, str]) -> Routes:
     return {("POST", "/port"): port, ("POST", "/program"): program}
 
 
-def _joined(here: socket.socket, there: socket.socket) -> None:
+def joined(here: socket.socket, there: socket.socket) -> None:
+    """Two connections, until both ways have ended."""
     here.settimeout(None)
     with there:
         back = threading.Thread(target=_copied, args=(there, here), daemon=True)
