@@ -13,6 +13,7 @@ from flywheel.computer.given import Given
 from flywheel.computer.state import state
 from flywheel.computer.warm import Warm
 from flywheel.environments.env import Observation, StepResult, Task
+from flywheel.environments.watchable import Streams
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
 from flywheel.reward.verifier import Verifier, apply
@@ -56,6 +57,17 @@ class ComputerEnv:
     async def close(self) -> None:
         self._task, self._over = None, True
         await self._end()
+
+    # -- to be watched ------------------------------------------------------------------------------------------------
+    async def screen(self) -> Streams:
+        if self._computer is None or self._computer.desktop is None:
+            raise EnvError("there is no desktop to be seen", where=self._where())
+        return await self._computer.desktop.vnc()
+
+    async def service(self, port: int) -> Streams:
+        if self._computer is None:
+            raise EnvError("no episode is played", where=self._where())
+        return await self._computer.machine.stream("/port", {"port": port})
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _result(self, done: Done, said_done: bool) -> StepResult:
