@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import duckdb
+import pyarrow as pa
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout
+from flywheel.explorer.index import Index
 from flywheel.store import catalog
 from flywheel.store.resident import Resident
 from flywheel.workspace import Workspace
@@ -30,7 +32,7 @@ def _listed(connection: duckdb.DuckDBPyConnection) -> None:
     try:
         catalog.run(connection, f"CREATE TABLE {LISTED} AS FROM trajectory_outcomes")
     except (FlywheelError, duckdb.Error):
-        connection.execute(f"CREATE VIEW {LISTED} AS FROM trajectory_outcomes")
+        connection.execute(f"CREATE VIEW {LISTED} AS SELECT *, row_number() OVER () AS rowid FROM trajectory_outcomes")
 
 
 _AT_ONCE, _LONG_AT_ONCE = 2, 1  # twenty that read all thoughts at once took 118 s, one after another 30
@@ -58,9 +60,19 @@ class Asking:
 
     def __init__(self, ws: Workspace, limit_s: float = 20.0) -> None:
         self.ws, self._limit_s = ws, limit_s
-        self._resident = Resident(ws, _listed)
+        self.index = Index(ws, limit_s)
+        self._resident = Resident(ws, self._prepare)
         self._places = {False: threading.Semaphore(_AT_ONCE), True: threading.Semaphore(_LONG_AT_ONCE)}
         self._queues = {False: contextlib.nullcontext(), True: _Queue(_LONG_IN_ALL)}
+
+    def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
+        _listed(connection)
+        self.index.begin()
+
+    def words(self, text: str) -> pa.Table:
+        """As `Index.find`, in the store as it is now."""
+        self.ask(lambda connection: None)
+        return self.index.find(text)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Raises QueryTimeout, DataError for a damaged file, BadInput."""
