@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -112,7 +113,7 @@ def test_each_partition_is_read_once_and_what_is_gone_is_not_found(ws, read):
     assert (found(again, "press"), read) == ({"a", "b"}, [1, 2, 2])
 
 
-def test_where_most_of_it_is_gone_it_is_made_anew(ws, index, read):
+def test_where_most_of_it_is_gone_it_is_made_anew(ws, index):
     assert found(index, "press") == {"a", "b"}
     write(ws, 1, {"e": ["press too"]})
     index.begin()
@@ -122,8 +123,7 @@ def test_where_most_of_it_is_gone_it_is_made_anew(ws, index, read):
     index.begin()
     assert found(index, "press") == {"f"}
     with index_file.reading(ws.state / "explorer" / "index.sqlite") as connection:
-        assert connection.execute("SELECT count(*) FROM trajectory").fetchone() == (2,), "one that is gone, no more"
-    assert read == [1, 2]
+        assert connection.execute("SELECT count(*) FROM trajectory").fetchone() == (1,)
 
 
 def test_first_screens_are_known(index):
@@ -171,18 +171,20 @@ def test_where_it_cannot_be_written_the_list_goes_on_without(ws):
         index.find("press")
     assert index.screens(["a"]) == {}
     with explorer(ws) as (_, client):
-        assert [row["screen"] for row in client.get("/api/trajectories?sort=trajectory_id").json()["rows"]][0] == "a1"
+        rows = client.get("/api/trajectories?sort=trajectory_id").json()["rows"]
+        assert [row["screen"] for row in rows] == ["a1", "b1", "c1", "d1"]
         answer = client.get("/api/trajectories?q=press&in=thoughts")
         assert (answer.status_code, "the index of words" in answer.json()["error"]) == (500, True)
 
 
-def test_a_search_waits_for_new_words_within_its_limit(ws, index, monkeypatch):
-    assert found(index, "press")
-    write(ws, 2, {"e": ["press too"]})
-    monkeypatch.setattr(index_file, "catch_up", lambda *_: pytest.fail("it is not reached"))
-    waiting = Index(ws, limit_s=0.01)
+def test_a_search_waits_for_new_words_within_its_limit(ws, monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr(index_file, "catch_up", lambda *_: over.wait(60) and ())
+    index = Index(ws, limit_s=0.01)
+    index.begin()
     with pytest.raises(QueryTimeout, match="still being indexed"):
-        waiting.find("press")
+        index.find("press")
+    over.set()
 
 
 def test_several_processes_make_one_index(ws, read):
