@@ -4,7 +4,8 @@
 
 The workspace is made up (`store_synthetic.py`), lies in `--folder` and is used again. Each reader asks one question
 after another, without a pause: the list under changing filters and orders, a search in thoughts, one trajectory with
-its steps, two samples of a task beside one another. The server is a process of its own, whose memory is told.
+its steps, two samples of a task beside one another. Before that one reader alone uses the pages in Chromium
+(`explorer_pages.py`). The server is a process of its own, whose memory is told.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--users", type=int, default=20, help="who ask at once")
     parser.add_argument("--questions", type=int, default=10, help="of each reader, of each kind")
     parser.add_argument("--folder", type=Path, default=Path(".flywheel/bench-store"), help="where workspaces are made")
+    parser.add_argument("--inspect", type=Path, help="an environment with Inspect, as a peer (`explorer_peer.py`)")
     parser.add_argument("--seed", type=int, default=2026)
     options = parser.parse_args(argv)
     return exit_code([emit(case) for case in _cases(options)])
@@ -71,7 +73,7 @@ def _cases(options) -> Iterator[BenchCase]:
         entrance = server.stdout.readline().strip()
         reader = {"base_url": entrance.partition("/login")[0], "cookies": dict(httpx.get(entrance, timeout=60).cookies)}
         options.indexed_s = _indexed(reader)
-        yield from explorer_pages.cases(ws, _another_entrance(server), count)
+        yield from explorer_pages.cases(ws, _another_entrance(server), count, options.inspect)
         for name, ask, peer in _kinds(ws, count):
             yield _measure(name, reader, ask, peer, options)
         family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]

@@ -10,7 +10,9 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import explorer_peer
 import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -27,8 +29,9 @@ _TIMES = 5
 _WAIT_MS = 120_000
 
 
-def cases(ws: Workspace, entrance: str, count: int) -> Iterator[BenchCase]:
-    """`open_long_ms`, `first_rows_ms`, `live_ms`: medians, with the slowest beside them; and `foreign_requests`."""
+def cases(ws: Workspace, entrance: str, count: int, inspect: Path | None) -> Iterator[BenchCase]:
+    """`open_long_ms`, `first_rows_ms`, `live_ms`: medians, with the slowest beside them; and `foreign_requests`.
+    inspect: the environment of Inspect, whose viewer is the first one's peer."""
     size = long(ws)
     origin, _, _ = entrance.partition("/login")
     with sync_playwright() as playwright:
@@ -41,7 +44,9 @@ def cases(ws: Workspace, entrance: str, count: int) -> Iterator[BenchCase]:
             lambda asked: None if asked.url.startswith((origin, "data:", "blob:")) else foreign.append(asked.url),
         )
         tab.goto(entrance)
-        yield _case("open_long_ms", [_opened(tab, origin) for _ in range(_TIMES)], 500, n=count, steps=_STEPS, mb=size)
+        theirs = _in_inspect(browser.new_page(), inspect, ws) if inspect else None
+        ours = [_opened(tab, origin) for _ in range(_TIMES)]
+        yield _case("open_long_ms", ours, 500, theirs, n=count, steps=_STEPS, mb=size)
         yield _case("first_rows_ms", [_queried(tab, origin, n) for n in range(_TIMES)], 300, n=count)
         try:
             yield _case("live_ms", [_seen(tab, origin, ws, n) for n in range(_TIMES)], 2_000, n=count)
@@ -123,6 +128,24 @@ def _opened(tab: Page, origin: str) -> float:
     )
 
 
+def _in_inspect(tab: Page, environment: Path, ws: Workspace) -> float:
+    """Until the first step can be read and seen in Inspect's viewer."""
+    tab.set_default_timeout(_WAIT_MS)
+    with explorer_peer.inspect_viewer(environment, ws, _LONG) as address:
+        times = []
+        for _ in range(_TIMES):
+            tab.goto("about:blank")
+            times.append(
+                _waited(
+                    lambda: tab.goto(address, wait_until="commit"),
+                    lambda: tab.get_by_text("I look for article 0").first.wait_for(),
+                    lambda: tab.locator("img[src^='data:image']").first.evaluate("screen => screen.decode()"),
+                )
+            )
+    tab.close()
+    return statistics.median(times)
+
+
 def _queried(tab: Page, origin: str, n: int) -> float:
     """Until the first rows of a result are there."""
     tab.goto(f"{origin}/sql")
@@ -149,6 +172,8 @@ def _seen(tab: Page, origin: str, ws: Workspace, n: int) -> float:
     return _waited(lambda: tab.get_by_role("link", name=f"Buy all, live{n}").first.wait_for())
 
 
-def _case(name: str, times: list[float], goal: float, **extra: float) -> BenchCase:
+def _case(name: str, times: list[float], goal: float, peer: float | None = None, **extra: float) -> BenchCase:
     ours = statistics.median(times)
-    return BenchCase("explorer", name, "ms", ours, None, "", None, goal, ours <= goal, extra | {"slowest": max(times)})
+    ratio, whose = (ours / peer, "Inspect's viewer") if peer else (None, "")
+    extra |= {"slowest": max(times)}
+    return BenchCase("explorer", name, "ms", ours, peer, whose, ratio, goal, ours <= goal, extra)
