@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from flywheel.agent.actions import NAMES, Action, CallUser, Finished, Hotkey, Type, Wait
+from flywheel.agent.actions import NAMES, Action, CallUser, Finished, Hotkey, ToolCall, Type, Wait
 from flywheel.computer import browser, functions
 from flywheel.computer.desktop import Desktop
 from flywheel.computer.desktop_acts import Cannot
@@ -15,7 +16,11 @@ from flywheel.computer.given import Given
 from flywheel.computer.machine import GuestRefused, Machine
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.computer.site import PORT, Site
+from flywheel.computer.tools.named import READABLE
 from flywheel.errors import EnvError
+
+if TYPE_CHECKING:
+    from flywheel.computer.tools.servers import Tools
 
 _SAID = 300  # characters of a set-up command, and of what it printed, that an error tells
 
@@ -34,18 +39,19 @@ class Computer:
     """Made by `Computer.start`. desktop: None where it has no screen."""
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
-        self.machine, self.desktop = machine, desktop
+        self.machine, self.desktop, self._chosen = machine, desktop, chosen
         self._functions = Functions(machine, chosen.run_s, chosen.result_bytes)
         self._given = Given()
+        self._tools: Tools | None = None
         self.site: Site | None = None
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
         """A fresh one; with a screen where the settings have one. Raises EnvError where it does not start."""
         if not isinstance(chosen, ComputerSettings):
-            made = cls(await Machine.start(chosen.machine), None, chosen)
+            made = cls(await Machine.start(chosen.machine, READABLE), None, chosen)
         else:
-            desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine)
+            desktop = await Desktop.start(chosen.width, chosen.height, chosen.machine, READABLE)
             desktop.after_ms, desktop.within_ms, desktop.wait_ms = chosen.after_ms, chosen.within_ms, chosen.wait_ms
             made = cls(desktop.machine, desktop, chosen)
         return made
@@ -70,6 +76,11 @@ class Computer:
             )
         if self._sdk:
             await self._functions.look()
+        if self._sdk and given.tools:
+            # Here, as the SDK takes a second to load, and few tasks have tools.
+            from flywheel.computer.tools.servers import Tools
+
+            self._tools = await Tools.start(self.machine, given.tools, self._chosen)
         return Done(screenshot=await self._screenshot())
 
     async def do(self, action: Action) -> Done:
@@ -81,6 +92,8 @@ class Computer:
             if not self._sdk:
                 return Done("this task is to be done on the screen, without functions", "", await self._screenshot())
             return Done("", await self._functions.call(action), await self._screenshot())
+        if isinstance(action, ToolCall) and self._tools is not None:
+            return Done("", await self._tools.call(action), await self._screenshot())
         if isinstance(action, Wait) and self._sdk and self._functions.running:
             return Done("", await self._functions.wait(), await self._screenshot())
         if self._gui:
@@ -91,13 +104,18 @@ class Computer:
 
     @property
     def text(self) -> str:
-        """What the terminal shows, where keys go there; "" where they go to the screen."""
-        return "" if self._gui else self._functions.screen
+        """The task's tools, and what the terminal shows, where keys go there and not to the screen."""
+        tools = self._tools.told if self._tools is not None else ""
+        return "\n\n".join(filter(None, [tools, "" if self._gui else self._functions.screen]))
 
     async def close(self) -> None:
-        await self.machine.close()
-        if self.site is not None:
-            await self.site.close()
+        try:
+            if self._tools is not None:
+                await self._tools.close()
+        finally:
+            await self.machine.close()
+            if self.site is not None:
+                await self.site.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
     @property

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from flywheel.computer.tools.named import Name, ToolServer
 from flywheel.environments.env import Task
 from flywheel.errors import EnvError
 
@@ -19,7 +20,7 @@ class Given(BaseModel):
     allowed: the screen, the functions, or both. hidden: paths of hidden files that the state holds too. programs:
     whether it holds what runs. ports: what it holds of services here, an address's path by the port. packed: archives
     (zip, tar) whose files it holds. probe: commands, each with its words, run once the agent says that it is done; what
-    they print it holds.
+    they print it holds. tools: MCP servers by the names that their tools are called with.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -34,6 +35,7 @@ class Given(BaseModel):
     ports: dict[str, str] = {}
     packed: dict[str, Any] = {}
     probe: list[list[str]] = []
+    tools: dict[Name, ToolServer] = {}
 
     @classmethod
     def of(cls, task: Task) -> Given:

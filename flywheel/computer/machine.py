@@ -144,7 +144,10 @@ class Machine:
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to a port (`/port`) or a program (`/program`) of the machine. Raises GuestRefused, EnvError."""
-        reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
+        except OSError as error:
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
         data = json.dumps(body).encode()
         writer.write(f"POST {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
         try:
@@ -156,6 +159,9 @@ class Machine:
         except TimeoutError:
             writer.close()
             raise EnvTimeout("the machine did not answer", where=path) from None
+        except (OSError, EOFError) as error:
+            writer.close()
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
         except BaseException:
             writer.close()
             raise

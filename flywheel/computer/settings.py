@@ -22,6 +22,10 @@ class TerminalSettings(KindSettings):
     `timeout_s` by five seconds at least."""
     result_bytes: int = Field(16_384, ge=256, le=2**24)
     """Bytes that a function returns at most; of more the middle is left out, and a line says so."""
+    tools_characters: int = Field(1000, ge=100)
+    """Characters in which each observation tells of a task's MCP tools; of more than fit their names."""
+    tools_idle_s: float = Field(120.0, gt=0)
+    """Seconds after which the session with an MCP server ends that nothing is asked of; the next call begins anew."""
 
 
 class ComputerSettings(TerminalSettings):

@@ -43,10 +43,9 @@ def joined(here: socket.socket, there: socket.socket) -> None:
     """Two connections, until both ways have ended."""
     here.settimeout(None)
     with there:
-        back = threading.Thread(target=_copy, args=(there.recv, here), daemon=True)
+        back = threading.Thread(target=_copied, args=(there, here), daemon=True)
         back.start()
-        _copy(here.recv, there)
-        _shut(there, socket.SHUT_WR)
+        _copied(here, there)
         back.join()
 
 
@@ -66,6 +65,12 @@ def _piped(here: socket.socket, process: subprocess.Popen) -> None:
         pass
     process.kill()
     process.wait()
+
+
+def _copied(source: socket.socket, target: socket.socket) -> None:
+    """Its end too."""
+    _copy(source.recv, target)
+    _shut(target, socket.SHUT_WR)
 
 
 def _copy(read, target: socket.socket) -> None:

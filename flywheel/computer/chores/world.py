@@ -16,6 +16,7 @@ from flywheel.computer.chores import (
     services,
     tables,
     texts,
+    tools,
     web,
 )
 from flywheel.computer.chores.family import Family, FamilyWorld
@@ -33,6 +34,7 @@ class ChoresWorld(FamilyWorld):
         **code.FAMILIES,
         **services.FAMILIES,
         **databases.FAMILIES,
+        **tools.FAMILIES,
     }
 
 
