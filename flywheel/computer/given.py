@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flywheel.environments.env import Task
 from flywheel.errors import EnvError
@@ -27,7 +27,7 @@ class Given(BaseModel):
     allowed: Literal["gui", "sdk", "both"] = "both"
     hidden: list[str] = []
     programs: bool = False
-    ports: dict[str, str] = {}
+    ports: dict[Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}$")], str] = {}
 
     @classmethod
     def of(cls, task: Task) -> Given:

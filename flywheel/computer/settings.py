@@ -22,6 +22,8 @@ class TerminalSettings(KindSettings):
     `timeout_s` by five seconds at least."""
     result_bytes: int = Field(16_384, ge=256, le=2**24)
     """Bytes that a function returns at most; of more the middle is left out, and a line says so."""
+    wait_ms: float = Field(300.0, ge=0, le=60_000)
+    """Milliseconds that the action `wait` waits, where it waits for no command."""
 
 
 class ComputerSettings(TerminalSettings):
@@ -35,5 +37,3 @@ class ComputerSettings(TerminalSettings):
     """Milliseconds that a step waits at least, until its programs are at rest and the picture is taken."""
     within_ms: float = Field(2000.0, ge=0, le=60_000)
     """Milliseconds after which the picture is taken of a screen that goes on moving."""
-    wait_ms: float = Field(300.0, ge=0, le=60_000)
-    """Milliseconds that the action `wait` waits, where it waits for no command."""
