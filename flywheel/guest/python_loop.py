@@ -11,7 +11,7 @@ from typing import TextIO
 
 
 def main() -> None:
-    asked, told = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:3], "rw", strict=True))
+    asked, told = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
     sys.argv = [""]
     sys.path.insert(0, "")
     names: dict = {"__name__": "__main__"}
