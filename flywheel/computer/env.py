@@ -83,7 +83,7 @@ class ComputerEnv:
         self._over = terminated or truncated
         told = {name: text for name, text in (("note", done.note), ("result", done.result)) if text}
         width, height = (computer.desktop.width, computer.desktop.height) if done.screenshot else (0, 0)
-        observation = Observation(done.screenshot, width, height, task.world, computer.text)
+        observation = Observation(done.screenshot, width, height, task.world, done.text)
         info = {"state": found, "score": score, **told}
         return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
 
