@@ -39,6 +39,7 @@ ORDER = (
     "synthesis",
     # where it is done
     "computer",
+    "phone",
     "sandbox",
     "worlds",
     "environments",

@@ -139,6 +139,28 @@ async def test_a_home_is_kept_as_an_archive_within_a_limit():
             machine.home.archive(2**20)
 
 
+async def test_a_kept_home_is_put_into_another_machine():
+    make = "mkdir -p a/empty .config; echo x >a/x; chmod 750 a/x; ln -s /etc/passwd a/link; echo y >.config/y"
+    look = "cat a/x .config/y; stat -c %a a/x; readlink a/link; git -C repo status -s | wc -l"
+    async with computers.machine() as machine:
+        await run(machine, f"{make}; git init -q repo; head -c 300000 /dev/urandom >raw")
+        kept = await machine.checkpoint()
+    async with computers.machine() as other:
+        await other.restore(kept)
+        assert await other.checkpoint() == kept
+        assert await run(other, look) == "x\ny\n750\n/etc/passwd\n0\n"
+    async with computers.machine(home_mb=1) as small:
+        await run(small, "head -c 900000 /dev/zero >fill")
+        with pytest.raises(GuestRefused, match="No space left"):
+            await small.restore(kept)
+        with pytest.raises(GuestRefused):
+            await small.restore(b"no archive")
+    async with computers.machine(home_mb=1) as machine:
+        await run(machine, "truncate -s 1T huge")
+        with pytest.raises(EnvError, match="more than"):
+            await machine.checkpoint()
+
+
 async def test_a_home_of_too_many_files_is_an_error(monkeypatch):
     monkeypatch.setattr(home, "MAX_ENTRIES", 100)
     async with computers.machine() as machine:

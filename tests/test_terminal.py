@@ -100,12 +100,12 @@ async def test_a_task_is_done_when_its_verifier_says_so():
             await env.step(Wait())
 
 
-@pytest.mark.parametrize("action", [Click(MIDDLE), act.Press("a"), act.Navigate("a"), act.OpenApp("a"), ToolCall("a")])
-async def test_a_terminal_says_what_it_has_not(action):
+async def test_a_terminal_says_what_it_has_not():
     async with opened("terminal") as (env, _):
-        result = await env.step(action)
-        assert result.info["note"] == f"a terminal has no {act.NAMES[type(action)]}"
-        assert "result" not in result.info
+        for action in (Click(MIDDLE), act.Press("a"), act.Navigate("a"), act.OpenApp("a"), ToolCall("a")):
+            result = await env.step(action)
+            assert result.info["note"] == f"a terminal has no {act.NAMES[type(action)]}"
+            assert "result" not in result.info
 
 
 @desktops.needed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from dataclasses import dataclass
@@ -28,20 +29,21 @@ _SAID = 300  # characters of a set-up command, and of what it printed, that an e
 @dataclass(frozen=True)
 class Done:
     """What came of an action. note: why it did nothing. result: what a function returned. screenshot: a PNG of the
-    screen at rest; None where there is no screen."""
+    screen at rest; None where there is no screen. text: what the terminal shows, where keys go there."""
 
-    note: str = ""
-    result: str = ""
-    screenshot: bytes | None = None
+    note: str
+    result: str
+    screenshot: bytes | None
+    text: str
 
 
 class Computer:
-    """Made by `Computer.start`. desktop: None where it has no screen."""
+    """Made by `Computer.start`. desktop: None where it has no screen. functions: of its machine."""
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
         self.machine, self.desktop, self._chosen = machine, desktop, chosen
-        self._functions = Functions(machine, chosen.run_s, chosen.result_bytes)
-        self._given = Given()
+        self.functions = Functions(machine, chosen.run_s, chosen.result_bytes)
+        self._given, self._wait_s = Given(), chosen.wait_ms / 1000
         self._tools: Tools | None = None
         self.site: Site | None = None
 
@@ -74,39 +76,33 @@ class Computer:
             await self.desktop.launch(
                 [browser.command(*rest) if app == browser.APP else [app, *rest] for app, *rest in given.apps]
             )
-        if self._sdk:
-            await self._functions.look()
         if self._sdk and given.tools:
             # Here, as the SDK takes a second to load, and few tasks have tools.
             from flywheel.computer.tools.servers import Tools
 
             self._tools = await Tools.start(self.machine, given.tools, self._chosen)
-        return Done(screenshot=await self._screenshot())
+        return await self._seen("", "")
 
     async def do(self, action: Action) -> Done:
         """Carry out an action, if the task allows it.
 
         Raises EnvError where the machine is gone, EnvTimeout where it does not answer.
         """
+        note, result, screenshot = "", "", None
         if isinstance(action, functions.TYPES):
-            if not self._sdk:
-                return Done("this task is to be done on the screen, without functions", "", await self._screenshot())
-            return Done("", await self._functions.call(action), await self._screenshot())
-        if isinstance(action, ToolCall) and self._tools is not None:
-            return Done("", await self._tools.call(action), await self._screenshot())
-        if isinstance(action, Wait) and self._sdk and self._functions.running:
-            return Done("", await self._functions.wait(), await self._screenshot())
-        if self._gui:
+            if self._sdk:
+                result = await self.functions.call(action)
+            else:
+                note = "this task is to be done on the screen, without functions"
+        elif isinstance(action, ToolCall) and self._tools is not None:
+            result = await self._tools.call(action)
+        elif isinstance(action, Wait) and self._sdk and self.functions.running:
+            result = await self.functions.wait()
+        elif self._gui:
             note, screenshot = await self.desktop.do(action)
-            return Done(note, "", screenshot)
-        note, result = await self._typed(action)
-        return Done(note, result, await self._screenshot())
-
-    @property
-    def text(self) -> str:
-        """The task's tools, and what the terminal shows, where keys go there and not to the screen."""
-        tools = self._tools.told if self._tools is not None else ""
-        return "\n\n".join(filter(None, [tools, "" if self._gui else self._functions.screen]))
+        else:
+            note, result = await self._typed(action)
+        return await self._seen(note, result, screenshot)
 
     async def close(self) -> None:
         try:
@@ -128,18 +124,25 @@ class Computer:
 
     async def _typed(self, action: Action) -> tuple[str, str]:
         """Of an action without a screen: a note where it did nothing, and what a program answered to keys."""
+        if isinstance(action, Wait):
+            await asyncio.sleep(self._wait_s)
         if isinstance(action, Wait | Finished | CallUser):
             return "", ""
         if not isinstance(action, Hotkey | Type) or not self._sdk:
             name = NAMES[type(action)]
             return f"a terminal has no {name}" if self.desktop is None else f"no {name}: no screen in this task", ""
         try:
-            return "", await self._functions.keys(action)
+            return "", await self.functions.keys(action)
         except (Cannot, GuestRefused) as refused:
             return getattr(refused, "what", str(refused)), ""
 
-    async def _screenshot(self) -> bytes | None:
-        return None if self.desktop is None else await self.desktop.screenshot()
+    async def _seen(self, note: str, result: str, screenshot: bytes | None = None) -> Done:
+        """What came of an action, with what is seen then. screenshot: where it was taken already."""
+        if self.desktop is not None and screenshot is None:
+            screenshot = await self.desktop.screenshot()
+        tools = self._tools.told if self._tools is not None else ""
+        shown = "" if self._gui else await self.functions.look()
+        return Done(note, result, screenshot, "\n\n".join(filter(None, (tools, shown))))
 
     async def _set_up(self, command: str, limit_s: float) -> None:
         """In the agent's shell, in the home."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flywheel.computer.tools.named import Name, ToolServer
 from flywheel.environments.env import Task
@@ -32,7 +32,7 @@ class Given(BaseModel):
     allowed: Literal["gui", "sdk", "both"] = "both"
     hidden: list[str] = []
     programs: bool = False
-    ports: dict[str, str] = {}
+    ports: dict[Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}$")], str] = {}
     packed: dict[str, Any] = {}
     probe: list[list[str]] = []
     tools: dict[Name, ToolServer] = {}

@@ -26,7 +26,7 @@ import httpx
 import psutil
 from pydantic import Field
 
-from flywheel.computer import limits, seccomp
+from flywheel.computer import home, limits, seccomp
 from flywheel.computer.home import Home
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import isolation
@@ -38,6 +38,8 @@ _GUEST = Path(__file__).resolve().parent.parent / "guest"
 _OWN = ("Xvnc -displayfd", "openbox")
 _ETC = Path(__file__).parent / "etc"
 _SERVED = "served"  # the folder of unix sockets of services outside
+_TAR_BYTES = home.MAX_ENTRIES * 2**11  # of the names, beside what the files hold
+_UNPACK_S = 10.0
 _MODIFIED = "946684800"  # 2000: archives know no time before 1980
 _GRACE_S = 5.0  # beyond what a call waits for by itself
 _MAX_ANSWER = 2**26  # bytes
@@ -65,8 +67,10 @@ class MachineSettings(Block):
 class Machine:
     """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path, group: limits.Group | None) -> None:
-        self._process, self._folder, self._group = process, folder, group
+    def __init__(
+        self, process: asyncio.subprocess.Process, folder: Path, group: limits.Group | None, home_bytes: int
+    ) -> None:
+        self._process, self._folder, self._group, self._home_bytes = process, folder, group, home_bytes
         transport = httpx.AsyncHTTPTransport(uds=str(folder / "guest"), limits=httpx.Limits(max_connections=8))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://guest")
         self.home: Home
@@ -100,7 +104,7 @@ class Machine:
             listening.close()
             theirs.close()
             os.close(rules)
-        made = cls(process, folder, group)
+        made = cls(process, folder, group, chosen.home_mb * 2**20)
         try:
             async with asyncio.timeout(chosen.start_s):
                 made.home = Home(await _ready(ours, process))
@@ -194,6 +198,15 @@ class Machine:
         finally:
             writer.close()
         return bytes(said)
+    async def checkpoint(self) -> bytes:
+        """Its home, as a tar file; equal homes give equal bytes. What runs is not kept. Raises EnvError for a home of
+        more than its size, as files with holes can be."""
+        return await asyncio.to_thread(self.home.archive, self._home_bytes + _TAR_BYTES)
+
+    async def restore(self, checkpoint: bytes) -> None:
+        """Put a home that was kept into this one's, which has begun afresh. Raises GuestRefused where it does not
+        fit."""
+        await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
 
     def programs(self) -> list[str]:
         """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server

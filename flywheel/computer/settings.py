@@ -26,6 +26,8 @@ class TerminalSettings(KindSettings):
     """Characters in which each observation tells of a task's MCP tools; of more than fit their names."""
     tools_idle_s: float = Field(120.0, gt=0)
     """Seconds after which the session with an MCP server ends that nothing is asked of; the next call begins anew."""
+    wait_ms: float = Field(300.0, ge=0, le=60_000)
+    """Milliseconds that the action `wait` waits, where it waits for no command."""
 
 
 class ComputerSettings(TerminalSettings):
@@ -42,5 +44,3 @@ class ComputerSettings(TerminalSettings):
     """Milliseconds that a step waits at least, until its programs are at rest and the picture is taken."""
     within_ms: float = Field(2000.0, ge=0, le=60_000)
     """Milliseconds after which the picture is taken of a screen that goes on moving."""
-    wait_ms: float = Field(300.0, ge=0, le=60_000)
-    """Milliseconds that the action `wait` waits, where it waits for no command."""

@@ -11,7 +11,7 @@ from typing import TextIO
 
 
 def main() -> None:
-    asked, told = os.fdopen(int(sys.argv[1]), "r"), os.fdopen(int(sys.argv[2]), "w")
+    asked, told = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
     sys.argv = [""]
     sys.path.insert(0, "")
     names: dict = {"__name__": "__main__"}

@@ -13,6 +13,7 @@ from flywheel.sandbox.keyboard import SHIFT, Key
 from flywheel.sandbox.page import Page, unheard
 from flywheel.sandbox.sessions import within
 
+OUTSIDE = "the point is outside the viewport"
 _SCROLL = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 _SCROLL_SHARE = 0.5  # of the viewport, a scroll
 _MAX_TEXT = 2000
@@ -54,9 +55,8 @@ class InputDriver:
 
         ms: page time that it may take, which `rest` passes (or else the page alone).
         """
-        points = [value for value in vars(action).values() if isinstance(value, Point)]
-        if not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points):
-            return "the point is outside the viewport"
+        if outside(action):
+            return OUTSIDE
         match action:
             case act.Click(point):
                 await self._click(page, self._pixel(point))
@@ -260,6 +260,12 @@ class InputDriver:
 
     def _pixel(self, point: Point) -> tuple[float, float]:
         return point.x * self._width, point.y * self._height
+
+
+def outside(action: Action) -> bool:
+    """Whether a point of an action lies beyond the screen."""
+    points = [value for value in vars(action).values() if isinstance(value, Point)]
+    return not all(0 <= point.x < 1 and 0 <= point.y < 1 for point in points)
 
 
 def _facts(key: Key) -> dict[str, Any]:

@@ -73,10 +73,10 @@ class Page:
     def post(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         self.connection.post(method, params, self.session)
 
-    def set_up(self, width: int, height: int) -> list[asyncio.Future[dict[str, Any]]]:
-        """What a new target is told first."""
+    def set_up(self, width: int, height: int, touch: bool = False) -> list[asyncio.Future[dict[str, Any]]]:
+        """What a new target is told first. touch: it is a phone's."""
         self._size = (width, height)
-        return [self.send(*command) for command in page_setup.commands(width, height)]
+        return [self.send(*command) for command in page_setup.commands(width, height, touch)]
 
     def begin(self, seed: int, time: float) -> asyncio.Future[dict[str, Any]]:
         """Clock and chance of all documents to come. time: of the session, in ms."""

@@ -18,9 +18,20 @@ _WORKERS = {
 }
 
 
-def commands(width: int, height: int) -> list[tuple[str, dict[str, Any]]]:
-    """Methods of the protocol with their parameters."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+# What a phone's browser says of itself; the version is nobody's.
+_PHONE = (
+    "Mozilla/5.0 (Linux; Android 14; Phone) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "Chrome/140.0.0.0 Mobile Safari/537.36"
+)
+_TOUCH: list[tuple[str, dict[str, Any]]] = [
+    ("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 5}),
+    ("Emulation.setUserAgentOverride", {"userAgent": _PHONE, "platform": "Linux armv81"}),
+]
+
+
+def commands(width: int, height: int, touch: bool = False) -> list[tuple[str, dict[str, Any]]]:
+    """Methods of the protocol with their parameters. touch: a phone's page, which has fingers for a mouse."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
     media = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     return [
         ("Page.enable", {}),
@@ -36,6 +47,7 @@ def commands(width: int, height: int) -> list[tuple[str, dict[str, Any]]]:
         ("Emulation.setEmulatedMedia", {"features": media}),
         # Each document is asked for at our hands: where it may go, and which time it is.
         ("Fetch.enable", {"patterns": PATTERNS}),
+        *(_TOUCH if touch else ()),
     ]
 
 

@@ -26,7 +26,7 @@ class PageStack:
     """zoom: of all pages, those to come included. allowed: where they may go. headers: sent with each request.
 
     hear: told of the events of a page that are not its own. note: told what the user should know. ends: told of each
-    page that is gone.
+    page that is gone. touch: they are a phone's.
     """
 
     def __init__(
@@ -37,9 +37,10 @@ class PageStack:
         hear: Callable[[Page, str, Mapping[str, Any]], None],
         note: Callable[[str], None],
         ends: Callable[[Page], None],
+        touch: bool = False,
     ) -> None:
         self._connection, self._frames, self._settings = connection, frames, settings
-        self._hear, self._note, self._ends = hear, note, ends
+        self._hear, self._note, self._ends, self._touch = hear, note, ends, touch
         self.pages: list[Page] = []
         self.zoom, self.seed = 1.0, 0
         self.allowed: tuple[str, ...] = ()
@@ -67,7 +68,7 @@ class PageStack:
             self._connection.post("Runtime.runIfWaitingForDebugger", session=session)
             return
         page = Page(self._connection, self._frames, self._settings, info["targetId"], session, self._hear)
-        told = page.set_up(*self._size)
+        told = page.set_up(*self._size, self._touch)
         if self.zoom != 1:
             told.append(asyncio.ensure_future(page.zoom(self.zoom)))
         if opener is not None:

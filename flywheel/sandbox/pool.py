@@ -41,8 +41,8 @@ class BrowserPool:
     """`async with BrowserPool(settings.sandbox, source) as pool:`, then `async with pool.env() as env:`.
 
     events: what happens here (`events.py`). root: the folder that sandbox.record_folder counts from; None: the current
-    one. launch, make_env and clock are there for tests of failures: they start a browser, make a tab's environment,
-    and tell the time in seconds. Raises BadInput where no Chromium is installed.
+    one. touch: its pages are phones. launch, make_env and clock are there for tests of failures: they start a browser,
+    make a tab's environment, and tell the time in seconds. Raises BadInput where no Chromium is installed.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class BrowserPool:
         source: PageSource | None,
         root: Path | None = None,
         *,
+        touch: bool = False,
         launch: Callable[[], Coroutine[Any, Any, Any]] | None = None,
         make_env: Callable[[Any], Env] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -58,7 +59,7 @@ class BrowserPool:
         self.settings, self.source, self.clock = settings, source, clock
         self.events, self.waiting = Events(), 0
         self.start_s = getattr(source, "start_s", 0.0)  # the longest that a session's own server may take to start
-        launch = launch or partial(Chromium.start, chromium.find(settings), settings)
+        launch = launch or partial(Chromium.start, chromium.find(settings), settings, touch)
         make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings))
         self.fleet = Fleet(settings, self.events, clock, launch, make_env, self._died)
         self.watchdog = Watchdog(self, settings)

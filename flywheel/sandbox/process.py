@@ -128,7 +128,7 @@ class Chromium:
         begin_frames: bool,
     ) -> None:
         self._process, self._guard, self.profile = process, guard, profile
-        self._connection, self._settings = connection, settings
+        self._connection, self._settings, self._touch = connection, settings, False
         self.frames: Frames = BeginFrames(connection, settings, self.kill) if begin_frames else Screenshots(connection)
         self.died = asyncio.Event()
         self._buried = False  # its number may be another's by now
@@ -137,8 +137,8 @@ class Chromium:
         connection.closed.add_done_callback(lambda _: self._end())
 
     @classmethod
-    async def start(cls, executable: Path, settings: Sandbox) -> Chromium:
-        """Start a browser. Raises EnvError where none comes up within a minute."""
+    async def start(cls, executable: Path, settings: Sandbox, touch: bool = False) -> Chromium:
+        """Start a browser. touch: its tabs are phones. Raises EnvError where none comes up within a minute."""
         wanted = settings.frames != "screenshot" and _takes_begin_frames.get(executable, True)
         browser = await cls._launch(executable, settings, wanted)
         try:
@@ -156,6 +156,7 @@ class Chromium:
         except BaseException:
             await browser.close()
             raise
+        browser._touch = touch
         return browser
 
     @classmethod
@@ -232,7 +233,7 @@ class Chromium:
         """A tab, ready for a session. Raises EnvError where the browser is gone; the caller keeps the deadline."""
         if not self.alive:
             raise EnvError("the browser is gone", where=f"process {self.pid}")
-        tab = Tab(self, self._connection, self.frames, self._settings, width, height)
+        tab = Tab(self, self._connection, self.frames, self._settings, width, height, self._touch)
         await tab.prepare()
         return tab
 

@@ -31,6 +31,7 @@ from flywheel.sandbox.page import WENT_NOWHERE, Page, PageGone
 from flywheel.sandbox.page_stack import EMPTY, PageStack
 from flywheel.sandbox.pickers import Pickers
 from flywheel.sandbox.sessions import origins, within
+from flywheel.sandbox.touch import TouchDriver
 from flywheel.settings import Sandbox
 
 if TYPE_CHECKING:
@@ -41,21 +42,31 @@ _ACTION_MS = 200.0  # page time that an action may take
 
 
 class Tab:
-    """width, height: of the viewport in pixels, where a session asks for none of its own. died: its pages are gone."""
+    """width, height: of the viewport in pixels, where a session asks for none of its own. touch: it is a phone's.
+
+    died: its pages are gone."""
 
     def __init__(
-        self, host: Host, connection: Connection, frames: Frames, settings: Sandbox, width: int, height: int
+        self,
+        host: Host,
+        connection: Connection,
+        frames: Frames,
+        settings: Sandbox,
+        width: int,
+        height: int,
+        touch: bool = False,
     ) -> None:
         self._frames, self._settings, self._size = frames, settings, (width, height)
         self.notes = Notes()
-        self.stack = PageStack(connection, frames, settings, self._hear, self.notes.add, self._ends)
+        self._driver = TouchDriver if touch else InputDriver
+        self.stack = PageStack(connection, frames, settings, self._hear, self.notes.add, self._ends, touch)
         self._slot = ContextSlot(host, connection, self, self._size, settings.download_mb)
         self.home, self._read = "", ""
         self._good = ""  # the last address inside
         self.clipboard = ""  # what was copied last in this session
         self._folders: list[Path] = []  # whose files a page may be given
         self.screen = b""  # the last one of this session
-        self.hands = InputDriver(width, height)
+        self.hands = self._driver(width, height)
         self.chooser = FileChooser(width, height)
         self.pickers = Pickers(connection, frames, settings)
         self.bar = FindBar(Cover(host, connection, frames, settings))
@@ -267,7 +278,7 @@ class Tab:
 
     # -- targets --------------------------------------------------------------------------------------------------
     def renew(self) -> None:
-        self.hands, self.chooser = InputDriver(*self.size), FileChooser(*self.size)
+        self.hands, self.chooser = self._driver(*self.size), FileChooser(*self.size)
         self.notes.clear()
 
     def forget(self) -> None:
