@@ -198,6 +198,7 @@ class Machine:
         finally:
             writer.close()
         return bytes(said)
+
     async def checkpoint(self) -> bytes:
         """Its home, as a tar file; equal homes give equal bytes. What runs is not kept. Raises EnvError for a home of
         more than its size, as files with holes can be."""
