@@ -34,17 +34,7 @@ from flywheel.workspace import Workspace
 
 _GOAL_MS, _GOAL_GIB = 200, 1.0
 _SCREENS, _SCREEN_BYTES = 20_000, 20_000
-_SERVER = """
-import sys
-from pathlib import Path
-from flywheel.explorer.server import serving
-from flywheel.workspace import Workspace
-with serving(Workspace(Path(sys.argv[1])), 0) as served:
-    while True:
-        print(served.entrance(), flush=True)  # an address lets one reader in
-        if not sys.stdin.readline():
-            break
-"""
+_SERVER = str(Path(__file__).with_name("explorer_server.py"))
 Ask = Callable[[httpx.AsyncClient, random.Random], Any]
 
 
@@ -67,7 +57,7 @@ def _cases(options) -> Iterator[BenchCase]:
     )
     store_queries.route(ws, count)
     server = subprocess.Popen(
-        [sys.executable, "-P", "-c", _SERVER, str(ws.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, _SERVER, str(ws.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         entrance = server.stdout.readline().strip()
