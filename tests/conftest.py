@@ -47,6 +47,8 @@ SLOW = (
     "workers",
     "controls",
     "desktop",
+    "phone",
+    "adb",
     "manifest_pages",
     "env_worlds",
     "env_browser",
