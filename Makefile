@@ -27,8 +27,9 @@ test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment
 	@scripts/deepspeed
 	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_workers.py tests/test_supervised.py
 
-explorer: ## build the explorer's pages from flywheel/explorer/web (Node 20); what is built is kept in git
+explorer: ## build the pages that need Node (20): the explorer's and the viewer of desktops; they are kept in git
 	cd flywheel/explorer/web && npm ci --no-audit --no-fund && npm run build
+	cd flywheel/manager/web && npm ci --no-audit --no-fund && npm run build
 
 lint: setup-test ## check style and imports
 	.venv/bin/ruff check .

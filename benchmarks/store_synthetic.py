@@ -23,7 +23,7 @@ from flywheel.workspace import Workspace
 AT_ONCE = 2_000  # trajectories in memory: few, so that what is measured is not the making of them
 STEPS = 15
 TOKENS = 40
-_WORDS = ("I", "see", "the", "list", "so", "now", "press", "open", "close", "blue", "red", "next", "type", "name")
+WORDS = ("I", "see", "the", "list", "so", "now", "press", "open", "close", "blue", "red", "next", "type", "name")
 _ROW_GROUP = {"images": 100}  # rows; else 20,000
 _BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 _WRITERS = {
@@ -149,7 +149,7 @@ def steps(first: int, count: int, iteration: int, names: list[str], seed: int) -
         np.repeat(np.arange(first, first + count), STEPS),
         np.tile(np.arange(STEPS, dtype=np.int32), count),
     )
-    thoughts = [" ".join(_WORDS[word] for word in line) for line in rng.integers(0, len(_WORDS), (4096, 30))]
+    thoughts = [" ".join(WORDS[word] for word in line) for line in rng.integers(0, len(WORDS), (4096, 30))]
     # No two thoughts are the same, as in life: a dictionary of a few would make any search of them too quick.
     said = pc.binary_join_element_wise(
         pa.array(thoughts).take(pa.array(rng.integers(0, len(thoughts), rows))),

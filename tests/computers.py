@@ -42,7 +42,7 @@ def task(kind: str, **params: Any) -> Task:
 
 
 def settings(kind: str, **chosen: Any) -> Settings:
-    return parse({"sandbox": {"kinds": {kind: {"run_s": RUN_S, **chosen}}}}, where="test")
+    return parse({"sandbox": {"kinds": {kind: {"run_s": RUN_S, "wait_ms": 10.0} | chosen}}}, where="test")
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def machine(**chosen: Any) -> AsyncIterator[Machine]:
 @asynccontextmanager
 async def terminal(chosen: Mapping[str, Any] | None = None, **given: Any) -> AsyncIterator[Computer]:
     """A computer without a screen. chosen: its settings. given: what a task says to it."""
-    made = await Computer.start(TerminalSettings(**{"run_s": RUN_S, **(chosen or {})}))
+    made = await Computer.start(TerminalSettings(**{"run_s": RUN_S, "wait_ms": 10.0, **(chosen or {})}))
     try:
         await made.begin(Given(**given), 10.0)
         yield made

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flywheel.computer.chores.ending import answered, as_wanted, same
-from flywheel.computer.chores.world import CHORES, FAMILIES
+from flywheel.computer.chores.world import CHORES, ERRANDS
 from flywheel.synthesis.tasks import make_task
 
-EVERY = [(name, level) for name in FAMILIES for level in CHORES.levels]
+EVERY = [(world, name, level) for world in (CHORES, ERRANDS) for name in world.families for level in world.levels]
 
 
 def beginning(params: dict[str, Any]) -> dict[str, Any]:
@@ -29,6 +29,8 @@ def ending(params: dict[str, Any]) -> dict[str, Any]:
     state: dict[str, Any] = {"files": {path: text for path, text in files.items() if text is not None}}
     state["answer"] = params.get("answer", "")
     state["ports"], state["packed"] = params.get("served", {}), params.get("packed", {})
+    if "received" in params:
+        state["received"] = [{"earlier": "form"}, params["received"]]
     return {**state, "printed": params.get("printed")}
 
 
@@ -56,6 +58,10 @@ def mutated(params: dict[str, Any], rng: random.Random) -> Iterator[dict[str, An
         elif how == 5 and params.get("packed"):
             files = next(iter(state["packed"].values()))
             files.pop(rng.choice(list(files)))
+        elif how == 5 and "received" in params:
+            form = params["received"]
+            name = rng.choice(list(form))
+            state["received"] = rng.choice([[], [form, {}], [{**form, name: f"{form[name]}x"}], [{**form, "more": ""}]])
         elif how == 5 and "printed" in params:
             state["printed"] = rng.choice([None, [], ["[]"], [params["printed"][0][:-1]], [*params["printed"], "1"]])
         else:
@@ -63,19 +69,19 @@ def mutated(params: dict[str, Any], rng: random.Random) -> Iterator[dict[str, An
         yield state
 
 
-@pytest.mark.parametrize(("name", "level"), EVERY)
-def test_the_wanted_end_passes_and_no_other_does(name, level):
+@pytest.mark.parametrize(("world", "name", "level"), EVERY, ids=lambda one: getattr(one, "name", one))
+def test_the_wanted_end_passes_and_no_other_does(world, name, level):
     for seed in range(5):
-        task = make_task(CHORES, name, level, seed, "train")
+        task = make_task(world, name, level, seed, "train")
         assert as_wanted(task.params, ending(dict(task.params))) == 1.0
         assert as_wanted(task.params, beginning(dict(task.params))) <= 0.5
         states = mutated(dict(task.params), random.Random(seed))
         assert max(as_wanted(task.params, next(states)) for _ in range(20)) <= 0.5
 
 
-@pytest.mark.parametrize(("name", "level"), EVERY)
-def test_a_draw_is_of_its_seed_and_names_all_it_says(name, level):
-    tasks = [make_task(CHORES, name, level, seed, "train") for seed in (0, 0, 1, 2, 3)]
+@pytest.mark.parametrize(("world", "name", "level"), EVERY, ids=lambda one: getattr(one, "name", one))
+def test_a_draw_is_of_its_seed_and_names_all_it_says(world, name, level):
+    tasks = [make_task(world, name, level, seed, "train") for seed in (0, 0, 1, 2, 3)]
     assert tasks[0] == tasks[1]
     assert len({json.dumps(task.params, sort_keys=True) for task in tasks}) == 4
     assert not any("{" in task.instruction for task in tasks)
@@ -83,7 +89,8 @@ def test_a_draw_is_of_its_seed_and_names_all_it_says(name, level):
 
 
 def test_there_are_families_enough():
-    assert len(FAMILIES) >= 25
+    assert len(CHORES.families) + len(ERRANDS.families) >= 25
+    assert len(ERRANDS.families) >= 5
     assert CHORES.levels == [1, 2, 3]
 
 

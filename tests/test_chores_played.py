@@ -13,7 +13,7 @@ import pytest
 
 from flywheel.agent.actions import Finished, ListFiles, ReadFile, RunPython, Terminal, Wait, WriteFile
 from flywheel.computer import packed
-from flywheel.computer.chores.world import CHORES, FAMILIES, play
+from flywheel.computer.chores.world import CHORES
 from flywheel.environments.router import open_environments
 from flywheel.sandbox.check import check_env
 from flywheel.synthesis.tasks import make_task
@@ -48,13 +48,13 @@ async def played(env, task, actions):
 
 @pytest.mark.parametrize("part", range(4))
 async def test_an_expert_solves_every_family(part):
-    tasks = of_families(list(FAMILIES)[part::4])
+    tasks = of_families(list(CHORES.families)[part::4])
     async with (
         open_environments(computers.settings("terminal"), tasks) as environments,
         environments.env(tasks[0]) as env,
     ):
         for task in tasks:
-            steps = [action for _, action in play(task.template, task.params)]
+            steps = [action for _, action in CHORES.play(task.template, task.params)]
             assert len(steps) <= task.max_steps
             result, told = await played(env, task, steps)
             assert (result.reward, result.terminated) == (1.0, True), (task.instruction, result.info, told)
@@ -71,7 +71,7 @@ async def test_the_environment_passes_the_suite_with_a_chore():
 async def test_chance_solves_nothing():
     rng = random.Random(5)
     commands = ("ls", "cat *", "rm -rf *", "touch a.txt", "sort *", "mkdir x", "mv * x", "true", "echo 1 > out.txt")
-    tasks = [chore(name, 1 + n % 3, seed=n) for n, name in enumerate(FAMILIES)]
+    tasks = [chore(name, 1 + n % 3, seed=n) for n, name in enumerate(CHORES.families)]
     async with (
         open_environments(computers.settings("terminal"), tasks) as environments,
         environments.env(tasks[0]) as env,

@@ -1,4 +1,4 @@
-"""The explorer's questions: those that take long wait in a queue of their own."""
+"""The explorer's questions: each within its time, and those that wait for others too."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from explored import rollouts
 
 from flywheel.errors import QueryTimeout
+from flywheel.explorer import asking as explorer_asking
 from flywheel.explorer.asking import Asking
 
 
-def test_long_questions_wait_for_one_another_and_nobody_else_does(ws):
-    """One is at work and holds the only place; others wait for it until their time is over, and too many are turned
-    away at once."""
+def test_who_waits_too_long_for_others_is_told(ws, monkeypatch):
+    monkeypatch.setattr(explorer_asking, "_AT_ONCE", 1)
     rollouts(ws)
     asking, working, over = Asking(ws, limit_s=2), threading.Event(), threading.Event()
 
@@ -24,18 +24,21 @@ def test_long_questions_wait_for_one_another_and_nobody_else_does(ws):
         return 1
 
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(asking.ask, work, long=True)
+        first = pool.submit(asking.ask, work)
         assert working.wait(60)
         try:
-            with pytest.raises(QueryTimeout, match="others' questions were at work for 2 s"):
-                asking.ask(lambda connection: 2, long=True)
-            assert asking.rows("SELECT 3 AS n") == [{"n": 3}]
-            with ThreadPoolExecutor(20) as many:
-                asked = [many.submit(asking.ask, lambda connection: 4, long=True) for _ in range(20)]
-            refused = [str(one.exception(60)) for one in asked]
-            assert any("12 questions that take long are at work or wait" in said for said in refused)
-            assert len(refused) == 20
+            with pytest.raises(QueryTimeout, match="others' questions were at work for 2 s; ask again"):
+                asking.rows("SELECT 2")
         finally:
             over.set()
         assert first.result(60) == 1
-    assert asking.ask(lambda connection: 5, long=True) == 5
+    assert asking.rows("SELECT 3 AS n") == [{"n": 3}]
+
+
+def test_a_question_that_takes_too_long_is_ended(ws):
+    rollouts(ws)
+    asking = Asking(ws, limit_s=1)
+    asking.rows("SELECT 1")  # opens the catalogue
+    with pytest.raises(QueryTimeout, match="it took longer than 1 s"):
+        asking.rows("SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range = 7")
+    assert asking.rows("SELECT 3 AS n") == [{"n": 3}]

@@ -88,6 +88,7 @@ def test_a_queue_is_labelled_by_keys_alone(browser, served):
     tab.keyboard.press("Enter")
     expect(tab.get_by_text("0 labelled by you, 6 open")).to_be_visible()
     asked = tab.locator("article h2").first
+    expect(tab.locator(".words h2")).to_contain_text("Step 0 (1 of 4)")
     first = asked.inner_text()
     tab.keyboard.press("ArrowRight")
     expect(tab.locator(".words h2")).to_contain_text("Step 1 (2 of 4)")
@@ -100,6 +101,7 @@ def test_a_queue_is_labelled_by_keys_alone(browser, served):
     expect(tab.get_by_text("1 labelled by you, 5 open")).to_be_visible()
     tab.keyboard.press("n")
     expect(asked).not_to_have_text(first)
+    expect(tab.get_by_text("Was the task solved")).to_be_visible()
     expect(tab.locator("article .notice")).to_have_count(0)
     (said,) = Asking(served.ws).rows("FROM labels")
     assert (said["reviewer"], said["label"], said["comment"]) == ("ada", "not solved", "1 mug too many")

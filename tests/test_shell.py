@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 
 import computers
 import pytest
 
 from flywheel.agent.actions import Hotkey, ListFiles, ReadFile, RunPython, Terminal, Type, Wait, WriteFile
+from flywheel.computer import limits
 from flywheel.computer.desktop_acts import Cannot
 from flywheel.computer.terminal_keys import sent
+from flywheel.errors import EnvError
 from flywheel.guest.terminal import Terminal as Shown
 
 pytestmark = computers.needed
@@ -32,14 +35,14 @@ async def test_folder_variables_functions_and_jobs_stay():
         assert await run(computer, "pwd; echo $x; f 7; jobs | wc -l") == "/home/user/a/b\n5\nf7\n1\n"
         assert await run(computer, "(exit 3)") == "[exit status 3]"
         assert await run(computer, "echo no >&2; false") == "no\n[exit status 1]"
-        assert computer.text.endswith("~/a/b$ echo no >&2; false\nno\n~/a/b$")
+        assert (await computer.functions.look()).endswith("~/a/b$ echo no >&2; false\nno\n~/a/b$")
 
 
-@pytest.mark.parametrize("command", ["if true; then", "echo 'a", "f() {", "cat <<E\na", "\0\x01\x1b[31m", "\ud800", ""])
-async def test_commands_that_are_none_are_answers_and_the_shell_lives(command):
+async def test_commands_that_are_none_are_answers_and_the_shell_lives():
     async with computers.terminal() as computer:
-        assert await run(computer, command)
-        assert await run(computer, "echo here") == "here\n"
+        for command in ("if true; then", "echo 'a", "f() {", "cat <<E\na", "\0\x01\x1b[31m", "\ud800", ""):
+            assert await run(computer, command), command
+            assert await run(computer, "echo here") == "here\n", command
 
 
 async def test_what_a_command_printed_is_kept_when_its_time_is_over():
@@ -71,12 +74,12 @@ async def test_of_a_hundred_megabytes_the_middle_is_left_out():
         assert await run(computer, "echo next") == "next\n"
 
 
-@pytest.mark.parametrize("command", ["exit 3", "kill -9 $$", "exec false", "exec 3<&-; exit"])
-async def test_a_command_that_ends_its_shell_is_told_and_a_new_one_begins(command):
+async def test_a_command_that_ends_its_shell_is_told_and_a_new_one_begins():
     async with computers.terminal() as computer:
-        await run(computer, "cd /tmp; x=5")
-        assert "the shell has ended" in await run(computer, command)
-        assert await run(computer, "echo $x; pwd") == "\n/home/user\n"
+        for command in ("exit 3", "kill -9 $$", "exec false", "exec 3<&-; exit"):
+            await run(computer, "cd /tmp; x=5")
+            assert "the shell has ended" in await run(computer, command), command
+            assert await run(computer, "echo $x; pwd") == "\n/home/user\n", command
 
 
 # -- programs that take keys ------------------------------------------------------------------------------------------
@@ -122,11 +125,11 @@ async def test_a_pager_and_a_monitor_show_a_screen():
     async with computers.terminal({"run_s": 20.0}) as computer:
         shown = await run(computer, "seq 1 100 >n; less n")
         assert shown.startswith("1\n2\n")
-        assert computer.text.startswith("1\n2\n")
+        assert (await computer.functions.look()).startswith("1\n2\n")
         assert (await said(computer, Type(" "))).startswith("24\n25\n")
         assert (await said(computer, Hotkey(("up",)))).startswith("23\n24\n")
         await said(computer, Type("q"))
-        assert computer.text.endswith("less n\n~$")
+        assert (await computer.functions.look()).endswith("less n\n~$")
         assert "PID" in await run(computer, "top")
         assert "exit status" in await said(computer, Type("q"))
 
@@ -174,6 +177,46 @@ def test_what_programs_say_to_a_terminal(printed, shown):
         assert terminal.text == shown
 
 
+async def test_a_command_that_is_too_long_is_said():
+    async with computers.terminal() as computer:
+        assert "at most: write a file" in await run(computer, "true " + "x" * 2**17)
+        assert await run(computer, "true " + "x" * (2**17 - 5)) == "[exit status 0]"
+
+
+async def test_what_jobs_print_is_seen_and_still_read_later():
+    async with computers.terminal() as computer:
+        await run(computer, "(while [ ! -e go ]; do sleep 0.01; done; echo seen; touch done) & ")
+        await said(computer, WriteFile("go", ""))
+        await said(computer, RunPython("import os, time\nwhile not os.path.exists('done'): time.sleep(0.01)"))
+        assert (await computer.do(ListFiles("."))).text.endswith("\n~$ seen")
+        assert await run(computer, "echo next") == "next\n"
+
+
+# -- what uses up all there is -----------------------------------------------------------------------------------------
+SMALL = {"machine": {"memory_mb": 128, "home_mb": 8, "processes": 32}, "run_s": 5.0}
+
+
+@pytest.mark.skipif(bool(limits.missing()), reason=limits.missing() or "-")
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        (RunPython("kept = []\nwhile True: kept.append(b'x' * 2**22)"), "is lost"),
+        (Terminal("x=a; while true; do x=$x$x; done"), ""),
+        (Terminal("head -c 100M /dev/zero >fill"), "No space left"),
+        (RunPython("open('fill', 'wb').write(bytes(10**8))"), "No space left"),
+        (WriteFile("fill", "x" * 10**7), "No space left"),
+        (Terminal("for n in {1..100}; do sleep 60 & done; echo done"), "Resource temporarily unavailable"),
+        (RunPython("import os, time\nfor n in range(99): os.fork() or time.sleep(60)"), "BlockingIOError"),
+    ],
+)
+async def test_it_is_an_answer_or_a_crash(action, told):
+    async with computers.terminal(SMALL) as computer:
+        with contextlib.suppress(EnvError):
+            answer = await said(computer, action)
+            assert told in answer
+            assert await said(computer, ReadFile("/etc/hosts"))
+
+
 # -- Python -----------------------------------------------------------------------------------------------------------
 async def test_python_keeps_what_it_computes_and_tells_what_went_wrong():
     async with computers.terminal() as computer:
@@ -207,40 +250,37 @@ async def test_python_is_interrupted_and_lost_where_it_does_not_stop():
 
 # -- files ------------------------------------------------------------------------------------------------------------
 NAMES = ["plain.txt", "a b", "-rf", "новый файл", "日本", "😀", "new\nline", "quote'\"", "%41?&#=+", ".hidden", "a/b/x"]
-NAMES += ["x" * 255]
+NO_FILES = {
+    "missing": "No such file",
+    "folder": "is not a file",
+    "pipe": "is not a file",
+    "/dev/zero": "is not a file",
+    "link": "No such file",
+    "loop": "Too many levels",
+    "closed": "Permission denied",
+    "": "no path",
+    "a" * 300: "too long",
+    "notes.txt/x": "Not a directory",
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_files_of_any_name_are_the_same_for_all(name):
+async def test_files_of_any_name_are_the_same_for_all():
     async with computers.terminal() as computer:
-        assert await said(computer, WriteFile(name, "é\r\n\0")) == "[5 bytes written]"
-        assert await said(computer, ReadFile(name)) == "é\r\n\0"
-        assert await said(computer, RunPython(f"len(open({name!r}, 'rb').read())")) == "5\n"
-        assert computer.machine.home.read(name, 99) == "é\r\n\0".encode()
+        for name in (*NAMES, "x" * 255):
+            assert await said(computer, WriteFile(name, "é\r\n\0")) == "[5 bytes written]", name
+            assert await said(computer, ReadFile(name)) == "é\r\n\0", name
+            assert await said(computer, RunPython(f"len(open({name!r}, 'rb').read())")) == "5\n", name
+            assert computer.machine.home.read(name, 99) == "é\r\n\0".encode(), name
 
 
-@pytest.mark.parametrize(
-    ("made", "path", "told"),
-    [
-        ("true", "missing", "No such file"),
-        ("mkdir folder", "folder", "is not a file"),
-        ("mkfifo pipe", "pipe", "is not a file"),
-        ("true", "/dev/zero", "is not a file"),
-        ("ln -s /etc/shadow link", "link", "No such file"),
-        ("ln -s loop loop", "loop", "Too many levels"),
-        ("touch secret; chmod 0 secret; echo x >secret", "secret", "Permission denied"),
-        ("true", "", "no path"),
-        ("true", "a" * 300, "too long"),
-        ("true", "notes.txt/x", "Not a directory"),
-    ],
-)
-async def test_what_is_no_file_is_said(made, path, told):
+async def test_what_is_no_file_is_said():
     async with computers.terminal(files={"notes.txt": "one\n"}) as computer:
-        await run(computer, made)
-        answer = await said(computer, ReadFile(path))
-        assert answer.startswith("error: ")
-        assert told in answer
-        assert "\n" not in answer
+        await run(computer, "mkdir folder; mkfifo pipe; ln -s /etc/shadow link; ln -s loop loop; (umask 777; >closed)")
+        for path, told in NO_FILES.items():
+            answer = await said(computer, ReadFile(path))
+            assert answer.startswith("error: "), path
+            assert told in answer, path
+            assert "\n" not in answer, path
 
 
 async def test_writing_where_nothing_can_be_written_is_said():

@@ -33,12 +33,12 @@ class Desktop:
         self.after_ms, self.within_ms, self.wait_ms = 30.0, 2000.0, 300.0
 
     @classmethod
-    async def start(cls, width: int, height: int, chosen: MachineSettings) -> Desktop:
-        """A fresh one, with no application. Raises EnvError where it does not start."""
+    async def start(cls, width: int, height: int, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Desktop:
+        """A fresh one, with no application. readable: as `Machine.start`. Raises EnvError where it does not start."""
         if lacking := missing():
             raise EnvError(f"no desktop without {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
         places = [_place(name) for name in _PACKAGES]
-        machine = await Machine.start(chosen, places)
+        machine = await Machine.start(chosen, [*places, *readable])
         try:
             packages = sorted({str(place.parent) for place in places})
             await machine.call("/desktop/start", {"width": width, "height": height, "packages": packages}, _START_S)

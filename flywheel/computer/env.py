@@ -13,6 +13,7 @@ from flywheel.computer.given import Given
 from flywheel.computer.state import state
 from flywheel.computer.warm import Warm
 from flywheel.environments.env import Observation, StepResult, Task
+from flywheel.environments.watchable import Streams
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
 from flywheel.reward.verifier import Verifier, apply
@@ -57,10 +58,23 @@ class ComputerEnv:
         self._task, self._over = None, True
         await self._end()
 
+    # -- to be watched ------------------------------------------------------------------------------------------------
+    async def screen(self) -> Streams:
+        if self._computer is None or self._computer.desktop is None:
+            raise EnvError("there is no desktop to be seen", where=self._where())
+        return await self._computer.desktop.vnc()
+
+    async def service(self, port: int) -> Streams:
+        if self._computer is None:
+            raise EnvError("no episode is played", where=self._where())
+        return await self._computer.machine.stream("/port", {"port": port})
+
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _result(self, done: Done, said_done: bool) -> StepResult:
         task, computer = self._task, self._computer
         found: dict[str, Any] = {**await state(computer.machine, self._given, said_done), "terminated": False}
+        if computer.site is not None:
+            found["received"] = list(computer.site.received)
         if self._answer:
             found["answer"] = self._answer
         score = apply(self._find(task), task.verifier, task.params, found, task.task_id)
@@ -69,7 +83,7 @@ class ComputerEnv:
         self._over = terminated or truncated
         told = {name: text for name, text in (("note", done.note), ("result", done.result)) if text}
         width, height = (computer.desktop.width, computer.desktop.height) if done.screenshot else (0, 0)
-        observation = Observation(done.screenshot, width, height, task.world, computer.text)
+        observation = Observation(done.screenshot, width, height, task.world, done.text)
         info = {"state": found, "score": score, **told}
         return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
 

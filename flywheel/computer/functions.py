@@ -24,7 +24,6 @@ class Functions:
     def __init__(self, machine: Machine, run_s: float, result_bytes: int) -> None:
         self._machine, self._run_s, self._limit = machine, run_s, result_bytes
         self.running = self._asks = False
-        self.screen = ""
 
     async def call(self, action: Action) -> str:
         """Carry out one of TYPES. Raises EnvError where the machine is gone, EnvTimeout where it does not answer."""
@@ -57,9 +56,9 @@ class Functions:
         """For the command that runs. Raises as `call`."""
         return await self._shell("read")
 
-    async def look(self) -> None:
-        """See what the terminal shows."""
-        await self._shell("read", 0.0)
+    async def look(self) -> str:
+        """What the terminal shows. Raises as `call`."""
+        return json.loads(await self._machine.request("GET", "/shell/screen"))["screen"]
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _command(self, command: str) -> str:
@@ -70,10 +69,9 @@ class Functions:
             return await self._shell("keys", keys=chr(ord(control[1]) & 31))
         return await self._shell("run", command=command, limit=self._limit)
 
-    async def _shell(self, what: str, wait_s: float | None = None, **given: object) -> str:
-        wait_s = self._run_s if wait_s is None else wait_s
-        told = await self._machine.call(f"/shell/{what}", {"wait_s": wait_s, **given}, wait_s)
-        self.running, self._asks, self.screen = told["running"], told["asks"], told["screen"]
+    async def _shell(self, what: str, **given: object) -> str:
+        told = await self._machine.call(f"/shell/{what}", {"wait_s": self._run_s, **given}, self._run_s)
+        self.running, self._asks = told["running"], told["asks"]
         return cut_middle(told["text"], self._limit) + self._ended(told)
 
     def _ended(self, told: dict) -> str:

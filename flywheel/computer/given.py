@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flywheel.computer.tools.named import Name, ToolServer
 from flywheel.environments.env import Task
 from flywheel.errors import EnvError
 
@@ -13,14 +14,17 @@ from flywheel.errors import EnvError
 class Given(BaseModel):
     """All of it may be missing. Paths count from the home; those of folders end in /.
 
-    files: texts by path; binary: base64 by path. setup: shell commands, run in their order before the episode. apps:
-    commands, each with its words, of applications that are open (with a screen alone). allowed: the screen, the
-    functions, or both. hidden: paths of hidden files that the state holds too. programs: whether it holds what runs.
-    ports: what it holds of services here, an address's path by the port. packed: archives (zip, tar) whose files it
-    holds. probe: commands, each with its words, run once the agent says that it is done; what they print it holds.
+    site: pages of a web site by path, at port 8000 (`site.py`); the state holds what it has received. files: texts by
+    path; binary: base64 by path. setup: shell commands, run in their order before the episode, each in the home. apps:
+    commands, each with its words, of applications that are open (with a screen alone); `browser` and an address is one.
+    allowed: the screen, the functions, or both. hidden: paths of hidden files that the state holds too. programs:
+    whether it holds what runs. ports: what it holds of services here, an address's path by the port. packed: archives
+    (zip, tar) whose files it holds. probe: commands, each with its words, run once the agent says that it is done; what
+    they print it holds. tools: MCP servers by the names that their tools are called with.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    site: dict[str, str] = {}
     files: dict[str, str] = {}
     binary: dict[str, str] = {}
     setup: list[str] = []
@@ -28,9 +32,10 @@ class Given(BaseModel):
     allowed: Literal["gui", "sdk", "both"] = "both"
     hidden: list[str] = []
     programs: bool = False
-    ports: dict[str, str] = {}
+    ports: dict[Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}$")], str] = {}
     packed: dict[str, Any] = {}
     probe: list[list[str]] = []
+    tools: dict[Name, ToolServer] = {}
 
     @classmethod
     def of(cls, task: Task) -> Given:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
 import shutil
 import socket
+import stat
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import httpx
 import psutil
 from pydantic import Field
 
-from flywheel.computer import limits
+from flywheel.computer import home, limits, seccomp
 from flywheel.computer.home import Home
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import isolation
@@ -35,6 +37,9 @@ HOME = "/home/user"
 _GUEST = Path(__file__).resolve().parent.parent / "guest"
 _OWN = ("Xvnc -displayfd", "openbox")
 _ETC = Path(__file__).parent / "etc"
+_SERVED = "served"  # the folder of unix sockets of services outside
+_TAR_BYTES = home.MAX_ENTRIES * 2**11  # of the names, beside what the files hold
+_UNPACK_S = 10.0
 _MODIFIED = "946684800"  # 2000: archives know no time before 1980
 _GRACE_S = 5.0  # beyond what a call waits for by itself
 _MAX_ANSWER = 2**26  # bytes
@@ -62,8 +67,10 @@ class MachineSettings(Block):
 class Machine:
     """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path, group: limits.Group | None) -> None:
-        self._process, self._folder, self._group = process, folder, group
+    def __init__(
+        self, process: asyncio.subprocess.Process, folder: Path, group: limits.Group | None, home_bytes: int
+    ) -> None:
+        self._process, self._folder, self._group, self._home_bytes = process, folder, group, home_bytes
         transport = httpx.AsyncHTTPTransport(uds=str(folder / "guest"), limits=httpx.Limits(max_connections=8))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://guest")
         self.home: Home
@@ -79,13 +86,15 @@ class Machine:
         folder = Path(tempfile.mkdtemp(prefix="flywheel-machine-"))
         group = limits.group(chosen.memory_mb, chosen.processes, chosen.cores)
         listening, (ours, theirs) = socket.socket(socket.AF_UNIX), socket.socketpair()
+        rules = _rules()
         try:
             listening.bind(str(folder / "guest"))
-            command = _command(chosen, readable, listening.fileno(), theirs.fileno())
+            (folder / _SERVED).mkdir()
+            command = _command(chosen, readable, folder / _SERVED, listening.fileno(), theirs.fileno(), rules)
             process = await asyncio.create_subprocess_exec(
                 *(group.entering(command) if group else command),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                pass_fds=(listening.fileno(), theirs.fileno()), env={}, start_new_session=True, limit=2**16,
+                pass_fds=(listening.fileno(), theirs.fileno(), rules), env={}, start_new_session=True, limit=2**16,
             )  # fmt: skip
         except BaseException:
             ours.close()
@@ -94,7 +103,8 @@ class Machine:
         finally:
             listening.close()
             theirs.close()
-        made = cls(process, folder, group)
+            os.close(rules)
+        made = cls(process, folder, group, chosen.home_mb * 2**20)
         try:
             async with asyncio.timeout(chosen.start_s):
                 made.home = Home(await _ready(ours, process))
@@ -138,7 +148,10 @@ class Machine:
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to a port (`/port`) or a program (`/program`) of the machine. Raises GuestRefused, EnvError."""
-        reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
+        try:
+            reader, writer = await asyncio.open_unix_connection(str(self._folder / "guest"))
+        except OSError as error:
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
         data = json.dumps(body).encode()
         writer.write(f"POST {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
         try:
@@ -150,10 +163,21 @@ class Machine:
         except TimeoutError:
             writer.close()
             raise EnvTimeout("the machine did not answer", where=path) from None
+        except (OSError, EOFError) as error:
+            writer.close()
+            raise EnvError(f"the machine is gone: {error}", where=path) from None
         except BaseException:
             writer.close()
             raise
         return reader, writer
+
+    async def serve(self, port: int, start: Callable[[Path], Awaitable[None]]) -> None:
+        """A service that runs outside, at a port inside. start: makes it answer at a unix socket.
+
+        Raises GuestRefused where the port is taken.
+        """
+        await start(self._folder / _SERVED / str(port))
+        await self.call("/forward", {"port": port, "path": f"/run/{_SERVED}/{port}"})
 
     async def put(self, path: str, content: bytes) -> None:
         """A file of the home, of the same date whenever it is made; a folder where the path ends in /. Only before
@@ -174,6 +198,16 @@ class Machine:
         finally:
             writer.close()
         return bytes(said)
+
+    async def checkpoint(self) -> bytes:
+        """Its home, as a tar file; equal homes give equal bytes. What runs is not kept. Raises EnvError for a home of
+        more than its size, as files with holes can be."""
+        return await asyncio.to_thread(self.home.archive, self._home_bytes + _TAR_BYTES)
+
+    async def restore(self, checkpoint: bytes) -> None:
+        """Put a home that was kept into this one's, which has begun afresh. Raises GuestRefused where it does not
+        fit."""
+        await self.request("PUT", "/files/unpack", _UNPACK_S, content=checkpoint)
 
     def programs(self) -> list[str]:
         """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server
@@ -216,27 +250,51 @@ class GuestRefused(EnvError):
     """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
 
 
-def _command(chosen: MachineSettings, readable: Sequence[Path], listening: int, ready: int) -> list[str]:
+def _rules() -> int:
+    """A file with what the kernel is to refuse; it is open, and has no name."""
+    file = os.memfd_create("rules")
+    os.write(file, seccomp.program())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _command(
+    chosen: MachineSettings, readable: Sequence[Path], served: Path, listening: int, ready: int, rules: int
+) -> list[str]:
     python = os.path.realpath(sys.executable)
     words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    words += ["--as-pid-1"]
+    words += ["--as-pid-1", *(("--seccomp", str(rules)) if seccomp.program() else ())]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
     words += ["--proc", "/proc", "--dev", "/dev"]
     size = str(chosen.home_mb * 2**20)
     for place in ("/dev/shm", "/tmp", "/run", HOME):
-        words += ["--size", size, "--tmpfs", place]
+        words += ["--perms", "0700", "--size", size, "--tmpfs", place]
     for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix, str(_GUEST)):
         words += ["--ro-bind-try", path, path]
+    words += ["--ro-bind", str(served), f"/run/{_SERVED}"]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
         words += ["--ro-bind", str(file), f"/etc/{file.name}"]
     hidden = [_KEYS] if Path(_KEYS).is_dir() else []
     for place in hidden:
         words += ["--tmpfs", place]
+    for path in _only_root_reads():
+        words += ["--ro-bind", "/dev/null", path]
     for place in (*hidden, *_READ_ONLY):  # what is mounted below keeps what it has
         words += ["--remount-ro", place]
     for name, value in _environment(python).items():
         words += ["--setenv", name, value]
     return [*words, "--chdir", HOME, "--", python, "-I", str(_GUEST), "--fd", str(listening), "--ready-fd", str(ready)]
+
+
+@functools.cache
+def _only_root_reads() -> list[str]:
+    """What the kernel tells to root alone, its memory and its log, and so to any process of root's."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if not path.name.isdigit() and path.is_file() and not path.stat().st_mode & stat.S_IROTH:
+                found.append(str(path))
+    return sorted(found)
 
 
 def _environment(python: str) -> dict[str, str]:
@@ -245,6 +303,7 @@ def _environment(python: str) -> dict[str, str]:
         "USER": "user",
         "LOGNAME": "user",
         "SHELL": "/bin/bash",
+        "XDG_RUNTIME_DIR": "/run",
         "LANG": "C.UTF-8",
         "TZ": "UTC",
         "PATH": f"{HOME}/.local/bin:{_PATHS}:{Path(python).parent}",

@@ -22,10 +22,19 @@ class TerminalSettings(KindSettings):
     `timeout_s` by five seconds at least."""
     result_bytes: int = Field(16_384, ge=256, le=2**24)
     """Bytes that a function returns at most; of more the middle is left out, and a line says so."""
+    tools_characters: int = Field(1000, ge=100)
+    """Characters in which each observation tells of a task's MCP tools; of more than fit their names."""
+    tools_idle_s: float = Field(120.0, gt=0)
+    """Seconds after which the session with an MCP server ends that nothing is asked of; the next call begins anew."""
+    wait_ms: float = Field(300.0, ge=0, le=60_000)
+    """Milliseconds that the action `wait` waits, where it waits for no command."""
 
 
 class ComputerSettings(TerminalSettings):
     """The same with a screen: an X server, a window manager and a task's applications."""
+
+    machine: MachineSettings = MachineSettings(memory_mb=1536, home_mb=128, processes=512)  # a browser's
+    """What each of them may use."""
 
     width: int = Field(800, ge=320, le=4096)
     """Of the screen, in pixels."""
@@ -35,5 +44,3 @@ class ComputerSettings(TerminalSettings):
     """Milliseconds that a step waits at least, until its programs are at rest and the picture is taken."""
     within_ms: float = Field(2000.0, ge=0, le=60_000)
     """Milliseconds after which the picture is taken of a screen that goes on moving."""
-    wait_ms: float = Field(300.0, ge=0, le=60_000)
-    """Milliseconds that the action `wait` waits, where it waits for no command."""

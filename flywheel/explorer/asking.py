@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
 import duckdb
+import pyarrow as pa
 
 from flywheel.errors import BadInput, FlywheelError, QueryTimeout
+from flywheel.explorer.index import Index
 from flywheel.store import catalog
 from flywheel.store.resident import Resident
 from flywheel.workspace import Workspace
 
 T = TypeVar("T")
 Row = dict[str, Any]
+_AT_ONCE = max(2, os.cpu_count() or 1)  # questions, each of one thread
 LISTED = "explorer.listed"  # the rows of the view `trajectory_outcomes`, put together once and not at each question
 
 
@@ -30,37 +33,29 @@ def _listed(connection: duckdb.DuckDBPyConnection) -> None:
     try:
         catalog.run(connection, f"CREATE TABLE {LISTED} AS FROM trajectory_outcomes")
     except (FlywheelError, duckdb.Error):
-        connection.execute(f"CREATE VIEW {LISTED} AS FROM trajectory_outcomes")
-
-
-_AT_ONCE, _LONG_AT_ONCE = 2, 1  # twenty that read all thoughts at once took 118 s, one after another 30
-_LONG_IN_ALL = 12  # with those that wait: each takes a thread of the server, which has forty
-
-
-class _Queue:
-    """So many may be in it; one more is turned away at once."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._free = most, threading.Semaphore(most)
-
-    def __enter__(self) -> None:
-        if not self._free.acquire(blocking=False):
-            raise QueryTimeout(f"{self._most} questions that take long are at work or wait", fix="ask again")
-
-    def __exit__(self, *error: object) -> None:
-        self._free.release()
+        connection.execute(f"CREATE VIEW {LISTED} AS SELECT *, row_number() OVER () AS rowid FROM trajectory_outcomes")
 
 
 class Asking:
     """Questions of our own, with what the reader chose as their parameters. limit_s: for one question, and for those
-    before it. Those that take seconds wait for one another, and nobody else does.
-    """
+    before it."""
 
     def __init__(self, ws: Workspace, limit_s: float = 20.0) -> None:
         self.ws, self._limit_s = ws, limit_s
-        self._resident = Resident(ws, _listed)
-        self._places = {False: threading.Semaphore(_AT_ONCE), True: threading.Semaphore(_LONG_AT_ONCE)}
-        self._queues = {False: contextlib.nullcontext(), True: _Queue(_LONG_IN_ALL)}
+        self.index = Index(ws, limit_s)
+        self._resident = Resident(ws, self._prepare)
+        self._places = threading.Semaphore(_AT_ONCE)
+
+    def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
+        _listed(connection)
+        # By two threads each, twenty readers were answered a third later: the cores are busy with others' questions.
+        connection.execute("SET GLOBAL threads = 1")
+        self.index.begin()
+
+    def words(self, text: str) -> pa.Table:
+        """As `Index.find`, in the store as it is now."""
+        self.ask(lambda connection: None)
+        return self.index.find(text)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Raises QueryTimeout, DataError for a damaged file, BadInput."""
@@ -74,8 +69,8 @@ class Asking:
             WHERE table_name = 'trajectory_outcomes' ORDER BY column_index"""
         )
 
-    def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T], *, long: bool = False) -> T:
-        """As `Resident.ask`. long: it may take seconds."""
+    def ask(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """As `Resident.ask`."""
 
         def timed(connection: duckdb.DuckDBPyConnection) -> T:
             over = threading.Event()
@@ -96,14 +91,12 @@ class Asking:
             finally:
                 timer.cancel()
 
-        places = self._places[long]
-        with self._queues[long]:
-            if not places.acquire(timeout=self._limit_s):
-                raise QueryTimeout(f"others' questions were at work for {self._limit_s:g} s", fix="ask again")
-            try:
-                return self._resident.ask(timed)
-            finally:
-                places.release()
+        if not self._places.acquire(timeout=self._limit_s):
+            raise QueryTimeout(f"others' questions were at work for {self._limit_s:g} s", fix="ask again")
+        try:
+            return self._resident.ask(timed)
+        finally:
+            self._places.release()
 
     def standing(self) -> str:
         """Changes when a partition or a promotion came, went or was replaced."""

@@ -23,23 +23,24 @@ OPERATORS = {
     "empty": "{column} IS NULL",
     "filled": "{column} IS NOT NULL",
 }
+FOUND = "found"  # names of the trajectories in whose thoughts the search stands; who asks brings it
 _BARE = ("empty", "filled")  # those that take no value
 _KINDS = {"VARCHAR": "text", "BOOLEAN": "truth", "TIMESTAMP WITH TIME ZONE": "time"}  # the others are numbers
 _SEARCHED = {
     "instructions": "contains(lower(instruction), lower($search))",
-    "thoughts": """trajectory_id IN (
-        SELECT trajectory_id FROM steps WHERE contains(lower(thought), lower($search)))""",
+    "thoughts": f"trajectory_id IN (SELECT trajectory_id FROM {FOUND})",
 }
 _SEARCHED["both"] = f"({' OR '.join(_SEARCHED.values())})"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """condition, order: SQL; parameters: the values in it."""
+    """condition, order: SQL; parameters: the values in it. in_thoughts: what `FOUND` has to hold, empty for nothing."""
 
     condition: str
     parameters: dict[str, Any]
     order: str
+    in_thoughts: str
 
 
 def kind(sql_type: str) -> str:
@@ -67,12 +68,15 @@ def asked(
         key = (name, operator, "" if operator == "is" else str(number))
         either[key].append(OPERATORS[operator].format(column=f'"{name}"', value=value))
     conditions = [f"({' OR '.join(one)})" for one in either.values()]
-    if search.strip():
+    search = search.strip()
+    if search:
         if within not in _SEARCHED:
             raise BadInput(f"nothing to search named {within}", where="in", fix=known(within, _SEARCHED))
         conditions.append(_SEARCHED[within])
-        parameters["search"] = search.strip()
-    return Asked(" AND ".join(conditions) or "true", parameters, _order(columns, sort))
+        if within != "thoughts":
+            parameters["search"] = search
+    in_thoughts = search if within != "instructions" else ""
+    return Asked(" AND ".join(conditions) or "true", parameters, _order(columns, sort), in_thoughts)
 
 
 def _order(columns: Mapping[str, str], sort: str) -> str:

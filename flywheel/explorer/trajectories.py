@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import duckdb
+
 from flywheel.explorer.asking import LISTED, Asking, Row
-from flywheel.explorer.filters import asked, kind
+from flywheel.explorer.filters import FOUND, asked, kind
 from flywheel.store import catalog
 
 MOST = 500  # rows of one answer
@@ -32,31 +34,38 @@ def page(
     BadInput."""
     types = {row["name"]: row["type"] for row in asking.columns}
     what = asked(types, where, search, within, sort)
+    found = asking.words(what.in_thoughts) if what.in_thoughts else None
 
-    def work(connection) -> dict[str, Any]:
+    def work(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+        if found is not None:
+            connection.register(FOUND, found)
         total = catalog.rows(connection, f"SELECT count(*) AS n FROM {LISTED} WHERE {what.condition}", what.parameters)
         rows = catalog.rows(
             connection,
-            f"""FROM {LISTED} WHERE {what.condition} ORDER BY {what.order}
-            LIMIT {min(limit, MOST):d} OFFSET {offset:d}""",
+            # The rows of the page first, then their columns: sorting whole rows took twice as long.
+            f"""FROM {LISTED} WHERE rowid IN (
+                SELECT rowid FROM {LISTED} WHERE {what.condition} ORDER BY {what.order}
+                LIMIT {min(limit, MOST):d} OFFSET {offset:d}) ORDER BY {what.order}""",
             what.parameters,
         )
-        screens = {
-            row["trajectory_id"]: row["screen"]
-            for row in catalog.rows(
-                connection,
-                """SELECT trajectory_id, arg_min(image_sha256, step) AS screen FROM steps
-                WHERE trajectory_id IN (SELECT unnest($names)) AND iteration IN (SELECT unnest($iterations))
-                GROUP BY ALL""",
-                {
-                    "names": [row["trajectory_id"] for row in rows],
-                    "iterations": sorted({row["iteration"] for row in rows}),
-                },
-            )
-        }
+        screens = asking.index.screens([row["trajectory_id"] for row in rows])
+        screens |= _screens(connection, [row for row in rows if row["trajectory_id"] not in screens])
         return {"total": total[0]["n"], "rows": [row | {"screen": screens.get(row["trajectory_id"])} for row in rows]}
 
-    return asking.ask(work, long=bool(search.strip()) and within != "instructions")
+    return asking.ask(work)
+
+
+def _screens(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> dict[str, str | None]:
+    """First screens of trajectories that are not in the index yet: all steps of their iterations are looked through."""
+    if not rows:
+        return {}
+    found = catalog.rows(
+        connection,
+        """SELECT trajectory_id, arg_min(image_sha256, step) AS screen FROM steps
+        WHERE trajectory_id IN (SELECT unnest($names)) AND iteration IN (SELECT unnest($iterations)) GROUP BY ALL""",
+        {"names": [row["trajectory_id"] for row in rows], "iterations": sorted({row["iteration"] for row in rows})},
+    )
+    return {row["trajectory_id"]: row["screen"] for row in found}
 
 
 def values(asking: Asking, column: str) -> list[Row]:

@@ -46,10 +46,11 @@ def main() -> None:
         **osworld.routes(screen, home, environment),
         ("GET", "/health"): lambda request: {"ok": True},
     }
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the desktop ends with it
     server = serve(listening, routes, token)
     if options.ready_fd is not None:
         first.ready(options.ready_fd, home)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the desktop ends with it
     server.serve_forever()
 
 

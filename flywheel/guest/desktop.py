@@ -93,7 +93,10 @@ class Desktop:
     # -- inside -------------------------------------------------------------------------------------------------------
     def _serve(self, width: int, height: int, until: float) -> str:
         """Start the X server on a display of its own; its name."""
-        self._vnc = str(Path(tempfile.mkdtemp(prefix="flywheel-vnc-")) / "socket")
+        runtime = self._environment.get("XDG_RUNTIME_DIR")  # the user's own, and within a machine always the same
+        folder = Path(runtime, f"flywheel-vnc-{os.getpid()}") if runtime else Path(tempfile.mkdtemp(prefix="flywheel-"))
+        folder.mkdir(0o700, exist_ok=not runtime)
+        self._vnc = str(folder / "socket")
         told, tells = os.pipe()
         words = [_SERVER, "-displayfd", str(tells), "-geometry", f"{width}x{height}", "-depth", "24", "-dpi", _DPI]
         words += ["-rfbport", "-1", "-rfbunixpath", self._vnc, "-SecurityTypes", "None", "-nolisten", "tcp"]

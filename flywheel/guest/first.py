@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import socket
 import threading
 import time
@@ -24,6 +25,7 @@ def ready(number: int, home: Path) -> None:
         folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
         socket.send_fds(waits, [b"ready"], [folder])
         os.close(folder)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal that the first process has no handler for does not reach it
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     threading.Thread(target=_bury, daemon=True).start()
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import files
+import forward
 import ports
 import streams
 from python import Python
@@ -24,6 +25,8 @@ def routes(home: Path, environment: dict[str, str]) -> Routes:
             return asdict(shell.run(request.text("command"), _wait(request), _limit(request)))
         except Busy as busy:
             raise Refused(str(busy), 409) from None
+        except ValueError as error:
+            raise Refused(str(error)) from None
 
     def keys(request: Request) -> dict:
         try:
@@ -41,9 +44,10 @@ def routes(home: Path, environment: dict[str, str]) -> Routes:
         ("POST", "/shell/run"): run,
         ("POST", "/shell/keys"): keys,
         ("POST", "/shell/read"): read,
+        ("GET", "/shell/screen"): lambda request: {"screen": shell.look()},
         ("POST", "/python/run"): code,
     }
-    return {**own, **files.routes(home), **streams.routes(str(home), environment), **ports.routes()}
+    return {**own, **files.routes(home), **streams.routes(str(home), environment), **ports.routes(), **forward.routes()}
 
 
 def _wait(request: Request) -> float:

@@ -18,6 +18,7 @@ from shell import plain
 
 _LOOP = Path(__file__).with_name("python_loop.py")
 _ANSWERS = {b"true\n": True, b"false\n": False}  # anything else was said by the code itself
+_START_S = 10.0
 _STOP_S = 2.0  # that code has to end in, once it is interrupted
 _CHUNK = 2**16
 
@@ -83,6 +84,7 @@ class Python:
         finally:
             for pipe in (theirs_in, theirs_out, printed):
                 os.close(pipe)
+        self._wait(Kept(0), _START_S)  # it says so when it is there
 
     def _send(self, message: bytes) -> None:
         try:

@@ -7,19 +7,25 @@ import json
 import os
 import sys
 import traceback
+from typing import TextIO
 
 
 def main() -> None:
-    asked, told = os.fdopen(int(sys.argv[1]), "r"), os.fdopen(int(sys.argv[2]), "w")
+    asked, told = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
     sys.argv = [""]
     sys.path.insert(0, "")
     names: dict = {"__name__": "__main__"}
+    _tell(told, False)
     for line in asked:
         error = _run(json.loads(line), names)
         sys.stdout.flush()
         sys.stderr.flush()
-        told.write(json.dumps(error) + "\n")
-        told.flush()
+        _tell(told, error)
+
+
+def _tell(told: TextIO, failed: bool) -> None:
+    told.write(json.dumps(failed) + "\n")
+    told.flush()
 
 
 def _run(code: str, names: dict) -> bool:

@@ -30,6 +30,7 @@ from terminal import Terminal
 
 ROWS, COLUMNS = 24, 80
 _CHUNK = 2**16
+_MOST = 2**17  # characters of a command: bash reads them one by one
 _LINE = 1024  # bytes that a terminal takes at once
 _TYPE_S = 1.0
 _LOOK_S, _LOOKS = 0.04, 12  # between looks at a program that may wait for keys; so many where it says nothing
@@ -47,12 +48,11 @@ class Printed:
     """What a command printed so far: since it began, or since it was last asked; where it fills the screen, what is
     seen there.
 
-    screen: what the terminal shows. running: it has not ended. asks: it waits for keys. status: of the command, where
+    running: it has not ended. asks: it waits for keys. status: of the command, where
     it has ended; None where the shell itself did, and a new one takes its place. folder: where the shell stands.
     """
 
     text: str
-    screen: str = ""
     running: bool = False
     asks: bool = False
     status: int | None = None
@@ -80,8 +80,11 @@ class Shell:
     def run(self, command: str, wait_s: float, limit: int) -> Printed:
         """Begin a command and wait for its end, or for wait_s: it goes on then.
 
-        limit: bytes of what it prints that are kept. Raises Busy while another one runs.
+        limit: bytes of what it prints that are kept. Raises Busy while another one runs, ValueError for one that is
+        too long.
         """
+        if len(command) > _MOST:
+            raise ValueError(f"a command has {_MOST} characters at most: write a file, and run that")
         with self._alone:
             if self._bash is not None and self._bash.running:
                 raise Busy("a command is still running: send it keys, such as ctrl+c, or wait for it")
@@ -95,8 +98,12 @@ class Shell:
         """What was printed since, until the command ends or wait_s is over."""
         with self._alone:
             if self._bash is None:
-                return Printed("", self._screen.text, folder=self._folder)
+                return Printed("", folder=self._folder)
             return self._bash.wait(wait_s)
+
+    def look(self) -> str:
+        """What the terminal shows. What was printed is still there to be read."""
+        return self._screen.text if self._bash is None else self._bash.look()
 
     def keys(self, text: str, wait_s: float) -> Printed:
         """Type into the program that is running; what it prints then. Raises Idle where there is none."""
@@ -180,7 +187,12 @@ class _Bash:
             text = self._kept.taken(plain)
             if self._screen.full_screen:
                 text = self._screen.text
-            return Printed(text, self._screen.text, self.running, asks, self._status, self._folder)
+            return Printed(text, self.running, asks, self._status, self._folder)
+
+    def look(self) -> str:
+        with self._changed:
+            self._draw()
+            return self._screen.text
 
     def _draw(self) -> None:
         self._screen.feed(self._decoder.decode(self._unseen))

@@ -21,7 +21,7 @@ def routes(folder: str, environment: dict[str, str]) -> Routes:
         except OSError as error:
             raise Refused(f"nothing answers at port {number}: {error}", 502) from None
         there.settimeout(None)
-        return Hijack(lambda here: _joined(here, there))
+        return Hijack(lambda here: joined(here, there))
 
     def program(request: Request) -> Hijack:
         words = request.json().get("command")
@@ -39,13 +39,13 @@ def routes(folder: str, environment: dict[str, str]) -> Routes:
     return {("POST", "/port"): port, ("POST", "/program"): program}
 
 
-def _joined(here: socket.socket, there: socket.socket) -> None:
+def joined(here: socket.socket, there: socket.socket) -> None:
+    """Two connections, until both ways have ended."""
     here.settimeout(None)
     with there:
-        back = threading.Thread(target=_copy, args=(there.recv, here), daemon=True)
+        back = threading.Thread(target=_copied, args=(there, here), daemon=True)
         back.start()
-        _copy(here.recv, there)
-        _shut(there, socket.SHUT_WR)
+        _copied(here, there)
         back.join()
 
 
@@ -65,6 +65,12 @@ def _piped(here: socket.socket, process: subprocess.Popen) -> None:
         pass
     process.kill()
     process.wait()
+
+
+def _copied(source: socket.socket, target: socket.socket) -> None:
+    """Its end too."""
+    _copy(source.recv, target)
+    _shut(target, socket.SHUT_WR)
 
 
 def _copy(read, target: socket.socket) -> None:

@@ -22,11 +22,12 @@ from aiohttp import web
 from flywheel.agent.packing import unpack
 from flywheel.environments import kind as kinds
 from flywheel.environments import wire
-from flywheel.environments.env import Checkpointable, Env
+from flywheel.environments.env import Checkpointable, Env, StepResult, Task
 from flywheel.environments.kind import Lender
 from flywheel.environments.router import open_kinds
 from flywheel.environments.wire import LeaseNote
 from flywheel.errors import BadInput, EnvError
+from flywheel.manager import watching
 from flywheel.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -34,17 +35,21 @@ _BEAT_S = 2.0
 _MOST = 64 * 2**20  # bytes of a call: a task with its files, a checkpoint
 
 
-class _Session:
+class Session:
     """An environment for as long as its lease; it is entered and left by one task."""
 
-    def __init__(self, lender: Lender, until: float) -> None:
-        self.until = until
+    def __init__(self, lender: Lender, note: LeaseNote) -> None:
+        self.until = note.until
         self._over = asyncio.Event()
         self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
         self._env.add_done_callback(
             lambda future: future.cancelled() or future.exception()
         )  # it may be asked by nobody
         self._alone = asyncio.Lock()
+        self.kind = note.kind
+        self.task: Task | None = None
+        self.seen: StepResult | None = None  # the last of its results, and how many there were in this episode
+        self.steps = 0
         self.life = asyncio.create_task(self._live(lender))
 
     async def _live(self, lender: Lender) -> None:
@@ -64,7 +69,12 @@ class _Session:
     async def call(self, name: str, body: bytes) -> bytes:
         env = await self.env()
         async with self._alone:
-            return await _CALLS[name](env, body)
+            return await _CALLS[name](self, env, body)
+
+    def told(self, result: StepResult) -> bytes:
+        """The result as it is sent, kept for who watches."""
+        self.seen, self.steps = result, self.steps + 1
+        return wire.result_sent(result)
 
     async def end(self) -> None:
         self._over.set()
@@ -73,29 +83,30 @@ class _Session:
         await asyncio.wait([self.life])
 
 
-async def _open(env: Env, _: bytes) -> bytes:
+async def _open(_session: Session, env: Env, _: bytes) -> bytes:
     return wire.message({"checkpoints": isinstance(env, Checkpointable)})
 
 
-async def _reset(env: Env, body: bytes) -> bytes:
+async def _reset(session: Session, env: Env, body: bytes) -> bytes:
     said, _ = wire.opened(body)
-    return wire.result_sent(await env.reset(wire.task_read(said["task"]), said["seed"]))
+    session.task, session.steps = wire.task_read(said["task"]), -1
+    return session.told(await env.reset(session.task, said["seed"]))
 
 
-async def _step(env: Env, body: bytes) -> bytes:
+async def _step(session: Session, env: Env, body: bytes) -> bytes:
     (action,) = unpack(body.decode())
-    return wire.result_sent(await env.step(action))
+    return session.told(await env.step(action))
 
 
-async def _checkpoint(env: Env, _: bytes) -> bytes:
+async def _checkpoint(_session: Session, env: Env, _: bytes) -> bytes:
     return wire.message({}, await env.checkpoint())
 
 
-async def _restore(env: Env, body: bytes) -> bytes:
-    return wire.result_sent(await env.restore(body))
+async def _restore(session: Session, env: Env, body: bytes) -> bytes:
+    return session.told(await env.restore(body))
 
 
-async def _close(env: Env, _: bytes) -> bytes:
+async def _close(_session: Session, env: Env, _: bytes) -> bytes:
     await env.close()
     return wire.message({})
 
@@ -116,7 +127,7 @@ class Node:
     def __init__(self, name: str, token: str, lenders: Mapping[str, Lender], identities: Mapping[str, str]) -> None:
         self.name, self.boot = name, secrets.token_hex(8)
         self._token, self._lenders, self._identities = token, lenders, identities
-        self.sessions: dict[str, _Session] = {}
+        self.sessions: dict[str, Session] = {}
         self._over: dict[str, float] = {}  # sessions that have ended, until their leases would have
 
     def application(self) -> web.Application:
@@ -124,6 +135,7 @@ class Node:
         made.add_routes(
             [web.post("/sessions/{session}/{call}", self._called), web.delete("/sessions/{session}", self._end)]
         )
+        watching.add(made, self.sessions, self._token)
         made.on_shutdown.append(self._shut)
         return made
 
@@ -165,11 +177,11 @@ class Node:
             raise PermissionError("the lease is over")
         return note
 
-    def _begin(self, note: LeaseNote) -> _Session:
+    def _begin(self, note: LeaseNote) -> Session:
         lender = self._lenders.get(note.kind)
         if lender is None or self._identities[note.kind] != note.identity:
             raise EnvError(f"this node has no {note.kind} of these settings", where=f"node {self.name}")
-        made = self.sessions[note.session] = _Session(lender, note.until)
+        made = self.sessions[note.session] = Session(lender, note)
         return made
 
     async def _end(self, request: web.Request) -> web.Response:

@@ -63,7 +63,7 @@ class Policy(Block):
     actions: Literal["computer", "browser", "mobile", "game"] = "browser"
     """The set of actions that the prompt offers."""
     functions: bool = False
-    """Whether the prompt also offers functions (terminal, files, tools)."""
+    """Whether the prompt also offers functions (terminal, Python, files, tools)."""
     working_steps: int = Field(1, ge=1)
     """The newest steps, this one included, that the prompt shows with their screens."""
     episodic_steps: int = Field(4, ge=0)

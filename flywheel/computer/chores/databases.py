@@ -8,16 +8,16 @@ from typing import Any
 from flywheel.agent.actions import Finished, RunPython
 from flywheel.computer.chores.family import PEOPLE, Family, Params, Steps, names, steps
 
-_THINGS = ("book", "chair", "clock", "lamp", "phone", "plant", "radio", "shelf", "table", "vase")
+THINGS = ("book", "chair", "clock", "lamp", "phone", "plant", "radio", "shelf", "table", "vase")
 
 
-def _made(path: str) -> list[str]:
+def made(path: str) -> list[str]:
     """A command that makes the database of what is in the file orders.sql, and removes that."""
     program = f"import sqlite3; c = sqlite3.connect('{path}'); c.executescript(open('orders.sql').read()); c.close()"
     return [f'python3 -c "{program}" && rm orders.sql']
 
 
-def _script(people: list[str], orders: list[tuple[int, str, int]]) -> str:
+def script(people: list[str], orders: list[tuple[int, str, int]]) -> str:
     rows = ", ".join(f"({n}, '{name}')" for n, name in enumerate(people, 1))
     bought = ", ".join(f"({n}, {person}, '{thing}', {price})" for n, (person, thing, price) in enumerate(orders, 1))
     return (
@@ -31,7 +31,7 @@ def _query(level: int, rng: random.Random) -> dict[str, Any]:
     """Level 1: how many orders; 2: what one person paid; 3: who paid most."""
     path = f"{names(rng, 1)[0]}.db"
     people = rng.sample(PEOPLE, 3 + 2 * level)
-    orders = [(rng.randint(1, len(people)), rng.choice(_THINGS), rng.randint(5, 200)) for _ in range(10 + 5 * level)]
+    orders = [(rng.randint(1, len(people)), rng.choice(THINGS), rng.randint(5, 200)) for _ in range(10 + 5 * level)]
     paid = {name: sum(price for person, _, price in orders if people[person - 1] == name) for name in people}
     most = sorted(paid.values())
     if most[-1] == most[-2]:
@@ -39,7 +39,7 @@ def _query(level: int, rng: random.Random) -> dict[str, Any]:
     who = max(paid, key=paid.__getitem__)
     ask = ("How many orders are there", f"How much did {who} pay for all orders", "Who paid the most for all orders")
     answer = (len(orders), paid[who], who)[level - 1]
-    return {"files": {"orders.sql": _script(people, orders)}, "setup": _made(path), "free": ["orders.sql"],
+    return {"files": {"orders.sql": script(people, orders)}, "setup": made(path), "free": ["orders.sql"],
             "answer": str(answer), "path": path, "ask": ask[level - 1]}  # fmt: skip
 
 

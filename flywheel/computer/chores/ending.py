@@ -33,6 +33,8 @@ def _parts(params: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[bool
         yield found is None if text is None else found is not None and found.strip() == text.strip()
     for path, files in params.get("packed", {}).items():
         yield state.get("packed", {}).get(path) == files
+    if "received" in params:
+        yield state.get("received", [])[-1:] == [params["received"]]
     if "printed" in params:
         yield [line.strip() for line in state.get("printed") or ()] == params["printed"]
 

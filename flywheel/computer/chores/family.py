@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from flywheel.agent.actions import Action
+from flywheel.computer.chores.ending import VERIFIER
+from flywheel.environments.world import TaskWorld, Template
 
 Params = Mapping[str, Any]
 Steps = Iterator[tuple[str, Action]]
@@ -21,13 +25,42 @@ class Family:
     Params beside the instruction's words: `files` (text by path; a folder ends in /), `binary` (base64 by path) and
     `setup` (commands) make the beginning. Of the end, those that are there must all hold: `wanted` (text by path, None
     where it must be gone), `answer`, `served` (text by port, None where nothing may answer; `ports` says what is asked
-    there), `packed` (an archive's files by its path), `printed` (what the commands `probe` print).
+    there), `packed` (an archive's files by its path), `received` (the last form that the site was sent), `printed`
+    (what the commands `probe` print).
     """
 
     instruction: str
     draw: Callable[[int, random.Random], dict[str, Any]]
     play: Callable[[Params], Steps]
     steps: Mapping[int, int]
+    alike: str = ""  # families of one such name draw the same from the same seed
+
+
+class FamilyWorld(TaskWorld):
+    """Of families, each a template of its own name; a subclass says what they are and where they are played."""
+
+    families: ClassVar[Mapping[str, Family]]
+
+    def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
+        self.budget(template, level)
+        family = self.families[template]
+        return family.draw(level, random.Random(f"{self.name} {family.alike or template} {level} {seed}"))
+
+    def play(self, template: str, params: Params) -> Steps:
+        """What an expert does: a thought and an action at each step."""
+        return self.families[template].play(params)
+
+    @classmethod
+    def made(cls, name: str) -> Self:
+        """Under that name; its checksum is of the files of this folder, since a task is what they draw."""
+        digest = hashlib.sha256()
+        for path in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(path.read_bytes())
+        templates = {
+            name: Template(instruction=family.instruction, verifier=VERIFIER, max_steps=dict(family.steps))
+            for name, family in cls.families.items()
+        }
+        return cls(name=name, domain="computer", templates=templates, checksum=digest.hexdigest())
 
 
 def steps(*budgets: int) -> dict[int, int]:

@@ -3,10 +3,11 @@ allows. Its settings are `sandbox.kinds.computer`."""
 
 from __future__ import annotations
 
+from flywheel.computer import browser
 from flywheel.computer.kind import ComputerKind
 from flywheel.computer.settings import ComputerSettings
 from flywheel.environments.kind import KINDS
 
-KINDS["computer"] = ComputerKind(
-    "computer", ComputerSettings, {"mousepad": "mousepad", "pcmanfm": "pcmanfm", "xterm": "xterm"}
-)
+_APPS = ("mousepad", "pcmanfm", "xterm", "galculator", "gnumeric", browser.PROGRAM)  # Debian's packages, and programs
+
+KINDS["computer"] = ComputerKind("computer", ComputerSettings, {name: name for name in _APPS})

@@ -90,7 +90,7 @@ export function StepWords({ step, at, of }: { step: Row; at: number; of: number 
         <dt>By</dt>
         <dd>
           {step.author}
-          {step.weight_version ? <> <code>{step.weight_version}</code></> : null}
+          {step.weight_version && step.weight_version !== step.author ? <> <code>{step.weight_version}</code></> : null}
         </dd>
         {step.url && (
           <>

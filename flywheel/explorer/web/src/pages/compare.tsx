@@ -1,5 +1,5 @@
 // Two iterations by the tasks that one of them alone solves, and two trajectories step by step.
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { go, useAddress, withValues } from "../address";
 import { type Row, useAnswer, useStanding } from "../api";
 import { CopyLink, Empty, Failure, label, Loading, several, Store, Verdict } from "../parts";
@@ -96,7 +96,8 @@ function Beside({ a, b }: { a: string; b: string }) {
   const most = Math.max(one.data?.steps.length ?? 0, other.data?.steps.length ?? 0, 1);
   const at = Math.min(Math.max(Number(url.searchParams.get("at") ?? 0) || 0, 0), most - 1);
   const to = (n: number) => go(withValues(new URL(location.href), { at: String(Math.min(Math.max(n, 0), most - 1)) }), true);
-  useEffect(() => {
+  // Before the next key: an effect after painting would still act on the step or the words of before.
+  useLayoutEffect(() => {
     const press = (event: KeyboardEvent) => {
       const on = event.target as HTMLElement;
       const move = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: most - 1 }[event.key];

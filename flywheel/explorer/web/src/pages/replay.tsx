@@ -1,5 +1,5 @@
 // One trajectory, step by step: by keyboard, slider or by itself.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { go, useAddress, withValues } from "../address";
 import { type Row, useAnswer, useStanding } from "../api";
 import { About } from "../about";
@@ -76,7 +76,8 @@ export function Player({ steps, iteration }: { steps: Row[]; iteration: number }
     return () => clearTimeout(timer);
   }, [playing, at, speed]);
 
-  useEffect(() => {
+  // Before the next key: an effect after painting would still act on the step or the words of before.
+  useLayoutEffect(() => {
     const press = (event: KeyboardEvent) => {
       const on = event.target as HTMLElement;
       if (on.closest("input:not([type=range]), textarea, select, [contenteditable], [role=grid]") || event.ctrlKey || event.metaKey || event.altKey) return;

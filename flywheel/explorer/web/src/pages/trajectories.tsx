@@ -115,7 +115,9 @@ const place = (row: Row) => `/trajectories/${encodeURIComponent(row.trajectory_i
 function thumbnail(row?: Row): HTMLElement {
   if (!row) return element("span");
   if (!row.screen) return element("span", { class: "thumb none", title: "It has no screen" });
-  return element("img", { class: "thumb", alt: "", loading: "lazy", src: `/thumbnails/${row.iteration}/${row.screen}` });
+  const image = element("img", { class: "thumb", alt: "", loading: "lazy", src: `/thumbnails/${row.iteration}/${row.screen}` });
+  image.addEventListener("error", () => image.replaceWith(element("span", { class: "thumb none", title: "Its screen cannot be shown" })));
+  return image;
 }
 
 function title(row?: Row): HTMLElement {

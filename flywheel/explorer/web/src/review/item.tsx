@@ -1,5 +1,5 @@
 // One sample: what happened, what the reviewer says of it, and after that what others and scorers say.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { About } from "../about";
 import { post, type Row, useAnswer } from "../api";
 import { Player } from "../pages/replay";
@@ -54,7 +54,8 @@ function Bar({ id, reviewer, queue, choices, mine, next, onSaid }: BarProps) {
     }
   };
   const goOn = () => next() || set({ told: "No other sample of this queue is open for you." });
-  useEffect(() => {
+  // Before the next key: an effect after painting would still act on the step or the words of before.
+  useLayoutEffect(() => {
     const press = (event: KeyboardEvent) => {
       const on = event.target as HTMLElement;
       if (event.ctrlKey || event.metaKey || event.altKey) return;

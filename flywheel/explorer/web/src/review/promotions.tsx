@@ -176,6 +176,7 @@ function Decide({ iteration, reviewer, replaces, onDecided }: { iteration: numbe
       fail("");
       setComment("");
       onDecided();
+      scrollTo(0, 0); // where it says what was decided
     } catch (error) {
       fail((error as Error).message);
     }

@@ -1,0 +1,110 @@
+"""One request handed on to a service of a machine, and its answer handed back as a page of an origin of its own.
+
+Whoever wrote the service may be hostile: what it sends is limited, has no say about this node's cookies, and runs in a
+sandbox of the browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import aiohttp
+from aiohttp import WSMsgType, web
+from yarl import URL
+
+from flywheel.environments.watchable import Streams
+from flywheel.sandbox.relay import hand_on
+
+_SANDBOX = "sandbox allow-scripts allow-forms allow-popups"
+# Of what it answers, and of what the browser says.
+_HELD_BACK = {
+    "set-cookie", "set-cookie2", "content-security-policy", "connection", "transfer-encoding", "content-encoding",
+    "content-length", "clear-site-data", "service-worker-allowed", "access-control-allow-credentials",
+}  # fmt: skip
+_NOT_SENT = {
+    "host", "cookie", "connection", "origin", "referer", "accept-encoding", "content-length", "transfer-encoding",
+    "upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions",
+}  # fmt: skip
+_MOST, _WITHIN_S = 2**26, 60.0
+
+
+async def answer(request: web.Request, streams: Streams, path: str) -> web.StreamResponse:
+    """path: what is asked there, its query included, as the browser wrote it; without the slash at its beginning."""
+    headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
+    address = URL(f"http://service/{path}", encoded=True)
+    async with aiohttp.ClientSession(connector=_One(streams), cookie_jar=aiohttp.DummyCookieJar()) as client:
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await _talk(request, client, address)
+        try:
+            async with client.request(
+                request.method, address, headers=headers, data=await request.read(), allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=_WITHIN_S), auto_decompress=True,
+            ) as said:  # fmt: skip
+                return await _hand_back(request, said)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise web.HTTPBadGateway(text=f"the service does not answer: {error or type(error).__name__}") from None
+
+
+async def _hand_back(request: web.Request, said: aiohttp.ClientResponse) -> web.StreamResponse:
+    made = web.StreamResponse(status=said.status)
+    for name, value in said.headers.items():
+        if name.lower() not in _HELD_BACK:
+            made.headers.add(name, value)
+    made.headers["Content-Security-Policy"] = _SANDBOX
+    made.headers["X-Content-Type-Options"] = "nosniff"
+    await made.prepare(request)
+    sent = 0
+    async for part in said.content.iter_any():
+        sent += len(part)
+        if sent > _MOST:
+            break
+        await made.write(part)
+    return made
+
+
+async def _talk(request: web.Request, client: aiohttp.ClientSession, address: URL) -> web.WebSocketResponse:
+    protocols = [one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if one.strip()]
+    try:
+        there = await client.ws_connect(address, protocols=protocols, max_msg_size=2**22)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise web.HTTPBadGateway(text=f"the service does not answer: {error}") from None
+    here = web.WebSocketResponse(protocols=[there.protocol] if there.protocol else (), max_msg_size=2**22)
+    await here.prepare(request)
+    both = [asyncio.ensure_future(_hand_on(here, there)), asyncio.ensure_future(_hand_on(there, here))]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in both:
+            one.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await there.close()
+            await here.close()
+    return here
+
+
+async def _hand_on(source, target) -> None:
+    async for message in source:
+        if message.type is WSMsgType.TEXT:
+            await target.send_str(message.data)
+        elif message.type is WSMsgType.BINARY:
+            await target.send_bytes(message.data)
+
+
+class _One(aiohttp.BaseConnector):
+    """Whatever is asked for goes over this one connection, which is there already."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(force_close=True)
+        self._streams = streams
+
+    async def _create_connection(self, *_: object) -> aiohttp.client_proto.ResponseHandler:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        self._handing_on = asyncio.ensure_future(hand_on(self._there, reader, writer))
+        return (await asyncio.get_running_loop().create_connection(self._factory, sock=ours))[1]
+
+    async def _there(self) -> Streams:
+        return self._streams

@@ -1,0 +1,210 @@
+"""A node's pages: sessions watched and taken over in a real browser, services shown; who may, and what may not be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import ClassVar
+
+import aiohttp
+import desktops
+import pytest
+import test_manager as managers
+from aiohttp import web
+from anyio.from_thread import start_blocking_portal
+from shelves import Shelf, Shelves
+
+from flywheel.agent.actions import Type
+from flywheel.computer.desk import DESK
+from flywheel.environments.env import Observation
+from flywheel.environments.kind import KINDS
+from flywheel.environments.router import open_environments
+from flywheel.environments.watchable import Streams
+from flywheel.errors import EnvError
+from flywheel.synthesis.tasks import make_task
+
+EVIL = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
+SCREEN = {"kinds": {"computer": {"width": 480, "height": 360, "wait_ms": 30.0}}}
+
+
+class Served(Shelf):
+    """One whose machine is this one; what it shows is hostile."""
+
+    ports: ClassVar[dict[int, int]] = {}
+
+    async def reset(self, task, seed):
+        result = await super().reset(task, seed)
+        return type(result)(Observation(None, text=EVIL), info=result.info)
+
+    async def screen(self) -> Streams:
+        raise EnvError("there is no desktop to be seen")
+
+    async def service(self, port: int) -> Streams:
+        if port not in self.ports:
+            raise EnvError("nothing answers there")
+        return await asyncio.open_connection("127.0.0.1", self.ports[port])
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch):
+    monkeypatch.setenv(managers.TOKEN, managers.SECRET)
+    monkeypatch.setattr(managers.nodes, "_BEAT_S", 0.05)
+    monkeypatch.setitem(KINDS, "shelves", Shelves(make=Served))
+
+
+@asynccontextmanager
+async def playing(tmp_path, task, sandbox=None, kinds=("shelves",)) -> AsyncIterator[tuple[str, object]]:
+    """The node's address, and a session's environment there, reset."""
+    sandbox = sandbox or {}
+    async with (
+        managers.manager(tmp_path) as it,
+        managers.node(it.address, settings=managers.chosen(**sandbox), kinds=kinds) as one,
+        open_environments(managers.chosen(it.address, **{"wait_s": 30.0, **sandbox}), [task]) as environments,
+        environments.env(task) as env,
+    ):
+        await env.reset(task, task.seed)
+        yield one.address, env
+
+
+@asynccontextmanager
+async def logged_in(address: str) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(address, cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+        async with client.post("/watch/login", data={"token": managers.SECRET}) as answer:
+            assert answer.status == 200
+        yield client
+
+
+async def told(client: aiohttp.ClientSession) -> dict:
+    async with client.get("/watch/sessions") as answer:
+        return (await answer.json())[0]
+
+
+# -- who may ----------------------------------------------------------------------------------------------------------
+async def test_without_the_token_nothing_is_shown(tmp_path):
+    async with playing(tmp_path, managers.task()) as (address, _), aiohttp.ClientSession(address) as client:
+        async with client.post("/watch/login", data={"token": "wrong"}) as answer:
+            assert answer.status == 403
+        for path in ("/watch/sessions", "/watch/sessions/x/picture", "/watch/sessions/x/screen"):
+            for cookie in ("", "wrong", managers.SECRET):
+                async with client.get(path, headers={"Cookie": f"flywheel-watch={cookie}"}) as answer:
+                    assert answer.status == 401
+        async with client.get("/watch/static/..%2f..%2fnode.py") as answer:
+            assert answer.status == 404
+
+
+async def test_another_sites_page_is_told_nothing(tmp_path):
+    async with playing(tmp_path, managers.task()) as (address, _), logged_in(address) as client:
+        for site in ("cross-site", "same-site"):
+            async with client.get("/watch/sessions", headers={"Sec-Fetch-Site": site}) as answer:
+                assert answer.status == 403
+        name = (await told(client))["id"]
+        async with client.get(f"/watch/sessions/{name}/screen", headers={"Origin": "http://evil.test"}) as answer:
+            assert answer.status == 403
+
+
+# -- services ---------------------------------------------------------------------------------------------------------
+async def _page(request: web.Request) -> web.Response:
+    seen = {"path": request.path_qs, "cookie": request.headers.get("Cookie"), "body": await request.text()}
+    answer = web.json_response(seen, headers={"Content-Security-Policy": "none", "X-Own": "kept"})
+    answer.set_cookie("flywheel-watch", "stolen", path="/")
+    return answer
+
+
+async def _echo(request: web.Request) -> web.WebSocketResponse:
+    socket = web.WebSocketResponse()
+    await socket.prepare(request)
+    async for message in socket:
+        await socket.send_str(f"{message.data}!")
+    return socket
+
+
+@pytest.fixture
+def service(monkeypatch):
+    @asynccontextmanager
+    async def serve() -> AsyncIterator[None]:
+        application = web.Application()
+        application.add_routes([web.get("/talk", _echo), web.route("*", "/{path:.*}", _page)])
+        async with managers.served(application) as address:
+            monkeypatch.setitem(Served.ports, 8123, int(address.rpartition(":")[2]))
+            yield
+
+    return serve
+
+
+async def test_a_service_is_shown_as_a_page_of_nobody(tmp_path, service):
+    async with playing(tmp_path, managers.task()) as (address, _), service(), logged_in(address) as client:
+        base = (await told(client))["services"]
+        async with client.post(f"{base}8123/a/b?c=d%20e", data="said") as answer:
+            assert await answer.json() == {"path": "/a/b?c=d%20e", "cookie": None, "body": "said"}
+            assert answer.headers["Content-Security-Policy"] == "sandbox allow-scripts allow-forms allow-popups"
+            assert "Set-Cookie" not in answer.headers
+            assert answer.headers["X-Own"] == "kept"
+        async with client.ws_connect(f"{base}8123/talk") as socket:
+            await socket.send_str("hello")
+            assert (await socket.receive_str(timeout=10)) == "hello!"
+        async with client.get(f"{base}8124/") as answer:
+            assert (answer.status, "nothing answers there" in await answer.text()) == (502, True)
+        secret = base.split("/")[3]
+        for wrong in (base.replace(secret, "0" * len(secret)), f"/watch/services/{secret}/another/"):
+            async with client.get(f"{wrong}8123/") as answer:
+                assert answer.status == 404
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def page(browser) -> Iterator:
+    made = browser.new_page(viewport={"width": 900, "height": 700})
+    made.set_default_timeout(20_000)
+    yield made
+    made.close()
+
+
+def log_in(page, address: str) -> None:
+    page.goto(f"{address}/watch")
+    page.fill("[name=token]", managers.SECRET)
+    page.click("#login button")
+
+
+def test_what_a_session_shows_is_text(tmp_path, page):
+    with (
+        start_blocking_portal() as loop,
+        loop.wrap_async_context_manager(playing(tmp_path, managers.task())) as (address, _),
+    ):
+        log_in(page, address)
+        page.wait_for_selector(".card pre:has-text('onerror')")
+        page.click(".card")
+        page.wait_for_selector("#text:has-text('<script>')")
+        assert page.title() == "Sessions"
+        assert page.locator("#view canvas, #hands:visible").count() == 0
+        page.click("text=All sessions")
+        page.wait_for_selector(".card")
+
+
+@desktops.needed
+def test_a_desktop_is_seen_and_taken_over(tmp_path, page):
+    task = make_task(DESK, "sort", 1, 5, "train")
+    with (
+        start_blocking_portal() as loop,
+        loop.wrap_async_context_manager(playing(tmp_path, task, SCREEN, ("computer",))) as (address, env),
+    ):
+        log_in(page, address)
+        page.wait_for_selector(".card img:visible")
+        page.click(".card")
+        page.wait_for_selector("#view canvas")
+        page.wait_for_function("document.querySelector('#view canvas').width === 480")  # the desktop's own
+        page.keyboard.type("touch seen\n")  # only watched: no key arrives
+        page.check("#take")
+        page.locator("#view canvas").click()
+        page.keyboard.type("touch taken\n")
+        files = loop.call(_until_there, env, "taken")
+        assert "seen" not in files
+
+
+async def _until_there(env, path: str) -> dict:
+    """The session's files once this one is among them: the agent's next steps show what the person did."""
+    for _ in range(5):
+        files = (await env.step(Type(""))).info["state"]["files"]
+        if path in files:
+            return files
+    raise AssertionError(f"no file {path} came")
