@@ -48,6 +48,8 @@ SLOW = (
     "workers",
     "controls",
     "desktop",
+    "phone",
+    "adb",
     "escape",
     "shell",
     "manifest_pages",

@@ -262,17 +262,31 @@ async def test_a_long_press_marks_a_fields_text_and_typing_replaces_it(phone):
     assert field["value"] == "café ☕ 票"
 
 
+async def script(phone, expression: str):
+    return (await phone.cdp("Runtime.evaluate", {"expression": expression}))["result"].get("value")
+
+
 async def test_a_page_hears_of_fingers(phone):
-    """Touches, not a mouse; and what it is told of the phone."""
-    told = await phone.cdp("Runtime.evaluate", {"expression": "[navigator.maxTouchPoints, /Mobile/.test(navigator."
-        "userAgent), matchMedia('(pointer: coarse)').matches, innerWidth, innerHeight].join()"})  # fmt: skip
-    assert told["result"]["value"] == "5,true,true,360,640"
-    listen = "window.heard = []; for (const kind of ['touchstart', 'touchmove', 'touchend', 'touchcancel', 'click'])" \
-        " addEventListener(kind, (event) => heard.push(kind), true)"  # fmt: skip
-    await phone.cdp("Runtime.evaluate", {"expression": listen})
-    await phone.step(Click(Point(0.5, 0.8)))
-    heard = await phone.cdp("Runtime.evaluate", {"expression": "heard.splice(0).join()"})
-    assert heard["result"]["value"] == "touchstart,touchend,click"
-    await phone.step(LongPress(Point(0.5, 0.8)))
-    heard = await phone.cdp("Runtime.evaluate", {"expression": "heard.splice(0).join()"})
-    assert heard["result"]["value"] == "touchstart,touchcancel"
+    """Touches, not a mouse, and however quick two taps are, no double tap; and what it is told of the phone."""
+    told = "[navigator.maxTouchPoints, /Mobile/.test(navigator.userAgent), matchMedia('(pointer: coarse)').matches]"
+    assert await script(phone, f"[...{told}, innerWidth, innerHeight].join()") == "5,true,true,360,640"
+    kinds = "['touchstart', 'touchmove', 'touchend', 'touchcancel', 'click', 'dblclick', 'contextmenu']"
+    await script(phone, f"window.heard = []; for (const one of {kinds}) addEventListener(one, () => heard.push(one))")
+    for action, heard in (
+        (Click(Point(0.5, 0.8)), "touchstart,touchend,click"),
+        (Click(Point(0.5, 0.8)), "touchstart,touchend,click"),
+        (LongPress(Point(0.5, 0.8)), "touchstart,contextmenu,touchcancel"),
+        (Drag(Point(0.5, 0.8), Point(0.5, 0.7)), "touchstart,touchend"),
+    ):
+        await phone.step(action)
+        said = await script(phone, "heard.splice(0).filter((one) => one !== 'touchmove').join()")
+        assert said == heard, action
+
+
+async def test_back_leaves_a_dialog(phone):
+    await script(phone, "setTimeout(() => { window.said = confirm('Leave?'); }, 50)")
+    asked = await phone.step(act.Wait())
+    assert asked.info["state"]["dialog"]["message"] == "Leave?"
+    left = await phone.step(PressBack())
+    assert "dialog" not in left.info["state"]
+    assert await script(phone, "said") is False

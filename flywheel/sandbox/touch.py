@@ -21,6 +21,7 @@ from flywheel.sandbox.sessions import within
 _MOVES = 8  # of a finger, in a swipe
 _PACE_MS = 16.0  # page time between them
 _STILL_S = 0.3  # that a finger rests before it is lifted: what it moved does not fly on
+_APART_S = 2.0  # between the beginnings of two gestures
 _HOLD_MS = 600.0  # of page time: a long press
 _SHARE = 0.6  # of the screen, a scroll: more than half, so that what snaps goes on
 _SLOP = 15.0  # pixels that a finger moves before the page does
@@ -38,7 +39,10 @@ Place = tuple[float, float]
 
 
 class TouchDriver(InputDriver):
-    """Fingers and the screen's keyboard. What the browser shows over a page, as a dialog, is tapped by the mouse."""
+    """Fingers and the screen's keyboard. What the browser shows over a page, as a dialog, is tapped by the mouse
+    and left by back."""
+
+    _last = 0.0  # when the last gesture began, in seconds as the browser is told
 
     async def do(
         self,
@@ -50,6 +54,7 @@ class TouchDriver(InputDriver):
         rest: drags.Rest | None = None,
     ) -> str:
         if not allowed:
+            action = act.Hotkey(("esc",)) if isinstance(action, act.PressBack) else action
             return await super().do(action, page, allowed, base, ms, rest)
         match action:
             case act.LongPress(point):
@@ -69,6 +74,11 @@ class TouchDriver(InputDriver):
         return ""
 
     # -- fingers --------------------------------------------------------------------------------------------------
+    def _moment(self) -> float:
+        """When a gesture begins: long enough after the last one, so that two taps are never a double tap."""
+        self._last = max(time.time(), self._last + _APART_S)
+        return self._last
+
     def _touch(self, page: Page, kind: str, at: Place | None, moment: float) -> asyncio.Future:
         points = [] if at is None else [{"x": at[0], "y": at[1]}]
         sent = page.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points, "timestamp": moment})
@@ -76,7 +86,7 @@ class TouchDriver(InputDriver):
         return sent
 
     async def _click(self, page: Page, at: Place, button: str = "left", clicks: int = 1) -> None:
-        moment = time.time()
+        moment = self._moment()
         self._touch(page, "touchStart", at, moment)
         await page.deliver(self._touch(page, "touchEnd", None, moment + 0.05))
         await self._taken(page)
@@ -96,7 +106,7 @@ class TouchDriver(InputDriver):
         await self._swipe(page, *ends)
 
     async def _swipe(self, page: Page, start: Place, end: Place) -> None:
-        moment = time.time()
+        moment = self._moment()
         await page.deliver(self._touch(page, "touchStart", start, moment))
         for number in range(1, _MOVES + 1):
             share = number / _MOVES
@@ -109,11 +119,10 @@ class TouchDriver(InputDriver):
 
     async def _long(self, page: Page, at: Place, rest: drags.Rest) -> None:
         """The browser's own would take half a second of real time; this one takes page time."""
-        moment = time.time()
+        moment = self._moment()
         await page.deliver(self._touch(page, "touchStart", at, moment))
-        if await rest(_HOLD_MS) is None:
-            return
-        await page.evaluate(_LONG % (json.dumps(at[0]), json.dumps(at[1])))
+        if await rest(_HOLD_MS) is not None:
+            await page.evaluate(_LONG % (json.dumps(at[0]), json.dumps(at[1])))
         await page.deliver(self._touch(page, "touchCancel", None, moment + 1))
 
     async def _taken(self, page: Page) -> None:
