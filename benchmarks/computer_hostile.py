@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
+import os
 import secrets
 import socket
 import tempfile
@@ -62,7 +64,17 @@ class Target:
         if told["text"] != "well\n" or not any("sleep 7777" in words for words in programs):
             return f"the other session was changed: {told}, {programs}"
         kept = self.victim.home.read("victim.txt", 100)
-        return "" if kept == self.secret.encode() else "the other session's file was changed"
+        if kept != self.secret.encode():
+            return "the other session's file was changed"
+        return "" if _watches() else "this user can watch no file any more"
+
+
+def _watches() -> bool:
+    """One more can be made: the kernel counts them for all processes of a user."""
+    made = ctypes.CDLL(None).inotify_init()
+    if made >= 0:
+        os.close(made)
+    return made >= 0
 
 
 @asynccontextmanager
