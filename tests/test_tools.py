@@ -108,7 +108,8 @@ async def test_a_closed_computer_has_ended_its_sessions():
         await asyncio.sleep(0)
         session = on._tools._servers["s"]._session
     assert session._task.done()
-    assert (await waiting).startswith("error: s: it has ended")
+    with pytest.raises(EnvError, match="the machine is gone"):
+        await waiting
 
 
 async def test_two_sessions_of_one_kind_share_nothing():
