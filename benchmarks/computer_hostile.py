@@ -47,7 +47,7 @@ class Target:
         addresses = [one.address for found in psutil.net_if_addrs().values() for one in found if one.family == 2]
         self.given = {
             "secret": str(file), "folder": str(folder), "port": listening.getsockname()[1],
-            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{machine._INSIDE}/server.py",
+            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{machine.INSIDE}/server.py",
         }  # fmt: skip
 
     def close(self) -> None:
