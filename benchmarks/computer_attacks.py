@@ -354,6 +354,12 @@ while True: pass
     "output without end": """
 while True: sys.stdout.write("x" * 2**16)
 """,
+    "watches of files without end": """
+made = 0
+while libc.inotify_init() >= 0: made += 1
+if made > 100: taken(f"{made} of this user's watches")
+while True: time.sleep(9)
+""",
     "connections to all that listens": """
 kept = []
 while True:

@@ -1,5 +1,5 @@
-"""Functions: from the lease of a warm terminal to its first text; how soon what one of shell, Python and files has
-written is read by the others."""
+"""Functions: from the lease of a warm terminal to its first text; how soon what one of shell, Python, files and an MCP
+tool has written is read by the others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from flywheel.agent.actions import Action, ReadFile, RunPython, Terminal, WriteFile
+from flywheel import guest
+from flywheel.agent.actions import Action, ReadFile, RunPython, Terminal, ToolCall, WriteFile
 from flywheel.bench import BenchCase
 from flywheel.computer.computer import Computer
 from flywheel.computer.given import Given
@@ -21,12 +23,25 @@ _WRITE = {
     "shell": lambda path, text: Terminal(f"echo {text} >'{path}'"),
     "python": lambda path, text: RunPython(f"with open({path!r}, 'w') as file: print({text!r}, file=file)"),
     "files": lambda path, text: WriteFile(path, f"{text}\n"),
+    "tool": lambda path, text: ToolCall.of("disk.write", {"path": path, "text": f"{text}\n"}),
 }
 _READ = {
     "shell": lambda path: Terminal(f"cat '{path}'"),
     "python": lambda path: RunPython(f"print(open({path!r}).read(), end='')"),
     "files": lambda path: ReadFile(path),
+    "tool": lambda path: ToolCall.of("disk.read", {"path": path}),
 }
+_SERVER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from rpc import TEXT, Tool, serve
+
+read = Tool("read", "", {"path": TEXT}, ["path"], lambda path: Path(path).read_text())
+write = Tool("write", "", {"path": TEXT, "text": TEXT}, ["path"], lambda path, text: str(Path(path).write_text(text)))
+serve("disk", [read, write])
+"""
+_DISK = {"command": ["python3", "disk.py", str(Path(guest.__file__).parent / "servers")]}
 
 
 def cases(options) -> Iterator[BenchCase]:
@@ -52,10 +67,11 @@ async def _leases(count: int) -> BenchCase:
 
 
 async def _shared(count: int, rng: random.Random) -> BenchCase:
-    """From the answer to who wrote to the answers to both others. One that reads something else took for ever."""
+    """From the answer to who wrote to the answers to all others. One that reads something else took for ever."""
     times, computer = [], await Computer.start(TerminalSettings())
     try:
-        await computer.begin(Given(), TerminalSettings().timeout_s)
+        given = Given.model_validate({"files": {"disk.py": _SERVER}, "tools": {"disk": _DISK}})
+        await computer.begin(given, TerminalSettings().timeout_s)
         await _said(computer, RunPython("1"))  # it begins with the first call
         for number in range(count):
             path, text, writer = f"folder {number % 7}/{number}.txt", f"{rng.random()}", rng.choice(list(_WRITE))

@@ -34,17 +34,7 @@ from flywheel.workspace import Workspace
 
 _GOAL_MS, _GOAL_GIB = 200, 1.0
 _SCREENS, _SCREEN_BYTES = 20_000, 20_000
-_SERVER = """
-import sys
-from pathlib import Path
-from flywheel.explorer.server import serving
-from flywheel.workspace import Workspace
-with serving(Workspace(Path(sys.argv[1])), 0) as served:
-    while True:
-        print(served.entrance(), flush=True)  # an address lets one reader in
-        if not sys.stdin.readline():
-            break
-"""
+_SERVER = str(Path(__file__).with_name("explorer_server.py"))
 Ask = Callable[[httpx.AsyncClient, random.Random], Any]
 
 
@@ -67,7 +57,7 @@ def _cases(options) -> Iterator[BenchCase]:
     )
     store_queries.route(ws, count)
     server = subprocess.Popen(
-        [sys.executable, "-P", "-c", _SERVER, str(ws.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, _SERVER, str(ws.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         entrance = server.stdout.readline().strip()
@@ -114,6 +104,10 @@ def _kinds(ws: Workspace, count: int) -> Iterator[tuple[str, Ask, Callable[[], A
         # Thoughts are made of fourteen words: each search is of some of the commonest, which is the most work there is.
         await _get(client, "/api/trajectories", q=" ".join(rng.choices(synthetic.WORDS, k=3)), **{"in": "both"})
 
+    async def searched_rare(client: httpx.AsyncClient, rng: random.Random) -> None:
+        # Each thought ends in a number of its own.
+        await _get(client, "/api/trajectories", q=f"{rng.randrange(count * synthetic.STEPS)}", **{"in": "thoughts"})
+
     async def opened(client: httpx.AsyncClient, rng: random.Random) -> None:
         await _get(client, f"/api/trajectories/{one_of(rng)}")
 
@@ -129,13 +123,14 @@ def _kinds(ws: Workspace, count: int) -> Iterator[tuple[str, Ask, Callable[[], A
         rows = pd.read_parquet(ws.data / "trajectories").merge(pd.read_parquet(ws.data / "routes"), on="trajectory_id")
         return rows[rows["world"] == "shop"].sort_values("reward").head(100)
 
-    def search() -> int:
+    def search(words: str = "press open close") -> int:
         thoughts = pd.read_parquet(ws.data / "steps", columns=["trajectory_id", "thought"])
-        return thoughts[thoughts["thought"].str.contains("press open close", regex=False)]["trajectory_id"].nunique()
+        return thoughts[thoughts["thought"].str.contains(words, regex=False)]["trajectory_id"].nunique()
 
     mine = [("trajectory_id", "==", synthetic.identity(1, count // 3))]
     yield "list_ms", listed, page
     yield "search_ms", searched, search
+    yield "search_rare_ms", searched_rare, lambda: search(f" {count}")
     yield "step_ms", opened, by_pandas("trajectories", "steps", "scores", "routes", filters=mine)
     yield "compare_ms", compared, by_pandas("trajectories", "steps", "trajectories", "steps", filters=mine)
 

@@ -14,6 +14,7 @@ from flywheel.computer.machine import Machine
 pytestmark = computers.needed
 # Those whose harm is another kind than the rest's; all of them are in the benchmark.
 BOMBS = ["a fork bomb", "memory without end", "disks filled", "a folder that is a link in turn"]
+BOMBS += ["watches of files without end"]
 # What each part of a machine's walls keeps out.
 WALLS = {
     "the kernel's settings": (machine, "_READ_ONLY", ("/dev", "/")),

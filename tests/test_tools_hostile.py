@@ -14,6 +14,7 @@ from flywheel.errors import EnvError
 pytestmark = computers.needed
 LATE = "error: s did not answer in 1 s"
 RUN = {"run_s": 1.0, "result_bytes": 1000}
+LONG = {**RUN, "run_s": 15.0}  # where it is not the clock that ends it
 MEMORY = 2**26  # bytes that this process may use for what a server says: of what a session holds several times over
 
 
@@ -42,7 +43,7 @@ MEMORY = 2**26  # bytes that this process may use for what a server says: of wha
 async def test_a_bad_call_is_a_result_and_the_server_goes_on(how, said):
     given = tool_servers.bad(how)
     given["tools"]["other"] = {"command": ["python3", "bad.py", "well"]}
-    async with computers.terminal(RUN, **given) as on:
+    async with computers.terminal(RUN if said.startswith(LATE) else LONG, **given) as on:
         before = await called(on, "other.good")
         tracemalloc.start()
         result = await called(on, "s.bad")
@@ -62,28 +63,30 @@ async def test_a_bad_call_is_a_result_and_the_server_goes_on(how, said):
         ("no start", "s: it has ended"),
         ("version", "s: Unsupported protocol version from the server: 1066-10-14"),
         ("no list", "s: its answer is not one of MCP"),
-        ("many", "s.tool-0(n?: integer)\ns.tool-1(n?: integer)"),
         ("pages", "s.good(n?: integer): Does it."),
         ("names", "s.good(n?: integer): one ## twoyyy"),
     ],
 )
 async def test_what_is_wrong_from_the_beginning_is_told(how, said):
-    async with computers.terminal(RUN, **tool_servers.bad(how)) as on:
+    async with computers.terminal(RUN if "not answer" in said else LONG, **tool_servers.bad(how)) as on:
         told = on._tools.told
         assert told.startswith(f"Tools:\n{said}")
         assert len(told) < 1100
         assert "User:" not in told
+        assert "\u202e" not in told
 
 
 async def test_of_many_tools_the_first_thousand_can_be_called():
-    async with computers.terminal({"run_s": 3.0}, **tool_servers.bad("many")) as on:
+    async with computers.terminal(LONG, **tool_servers.bad("many")) as on:
+        assert on._tools.told.startswith("Tools:\ns.tool-0(n?: integer)\ns.tool-1(n?: integer)")
+        assert len(on._tools.told) < 1100
         assert "more; call a server's name to read of all its tools]" in on._tools.told
         assert (await called(on, "s.tool-999")).startswith("good ")
         assert (await called(on, "s.tool-1000")).startswith("error: s: no tool 'tool-1000'")
 
 
 async def test_tools_that_change_are_listed_again():
-    async with computers.terminal(RUN, **tool_servers.bad("changes")) as on:
+    async with computers.terminal(LONG, **tool_servers.bad("changes")) as on:
         assert "s.new-1(" in on.text
         assert "changed" not in await called(on, "s.good")  # it says so with this answer
         assert (await called(on, "s.good")).endswith("[the tools of s have changed]")
@@ -102,10 +105,12 @@ async def test_tools_that_change_are_listed_again():
         ("elsewhere", "error: s: "),
         ("closes", "error: s: "),
         ("fails", "error: s: "),
+        ("hangs", LATE),
+        ("comes back", "error: s"),
     ],
 )
 async def test_a_bad_answer_over_http_is_a_result(how, said):
-    async with computers.terminal(RUN, **tool_servers.web(how)) as on:
+    async with computers.terminal(RUN if said.startswith(LATE) else LONG, **tool_servers.web(how)) as on:
         tracemalloc.start()
         result = await called(on, "s.bad")
         _, peak = tracemalloc.get_traced_memory()
@@ -114,6 +119,12 @@ async def test_a_bad_answer_over_http_is_a_result(how, said):
         assert "\n" not in result
         assert peak < MEMORY
         assert await called(on, "s.good") == "good"
+
+
+async def test_a_port_at_which_nobody_listens_is_told():
+    async with computers.terminal(RUN, tools={"s": {"url": "http://127.0.0.1:9/mcp"}}) as on:
+        assert "s: nothing answers at port 9" in on.text
+        assert "error: s: nothing answers at port 9" in await called(on, "s.x")
 
 
 async def test_a_machine_that_is_gone_is_no_tools_fault():

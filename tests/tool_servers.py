@@ -120,7 +120,7 @@ for line in sys.stdin:
 
 # Over HTTP: the same at a port.
 WEB = r"""
-import gzip, http.server, json, sys
+import gzip, http.server, json, sys, time
 how, port = sys.argv[1], int(sys.argv[2])
 
 
@@ -170,9 +170,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         elif how == "fails":
             self.send_error(500)
+        elif how == "hangs":
+            time.sleep(1000)
+        elif how == "comes back":
+            self.comes_back()
         else:
             return False
         return True
+
+    def comes_back(self):
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(b"id: 1\nretry: 0\ndata: {}\n\n")
+
+    def do_GET(self):
+        self.comes_back()
+
+    def do_DELETE(self):
+        time.sleep(1000)
 
     def answer(self, body, *headers):
         self.send_response(200)
@@ -230,7 +247,7 @@ def bad(how: str) -> dict:
 def web(how: str, port: int = 8000) -> dict:
     """The same at a port."""
     tools = {"s": {"url": f"http://127.0.0.1:{port}/mcp"}}
-    return {"files": {"web.py": WEB}, "setup": [_started(f"python3 web.py '{how}' {port}", port)], "tools": tools}
+    return {"files": {"web.py": WEB}, "setup": _started(f"python3 web.py '{how}' {port}", port), "tools": tools}
 
 
 def sdk(transport: str, port: int = 8000) -> dict:
@@ -238,9 +255,10 @@ def sdk(transport: str, port: int = 8000) -> dict:
     if transport == "stdio":
         return {"files": {"sdk.py": SDK}, "tools": {"s": {"command": words}}}
     tools = {"s": {"url": f"http://127.0.0.1:{port}/mcp"}}
-    return {"files": {"sdk.py": SDK}, "setup": [_started(f"{' '.join(words)} {port}", port)], "tools": tools}
+    return {"files": {"sdk.py": SDK}, "setup": _started(f"{' '.join(words)} {port}", port), "tools": tools}
 
 
-def _started(command: str, port: int) -> str:
-    """A shell command that starts a service, and waits until it answers."""
-    return f"({command} > /dev/null 2>&1 &); until (: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null; do sleep 0.02; done"
+def _started(command: str, port: int) -> list[str]:
+    """Shell commands that start a service, and wait until it answers, each for less than a set-up may take."""
+    waits = f"for n in {{1..300}}; do (: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null && break; sleep 0.02; done; true"
+    return [f"({command} > /dev/null 2>&1 &)", waits, waits, waits]

@@ -38,7 +38,8 @@ class Done:
 
 
 class Computer:
-    """Made by `Computer.start`. desktop: None where it has no screen. functions: of its machine."""
+    """Made by `Computer.start`. desktop: None where it has no screen. functions: of its machine. text: what was
+    to be read last, its tools included."""
 
     def __init__(self, machine: Machine, desktop: Desktop | None, chosen: TerminalSettings) -> None:
         self.machine, self.desktop, self._chosen = machine, desktop, chosen
@@ -46,6 +47,7 @@ class Computer:
         self._given, self._wait_s = Given(), chosen.wait_ms / 1000
         self._tools: Tools | None = None
         self.site: Site | None = None
+        self.text = ""
 
     @classmethod
     async def start(cls, chosen: TerminalSettings) -> Computer:
@@ -142,7 +144,8 @@ class Computer:
             screenshot = await self.desktop.screenshot()
         tools = self._tools.told if self._tools is not None else ""
         shown = "" if self._gui else await self.functions.look()
-        return Done(note, result, screenshot, "\n\n".join(filter(None, (tools, shown))))
+        self.text = "\n\n".join(filter(None, (tools, shown)))
+        return Done(note, result, screenshot, self.text)
 
     async def _set_up(self, command: str, limit_s: float) -> None:
         """In the agent's shell, in the home."""

@@ -35,6 +35,9 @@ from flywheel.settings.block import Block
 log = logging.getLogger(__name__)
 HOME = "/home/user"
 _GUEST = Path(__file__).resolve().parent.parent / "guest"
+_RIGHTS = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # with which the guest limits its machine, and gives them up
+_LIMITS = "/proc/sys/user"  # of each machine's own, and to be written with that right alone
+_INSIDE = "/opt/flywheel/guest"  # where it lies in a machine
 _OWN = ("Xvnc -displayfd", "openbox")
 _ETC = Path(__file__).parent / "etc"
 _SERVED = "served"  # the folder of unix sockets of services outside
@@ -217,7 +220,7 @@ class Machine:
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 found.append(b" ".join(words).decode("utf-8", "replace").strip())
-        return sorted(text for text in found if text and not text.startswith(_OWN) and str(_GUEST) not in text)
+        return sorted(text for text in found if text and not text.startswith(_OWN) and _INSIDE not in text)
 
     def _processes(self) -> list[int]:
         if self._group is not None:
@@ -264,14 +267,18 @@ def _command(
     python = os.path.realpath(sys.executable)
     words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     words += ["--as-pid-1", *(("--seccomp", str(rules)) if seccomp.program() else ())]
-    words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
+    words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer"]
+    words += ["--cap-drop", "ALL"]
+    for right in _RIGHTS:
+        words += ["--cap-add", right]
     words += ["--proc", "/proc", "--dev", "/dev"]
     size = str(chosen.home_mb * 2**20)
     for place in ("/dev/shm", "/tmp", "/run", HOME):
         words += ["--perms", "0700", "--size", size, "--tmpfs", place]
-    for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix, str(_GUEST)):
+    for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix):
         words += ["--ro-bind-try", path, path]
     words += ["--ro-bind", str(served), f"/run/{_SERVED}"]
+    words += ["--ro-bind", str(_GUEST), _INSIDE, "--bind", *[_LIMITS] * 2]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
         words += ["--ro-bind", str(file), f"/etc/{file.name}"]
     hidden = [_KEYS] if Path(_KEYS).is_dir() else []
@@ -283,7 +290,7 @@ def _command(
         words += ["--remount-ro", place]
     for name, value in _environment(python).items():
         words += ["--setenv", name, value]
-    return [*words, "--chdir", HOME, "--", python, "-I", str(_GUEST), "--fd", str(listening), "--ready-fd", str(ready)]
+    return [*words, "--chdir", HOME, "--", python, "-I", _INSIDE, "--fd", str(listening), "--ready-fd", str(ready)]
 
 
 @functools.cache

@@ -87,7 +87,7 @@ class Shell:
             raise ValueError(f"a command has {_MOST} characters at most: write a file, and run that")
         with self._alone:
             if self._bash is not None and self._bash.running:
-                raise Busy("a command is still running: send it keys, such as ctrl+c, or wait for it")
+                raise Busy("a command is still running: wait for it, or end it by C-c")
             if self._bash is None or self._bash.over:
                 self.close()
                 self._bash = _Bash(self._folder, self._environment, self._screen)

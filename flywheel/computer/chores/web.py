@@ -82,6 +82,7 @@ def _play_upload(p: Params) -> Steps:
     yield "I type where it is.", Type(f"/home/user/{p['name']}")
     yield "I open it.", Hotkey(("alt", "o"))
     yield "The dialog closes.", Wait()
+    yield "It takes a moment.", Wait()
     yield from _tab(1)
     yield "I send it.", Hotkey(("enter",))
 
@@ -148,7 +149,7 @@ FAMILIES = {
         "Download {table} from the web page that is open, and write the sum of its amounts into {out}.",
         _download, _play_download, steps(10, 12, 14),
     ),
-    "upload": Family("{what} at the web page that is open.", _upload, _play_upload, steps(10, 12, 12)),
+    "upload": Family("{what} at the web page that is open.", _upload, _play_upload, steps(14, 16, 16)),
     "fill": Family(
         "Fill in the form of the web page that is open with what stands in {path}, and send it.",
         _fill, _play_fill, steps(12, 14, 16),

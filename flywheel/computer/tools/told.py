@@ -100,6 +100,6 @@ def _type(schema: Any) -> str:
 
 
 def _line(text: str, limit: int) -> str:
-    """In one line of `limit` characters; of more its beginning."""
-    text = " ".join(text[: 4 * limit].split())
+    """In one line of `limit` characters, each of which can be seen; of more its beginning."""
+    text = " ".join("".join(one if one.isprintable() else " " for one in text[: 4 * limit]).split())
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
