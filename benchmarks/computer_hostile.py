@@ -18,6 +18,7 @@ import computer_attacks as attacks
 import psutil
 
 from flywheel.computer import limits, machine, state
+from flywheel.computer.desktop import Desktop
 from flywheel.computer.machine import Machine, MachineSettings
 from flywheel.errors import EnvError, EnvTimeout
 
@@ -78,10 +79,10 @@ def _watches() -> bool:
 
 
 @asynccontextmanager
-async def target() -> AsyncIterator[Target]:
-    """This machine listens, and another session is at work."""
+async def target(screen: bool = False) -> AsyncIterator[Target]:
+    """This machine listens, and another session is at work; on a desktop, where it has a screen."""
     with tempfile.TemporaryDirectory(prefix="flywheel-target-") as folder:
-        victim = await Machine.start(SMALL)
+        victim = (await Desktop.start(320, 240, SMALL)).machine if screen else await Machine.start(SMALL)
         made = Target(Path(folder), victim)
         try:
             await victim.put("victim.txt", made.secret.encode())

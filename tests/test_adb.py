@@ -242,6 +242,13 @@ async def test_a_phone_that_goes_offline_in_an_episode_is_a_crash_and_never_a_re
     assert "monkey" in " ".join(phones["two"].commands)
 
 
+async def test_who_finds_no_phone_free_is_told():
+    async with AdbServer({"one": FakeAndroid()}) as server, lent(server, open_s=0.1) as make, make():
+        with pytest.raises(EnvTimeout, match="no phone became free"):
+            async with make():
+                pass
+
+
 # -- the tasks ---------------------------------------------------------------------------------------------------------
 async def test_the_kind_and_its_tasks_are_found_by_name():
     assert "android" in kind.names()

@@ -13,7 +13,7 @@ from pydantic import Field
 from flywheel.environments.env import Task
 from flywheel.environments.kind import KindSettings, Lender, Limits, block
 from flywheel.environments.world import TaskWorld
-from flywheel.errors import BadInput, EnvError
+from flywheel.errors import BadInput, EnvError, EnvTimeout
 from flywheel.findings import Finding, guarded
 from flywheel.phone import adb, android_tasks
 from flywheel.phone.adb import Phone
@@ -51,8 +51,17 @@ class AndroidLender:
 
     @asynccontextmanager
     async def env(self) -> AsyncIterator[AndroidEnv]:
-        """On the phone that was free for longest: after a crash, another one where there is another."""
-        chosen, serial = self._chosen, await self._free.get()
+        """On the phone that was free for longest: after a crash, another one where there is another.
+
+        Raises EnvTimeout where none becomes free within `open_s`.
+        """
+        chosen = self._chosen
+        try:
+            async with asyncio.timeout(chosen.open_s):
+                serial = await self._free.get()
+        except TimeoutError:
+            fix = "name more of them in sandbox.kinds.android.serials"
+            raise EnvTimeout(f"no phone became free within {chosen.open_s:g} s", where="phones", fix=fix) from None
         try:
             env = AndroidEnv(
                 lambda: Phone.find(chosen.host, chosen.port, serial, chosen.timeout_s / 2),

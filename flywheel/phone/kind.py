@@ -22,6 +22,7 @@ from flywheel.sandbox.pool import BrowserPool
 from flywheel.settings import Sandbox, Settings
 
 _NAME = "phone"
+_COUNT = {"width", "height", "step_ms", "frames", "heap_mb", "download_mb"}  # settings that change what happens
 
 
 class PhoneSettings(KindSettings):
@@ -50,8 +51,7 @@ class PhoneKind:
         return block(settings, _NAME, PhoneSettings).limits
 
     def identity(self, settings: Settings) -> Mapping[str, Any]:
-        chosen = block(settings, _NAME, PhoneSettings)
-        return {"width": chosen.width, "height": chosen.height, "step_ms": settings.sandbox.step_ms}
+        return sandbox(settings).model_dump(include=_COUNT)
 
     def check(self, settings: Settings) -> None:
         block(settings, _NAME, PhoneSettings)
