@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 
 import computers
 import pytest
 import tool_servers
 from test_tools import called
+from waiting import until
 
 from flywheel.errors import EnvError
 
@@ -93,6 +95,12 @@ async def test_tools_that_change_are_listed_again():
         assert "s.new-2(" in on.text
         assert "s.new-1(" not in on.text
         assert "no tool 'new-1'; there are: good, bad, new-" in await called(on, "s.new-1")
+
+
+async def test_a_server_that_does_not_read_is_ended_with_its_session():
+    async with computers.terminal(RUN, **tool_servers.bad("deaf")) as on:
+        assert (await called(on, "s.good", n="x" * 2**20)).startswith(LATE)
+        await asyncio.to_thread(until, lambda: "bad.py" not in " ".join(on.machine.programs()), "the end of it")
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,8 @@ for line in sys.stdin:
         elif how == "no list":
             tools = {"a": 1}
         say(id=number, result={"tools": tools, **more})
+        if how == "deaf":
+            time.sleep(1000)
     elif method == "tools/call" and asked["params"]["name"] == "bad":
         bad(number)
     elif method == "tools/call":

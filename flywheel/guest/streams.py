@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
 import subprocess
 import threading
@@ -58,13 +60,26 @@ def _piped(here: socket.socket, process: subprocess.Popen) -> None:
         _shut(here, socket.SHUT_RDWR)
 
     threading.Thread(target=back, daemon=True).start()
+    os.set_blocking(process.stdin.fileno(), False)
     try:
-        while data := here.recv(_CHUNK):
-            process.stdin.write(data)
+        while (data := here.recv(_CHUNK)) and _fed(process.stdin.fileno(), data, here):
+            pass
     except OSError:
         pass
     process.kill()
     process.wait()
+
+
+def _fed(target: int, data: bytes, here: socket.socket) -> bool:
+    """Whether a program has taken it all, which may never read, before its user was gone."""
+    poll = select.poll()
+    poll.register(target, select.POLLOUT)
+    poll.register(here, getattr(select, "POLLRDHUP", select.POLLHUP))
+    while data:
+        if any(ready == here.fileno() for ready, _ in poll.poll()):
+            return False
+        data = data[os.write(target, data) :]
+    return True
 
 
 def _copied(source: socket.socket, target: socket.socket) -> None:

@@ -12,15 +12,21 @@ from flywheel.worlds.encyclopaedia.facts import Article, articles, of_kind
 
 _SEARCH = {"search": {"shipped": ["search"]}}
 _SQL = {"sql": {"shipped": ["sql"]}}
-_ASKED = {"symbol": "symbol", "number": "atomic number", "group": "group", "year": "year of discovery"}
+_QUERIES = (
+    "SELECT count(*) FROM orders WHERE thing = '{thing}'",
+    "SELECT sum(price) FROM orders WHERE thing = '{thing}'",
+    "SELECT name, sum(price) FROM people JOIN orders ON people.id = person WHERE thing = '{thing}' "
+    "GROUP BY name ORDER BY 2 DESC",
+)
+_FACTS = {"symbol": "symbol", "number": "atomic number", "group": "group", "year": "year of discovery"}
 
 
 def _lookup(level: int, rng: random.Random) -> dict[str, Any]:
     """Level 1: a fact of one article; 2: over two, by a link; 3: two capitals compared."""
     if level == 1:
-        fact = rng.choice(list(_ASKED))
+        fact = rng.choice(list(_FACTS))
         one = rng.choice([element for element in of_kind("elements") if element.facts[fact]])
-        ask, answer, read = f"What is the {_ASKED[fact]} of {one.title}", one.facts[fact], [one.title]
+        ask, answer, read = f"What is the {_FACTS[fact]} of {one.title}", one.facts[fact], [one.title]
     elif level == 2:
         found = [one for one in of_kind("elements") if _place(one) and _capital(_place(one))]
         one = rng.choice(found)
@@ -82,17 +88,14 @@ def _ledger(level: int, rng: random.Random) -> dict[str, Any]:
         f"Who paid the most for orders of the thing '{things[0]}' together",
     )[level - 1]
     answer = (len(bought), sum(paid.values()), max(paid, key=paid.__getitem__))[level - 1]
+    sql = _QUERIES[level - 1].format(thing=things[0])
     return {"files": {"orders.sql": script(people, orders)}, "setup": made(path), "free": ["orders.sql"],
-            "tools": _SQL, "path": path, "thing": things[0], "ask": ask, "answer": str(answer)}  # fmt: skip
+            "tools": _SQL, "path": path, "sql": sql, "ask": ask, "answer": str(answer)}  # fmt: skip
 
 
 def _play_ledger(p: Params) -> Steps:
     yield "I see which tables there are.", ToolCall.of("sql.tables", {"database": p["path"]})
-    sql = (
-        "SELECT name, count(*), sum(price) FROM people JOIN orders ON people.id = person "
-        f"WHERE thing = '{p['thing']}' GROUP BY name ORDER BY 3 DESC"
-    )
-    yield "I ask for it by person.", ToolCall.of("sql.query", {"database": p["path"], "sql": sql})
+    yield "I ask for it.", ToolCall.of("sql.query", {"database": p["path"], "sql": p["sql"]})
     yield "That is what was asked.", Finished(p["answer"])
 
 

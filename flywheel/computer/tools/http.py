@@ -99,7 +99,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         await self._writer.drain()
 
     async def aclose(self) -> None:
-        self._writer.close()
+        self._writer.transport.abort()  # as in `stdio`
 
     def get_extra_info(self, info: str) -> Any:
         """Nothing is known of it but whether it has ended."""

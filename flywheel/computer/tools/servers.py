@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 import mcp_types
 
@@ -101,18 +101,23 @@ class _Server:
             await session.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    async def _within(self, asked: Awaitable[T]) -> T:
+    async def _within(self, asked: Coroutine[Any, Any, T]) -> T:
         """In time, or the server is ended: whatever it does still, nobody waits for."""
+        about, task = "", asyncio.ensure_future(asked)
         try:
-            async with asyncio.timeout(self._chosen.run_s):
-                return await asked
-        except TimeoutError:
-            about = f" ({self._session.line.about})" if self._session and self._session.line.about else ""
-            await self.close()
-            late = f"{self.name} did not answer in {self._chosen.run_s:g} s{about}"
-            raise Fault(f"{late}: it was ended, and begins anew when it is called") from None
+            if (await asyncio.wait({task}, timeout=self._chosen.run_s))[0]:
+                return task.result()
+            if self._session is not None and self._session.line.about:
+                about = f" ({self._session.line.about})"
         except Fault as fault:
             raise Fault(f"{self.name}: {fault}") from None
+        finally:
+            if not task.done():
+                await self.close()  # first: the SDK would wait for seconds to tell the server that nobody waits
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        late = f"{self.name} did not answer in {self._chosen.run_s:g} s{about}"
+        raise Fault(f"{late}: it was ended, and begins anew when it is called")
 
     async def _call(self, tool: str, arguments: dict) -> str:
         before = set(self.tools)

@@ -35,7 +35,7 @@ async def stdio(machine: Machine, words: Sequence[str], line: Line) -> AsyncIter
     finally:
         for stream in (incoming, heard, said, outgoing):
             stream.close()
-        writer.close()
+        writer.transport.abort()  # and not close it, which would wait until a server has read what it never reads
 
 
 async def _read(reader: asyncio.StreamReader, incoming: MemoryObjectSendStream, line: Line) -> None:
