@@ -10,7 +10,7 @@ import computer_attacks as attacks
 import computer_hostile as hostile
 
 from flywheel.bench import BenchCase
-from flywheel.computer import limits
+from flywheel.computer import desktop, limits
 from flywheel.computer.machine import Machine
 
 
@@ -20,14 +20,15 @@ def cases(options) -> Iterator[BenchCase]:
         if what:
             print(f"{name}: {what}", file=sys.stderr)
     succeeded = sum(map(bool, got.values()))
-    extra = {"n": len(got), "bombs": len(attacks.BOMBS), "cgroups": not limits.missing(), "goal_of": "ours"}
+    extra = {"n": len(got), "bombs": len(attacks.BOMBS), "goal_of": "ours"}
+    extra |= {"cgroups": not limits.missing(), "screen": not desktop.missing()}
     yield BenchCase("computer", "escape", "attacks that succeed", succeeded, None, "", None, 0, not succeeded, extra)
 
 
 async def _all() -> dict[str, str]:
     """What each has got. Each has a machine of its own."""
     got = {}
-    async with hostile.target() as target:
+    async with hostile.target(not desktop.missing()) as target:
         for name in attacks.QUIET:
             attacker = await Machine.start(hostile.SMALL)
             try:

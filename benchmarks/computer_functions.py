@@ -8,14 +8,13 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from flywheel import guest
 from flywheel.agent.actions import Action, ReadFile, RunPython, Terminal, ToolCall, WriteFile
 from flywheel.bench import BenchCase
 from flywheel.computer.computer import Computer
 from flywheel.computer.given import Given
 from flywheel.computer.settings import TerminalSettings
+from flywheel.computer.tools.named import SERVERS
 from flywheel.computer.warm import Warm
 
 _BENCH, _PAUSE_S, _LEASE_MS, _SHARED_MS = "computer", 1.0, 50.0, 100.0
@@ -41,7 +40,7 @@ read = Tool("read", "", {"path": TEXT}, ["path"], lambda path: Path(path).read_t
 write = Tool("write", "", {"path": TEXT, "text": TEXT}, ["path"], lambda path, text: str(Path(path).write_text(text)))
 serve("disk", [read, write])
 """
-_DISK = {"command": ["python3", "disk.py", str(Path(guest.__file__).parent / "servers")]}
+_DISK = {"command": ["python3", "disk.py", SERVERS]}
 
 
 def cases(options) -> Iterator[BenchCase]:

@@ -18,6 +18,7 @@ import computer_attacks as attacks
 import psutil
 
 from flywheel.computer import limits, machine, state
+from flywheel.computer.desktop import Desktop
 from flywheel.computer.machine import Machine, MachineSettings
 from flywheel.errors import EnvError, EnvTimeout
 
@@ -47,7 +48,7 @@ class Target:
         addresses = [one.address for found in psutil.net_if_addrs().values() for one in found if one.family == 2]
         self.given = {
             "secret": str(file), "folder": str(folder), "port": listening.getsockname()[1],
-            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{machine._INSIDE}/server.py",
+            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{machine.INSIDE}/server.py",
         }  # fmt: skip
 
     def close(self) -> None:
@@ -78,10 +79,10 @@ def _watches() -> bool:
 
 
 @asynccontextmanager
-async def target() -> AsyncIterator[Target]:
-    """This machine listens, and another session is at work."""
+async def target(screen: bool = False) -> AsyncIterator[Target]:
+    """This machine listens, and another session is at work; on a desktop, where it has a screen."""
     with tempfile.TemporaryDirectory(prefix="flywheel-target-") as folder:
-        victim = await Machine.start(SMALL)
+        victim = (await Desktop.start(320, 240, SMALL)).machine if screen else await Machine.start(SMALL)
         made = Target(Path(folder), victim)
         try:
             await victim.put("victim.txt", made.secret.encode())

@@ -11,11 +11,10 @@ import zipfile
 import computers
 import pytest
 
-from flywheel.agent.actions import Finished, ListFiles, ReadFile, RunPython, Terminal, Wait, WriteFile
+from flywheel.agent.actions import Finished, RunPython, Terminal, Wait, WriteFile
 from flywheel.computer import packed
 from flywheel.computer.chores.world import CHORES
 from flywheel.environments.router import open_environments
-from flywheel.sandbox.check import check_env
 from flywheel.synthesis.tasks import make_task
 
 pytestmark = computers.needed
@@ -60,18 +59,10 @@ async def test_an_expert_solves_every_family(part):
             assert (result.reward, result.terminated) == (1.0, True), (task.instruction, result.info, told)
 
 
-async def test_the_environment_passes_the_suite_with_a_chore():
-    task = chore("replace")
-    moves = (ListFiles("."), Terminal("cat *"), RunPython("1 + 1"), Wait())
-    able = frozenset({Terminal, RunPython, ReadFile, WriteFile, ListFiles})
-    async with open_environments(computers.settings("terminal"), [task]) as environments:
-        await check_env(lambda: environments.env(task), task, moves=moves, able=able)
-
-
 async def test_chance_solves_nothing():
     rng = random.Random(5)
     commands = ("ls", "cat *", "rm -rf *", "touch a.txt", "sort *", "mkdir x", "mv * x", "true", "echo 1 > out.txt")
-    tasks = [chore(name, 1 + n % 3, seed=n) for n, name in enumerate(CHORES.families)]
+    tasks = [chore(name, 1 + n % 3, seed=n) for n, name in enumerate(CHORES.families) if EVERY_LEVEL or n % 3 == 0]
     async with (
         open_environments(computers.settings("terminal"), tasks) as environments,
         environments.env(tasks[0]) as env,

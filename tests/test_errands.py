@@ -22,7 +22,7 @@ def errand(name: str, level: int = 1, seed: int = 3):
     return make_task(ERRANDS, name, level, seed, "train")
 
 
-@pytest.mark.parametrize("name", ERRANDS.families)
+@pytest.mark.parametrize("name", [name for name in ERRANDS.families if EVERY_LEVEL or not name.startswith("ask")])
 async def test_an_expert_solves_every_family(name):
     levels = ERRANDS.levels if EVERY_LEVEL else [1 + list(ERRANDS.families).index(name) % 3]
     tasks = [errand(name, level) for level in levels]

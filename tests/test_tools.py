@@ -104,11 +104,11 @@ async def test_a_session_lasts_while_it_is_asked():
 
 async def test_a_closed_computer_has_ended_its_sessions():
     async with computers.terminal(**tool_servers.bad("hangs")) as on:
-        waiting = asyncio.create_task(called(on, "s.bad"))
-        await asyncio.sleep(0)
         session = on._tools._servers["s"]._session
+        waiting = asyncio.create_task(on._tools.call(ToolCall.of("s.bad", {})))
+        await asyncio.sleep(0)
     assert session._task.done()
-    assert (await waiting).startswith("error: s: it has ended")
+    assert await waiting == "error: s: it has ended"
 
 
 async def test_two_sessions_of_one_kind_share_nothing():

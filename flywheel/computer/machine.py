@@ -37,7 +37,7 @@ HOME = "/home/user"
 _GUEST = Path(__file__).resolve().parent.parent / "guest"
 _RIGHTS = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # with which the guest limits its machine, and gives them up
 _LIMITS = "/proc/sys/user"  # of each machine's own, and to be written with that right alone
-_INSIDE = "/opt/flywheel/guest"  # where it lies in a machine
+INSIDE = "/opt/flywheel/guest"  # where the guest lies in a machine
 _OWN = ("Xvnc -displayfd", "openbox")
 _ETC = Path(__file__).parent / "etc"
 _SERVED = "served"  # the folder of unix sockets of services outside
@@ -220,7 +220,7 @@ class Machine:
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 found.append(b" ".join(words).decode("utf-8", "replace").strip())
-        return sorted(text for text in found if text and not text.startswith(_OWN) and _INSIDE not in text)
+        return sorted(text for text in found if text and not text.startswith(_OWN) and INSIDE not in text)
 
     def _processes(self) -> list[int]:
         if self._group is not None:
@@ -278,7 +278,7 @@ def _command(
     for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix):
         words += ["--ro-bind-try", path, path]
     words += ["--ro-bind", str(served), f"/run/{_SERVED}"]
-    words += ["--ro-bind", str(_GUEST), _INSIDE, "--bind", *[_LIMITS] * 2]
+    words += ["--ro-bind", str(_GUEST), INSIDE, "--bind", *[_LIMITS] * 2]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
         words += ["--ro-bind", str(file), f"/etc/{file.name}"]
     hidden = [_KEYS] if Path(_KEYS).is_dir() else []
@@ -290,7 +290,7 @@ def _command(
         words += ["--remount-ro", place]
     for name, value in _environment(python).items():
         words += ["--setenv", name, value]
-    return [*words, "--chdir", HOME, "--", python, "-I", _INSIDE, "--fd", str(listening), "--ready-fd", str(ready)]
+    return [*words, "--chdir", HOME, "--", python, "-I", INSIDE, "--fd", str(listening), "--ready-fd", str(ready)]
 
 
 @functools.cache

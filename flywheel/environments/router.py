@@ -12,7 +12,6 @@ from typing import Protocol
 from flywheel.environments import kind
 from flywheel.environments.env import Env, Task
 from flywheel.environments.kind import Lender
-from flywheel.environments.managed import open_managed
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.settings import Settings
 
@@ -59,6 +58,8 @@ async def open_environments(
     Raises EnvTimeout where a kind does not open within its deadline, or does not close.
     """
     if settings.sandbox.backend == "manager":
+        from flywheel.environments.managed import open_managed  # its HTTP client takes a sixth of a second to load
+
         async with open_managed(settings) as managed:
             yield managed
         return

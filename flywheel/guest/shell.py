@@ -48,8 +48,8 @@ class Printed:
     """What a command printed so far: since it began, or since it was last asked; where it fills the screen, what is
     seen there.
 
-    running: it has not ended. asks: it waits for keys. status: of the command, where
-    it has ended; None where the shell itself did, and a new one takes its place. folder: where the shell stands.
+    running: it has not ended. asks: it waits for keys. status: of the command, where it has ended; None where the shell
+    itself did, and a new one takes its place. folder: where the shell stands.
     """
 
     text: str

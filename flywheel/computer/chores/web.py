@@ -81,8 +81,8 @@ def _play_upload(p: Params) -> Steps:
     yield "The dialog opens.", Wait()
     yield "I type where it is.", Type(f"/home/user/{p['name']}")
     yield "I open it.", Hotkey(("alt", "o"))
-    yield "The dialog closes.", Wait()
-    yield "It takes a moment.", Wait()
+    for _ in range(4):
+        yield "The dialog closes; it takes a moment.", Wait()
     yield from _tab(1)
     yield "I send it.", Hotkey(("enter",))
 

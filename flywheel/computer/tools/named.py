@@ -8,16 +8,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 
-from flywheel import guest
+from flywheel.computer.machine import INSIDE
 from flywheel.worlds import encyclopaedia
 
-_SERVERS = Path(guest.__file__).parent / "servers"
+SERVERS = f"{INSIDE}/servers"
 _ARTICLES = Path(encyclopaedia.__file__).parent
 READABLE = (_ARTICLES,)  # what the servers that ship read beside the guest's own folder
-SHIPPED = {
-    "search": ["python3", str(_SERVERS / "search.py"), str(_ARTICLES)],
-    "sql": ["python3", str(_SERVERS / "sql.py")],
-}
+SHIPPED = {"search": ["python3", f"{SERVERS}/search.py", str(_ARTICLES)], "sql": ["python3", f"{SERVERS}/sql.py"]}
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
 _URL = re.compile(r"http://(?:127\.0\.0\.1|localhost):(\d{1,5})(/[!-~]*)?")
 
