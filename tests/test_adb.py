@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import io
 import shutil
+import tempfile
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -25,14 +27,34 @@ from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput, EnvError, EnvTimeout
 from flywheel.phone import android_acts, android_tasks
 from flywheel.phone.adb import Phone, Screen
-from flywheel.phone.android_kind import WORLDS
 from flywheel.sandbox.check import check_env
 from flywheel.settings import parse
-from flywheel.synthesis.tasks import make_task
+from flywheel.synthesis.tasks import make_task, make_tasks
 
 SCREEN = Screen(b"", WIDTH, HEIGHT)
-WIFI = make_task(WORLDS["android"], "wifi", 1, 1, "train")
+MANIFEST = """
+world: mine
+apps: {Settings: com.android.settings}
+tasks:
+  - name: wifi
+    instruction: Turn Wi-Fi {word}.
+    choose: {wifi: [{word: "on", before: disable, after: "1"}, {word: "off", before: enable, after: "0"}]}
+    max_steps: {1: 10}
+    reset: ["am force-stop com.android.settings", "svc wifi {before}"]
+    state: {wifi: settings get global wifi_on}
+    wanted: {wifi: "{after}"}
+"""
 TEXTS = ('it\'s 5% of $HOME `x` "y" \\ ; & | > <', "%s and %d", "  two  spaces ", "-e --option")
+
+
+def _wifi():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tasks.yaml"
+        path.write_text(MANIFEST)
+        return make_task(android_tasks.load(path), "wifi", 1, 1, "train")
+
+
+WIFI = _wifi()
 
 
 def at(place: tuple[int, int]) -> Point:
@@ -259,6 +281,14 @@ async def test_the_kind_and_its_tasks_are_found_by_name():
         assert "{" not in " ".join([params["instruction"], *params["reset"], *params["wanted"].values()])
         assert android_tasks.as_wanted(params, {"shown": params["wanted"]}) == 1
         assert android_tasks.as_wanted(params, {"shown": dict.fromkeys(params["wanted"], "null")}) == 0
+
+
+async def test_the_shipped_tasks_are_enough_to_train_and_to_judge_by():
+    counts = {"train_tasks": 12, "eval_tasks": 6, "domains": {"phone": ["android"]}, "levels": [1, 2, 3]}
+    chosen = parse({"synthesis": counts, "merge": {"weights": {"phone": 1.0}}}, where="test")
+    train, held_out = (make_tasks(chosen, 0, split) for split in ("train", "eval"))
+    assert {one.environment for one in train} == {"android"}
+    assert not {one.task_id for one in train} & {one.task_id for one in held_out}
 
 
 @pytest.mark.parametrize(

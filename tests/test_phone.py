@@ -290,3 +290,16 @@ async def test_back_leaves_a_dialog(phone):
     left = await phone.step(PressBack())
     assert "dialog" not in left.info["state"]
     assert await script(phone, "said") is False
+
+
+async def test_back_closes_an_open_list_and_nothing_else(phone):
+    await phone.step(OpenApp("Shop"))
+    await script(phone, "document.querySelector('main').insertAdjacentHTML('afterbegin', '<select id=s data-el=pick>"
+        "<option>one<option>two</select>')")  # fmt: skip
+    shown = await phone.step(act.Wait())
+    await phone.step(Click(place(shown, "pick")))
+    assert await script(phone, "s.matches(':open')") is True
+    closed = await phone.step(PressBack())
+    assert await script(phone, "s.matches(':open')") is False
+    assert closed.info["state"]["app"] == "shop"
+    assert (await phone.step(PressBack())).info["state"]["app"] == ""

@@ -111,6 +111,7 @@ class Machine:
         try:
             async with asyncio.timeout(chosen.start_s):
                 made.home = Home(await _ready(ours, process))
+                await made.request("GET", "/health")  # the connection is there when somebody wants it
         except TimeoutError:
             await made.close()
             raise EnvTimeout(f"a machine was not ready in {chosen.start_s:g} s", where="computer") from None

@@ -135,7 +135,10 @@ class TouchDriver(InputDriver):
         return f"there is no application called {name[:100]}" if failed else ""
 
     async def _back(self, page: Page, allowed: tuple[str, ...]) -> str:
-        """Back in the application that is seen, then to the home screen."""
+        """Closes a list that hangs open; else back in the application that is seen, then to the home screen."""
+        if await page.evaluate("document.querySelector('select:open') !== null"):
+            await self._hotkey(page, ("esc",))
+            return ""
         history = await page.send("Page.getNavigationHistory")
         entries, now = [one["url"] for one in history["entries"]], history["currentIndex"]
         here = next((one for one in allowed if within(entries[now], (one,))), allowed[0])
