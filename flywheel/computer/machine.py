@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import logging
 import os
 import shutil
 import socket
-import stat
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,30 +23,19 @@ import httpx
 import psutil
 from pydantic import Field
 
-from flywheel.computer import home, limits, seccomp
+from flywheel.computer import home, limits, seccomp, walls
 from flywheel.computer.home import Home
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import isolation
 from flywheel.settings.block import Block
 
 log = logging.getLogger(__name__)
-HOME = "/home/user"
-_GUEST = Path(__file__).resolve().parent.parent / "guest"
-_RIGHTS = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # with which the guest limits its machine, and gives them up
-_LIMITS = "/proc/sys/user"  # of each machine's own, and to be written with that right alone
-INSIDE = "/opt/flywheel/guest"  # where the guest lies in a machine
 _OWN = ("Xvnc -displayfd", "openbox")
-_ETC = Path(__file__).parent / "etc"
-_SERVED = "served"  # the folder of unix sockets of services outside
 _TAR_BYTES = home.MAX_ENTRIES * 2**11  # of the names, beside what the files hold
 _UNPACK_S = 10.0
 _MODIFIED = "946684800"  # 2000: archives know no time before 1980
 _GRACE_S = 5.0  # beyond what a call waits for by itself
 _MAX_ANSWER = 2**26  # bytes
-_READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, which a process of root's may write
-_KEYS = "/etc/ssl/private"  # of this machine's servers
-_FONTS = "/var/cache/fontconfig"  # without it each program looks at each font anew: a third of a second
-_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class MachineSettings(Block):
@@ -92,12 +78,13 @@ class Machine:
         rules = _rules()
         try:
             listening.bind(str(folder / "guest"))
-            (folder / _SERVED).mkdir()
-            command = _command(chosen, readable, folder / _SERVED, listening.fileno(), theirs.fileno(), rules)
+            (folder / walls.SERVED).mkdir()
+            descriptors = (listening.fileno(), theirs.fileno(), rules)
+            command = walls.command(readable, chosen.home_mb * 2**20, folder / walls.SERVED, *descriptors)
             process = await asyncio.create_subprocess_exec(
                 *(group.entering(command) if group else command),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                pass_fds=(listening.fileno(), theirs.fileno(), rules), env={}, start_new_session=True, limit=2**16,
+                pass_fds=descriptors, env={}, start_new_session=True, limit=2**16,
             )  # fmt: skip
         except BaseException:
             ours.close()
@@ -180,8 +167,8 @@ class Machine:
 
         Raises GuestRefused where the port is taken.
         """
-        await start(self._folder / _SERVED / str(port))
-        await self.call("/forward", {"port": port, "path": f"/run/{_SERVED}/{port}"})
+        await start(self._folder / walls.SERVED / str(port))
+        await self.call("/forward", {"port": port, "path": f"/run/{walls.SERVED}/{port}"})
 
     async def put(self, path: str, content: bytes) -> None:
         """A file of the home, of the same date whenever it is made; a folder where the path ends in /. Only before
@@ -221,7 +208,7 @@ class Machine:
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 found.append(b" ".join(words).decode("utf-8", "replace").strip())
-        return sorted(text for text in found if text and not text.startswith(_OWN) and INSIDE not in text)
+        return sorted(text for text in found if text and not text.startswith(_OWN) and walls.INSIDE not in text)
 
     def _processes(self) -> list[int]:
         if self._group is not None:
@@ -260,63 +247,6 @@ def _rules() -> int:
     os.write(file, seccomp.program())
     os.lseek(file, 0, os.SEEK_SET)
     return file
-
-
-def _command(
-    chosen: MachineSettings, readable: Sequence[Path], served: Path, listening: int, ready: int, rules: int
-) -> list[str]:
-    python = os.path.realpath(sys.executable)
-    words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    words += ["--as-pid-1", *(("--seccomp", str(rules)) if seccomp.program() else ())]
-    words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer"]
-    words += ["--cap-drop", "ALL"]
-    for right in _RIGHTS:
-        words += ["--cap-add", right]
-    words += ["--proc", "/proc", "--dev", "/dev"]
-    size = str(chosen.home_mb * 2**20)
-    for place in ("/dev/shm", "/tmp", "/run", HOME):
-        words += ["--perms", "0700", "--size", size, "--tmpfs", place]
-    for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix):
-        words += ["--ro-bind-try", path, path]
-    words += ["--ro-bind", str(served), f"/run/{_SERVED}"]
-    words += ["--ro-bind", str(_GUEST), INSIDE, "--bind", *[_LIMITS] * 2]
-    for file in sorted(_ETC.iterdir()):  # the user has a name there
-        words += ["--ro-bind", str(file), f"/etc/{file.name}"]
-    hidden = [_KEYS] if Path(_KEYS).is_dir() else []
-    for place in hidden:
-        words += ["--tmpfs", place]
-    for path in _only_root_reads():
-        words += ["--ro-bind", "/dev/null", path]
-    for place in (*hidden, *_READ_ONLY):  # what is mounted below keeps what it has
-        words += ["--remount-ro", place]
-    for name, value in _environment(python).items():
-        words += ["--setenv", name, value]
-    return [*words, "--chdir", HOME, "--", python, "-I", INSIDE, "--fd", str(listening), "--ready-fd", str(ready)]
-
-
-@functools.cache
-def _only_root_reads() -> list[str]:
-    """What the kernel tells to root alone, its memory and its log, and so to any process of root's."""
-    found = []
-    for path in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if not path.name.isdigit() and path.is_file() and not path.stat().st_mode & stat.S_IROTH:
-                found.append(str(path))
-    return sorted(found)
-
-
-def _environment(python: str) -> dict[str, str]:
-    return {
-        "HOME": HOME,
-        "USER": "user",
-        "LOGNAME": "user",
-        "SHELL": "/bin/bash",
-        "XDG_RUNTIME_DIR": "/run",
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "PATH": f"{HOME}/.local/bin:{_PATHS}:{Path(python).parent}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
 
 
 async def _ready(ours: socket.socket, process: asyncio.subprocess.Process) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 
-from flywheel.computer.machine import INSIDE
+from flywheel.computer.walls import INSIDE
 from flywheel.worlds import encyclopaedia
 
 SERVERS = f"{INSIDE}/servers"
