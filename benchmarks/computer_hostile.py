@@ -17,7 +17,7 @@ from pathlib import Path
 import computer_attacks as attacks
 import psutil
 
-from flywheel.computer import limits, machine, state
+from flywheel.computer import limits, state, walls
 from flywheel.computer.desktop import Desktop
 from flywheel.computer.machine import Machine, MachineSettings
 from flywheel.errors import EnvError, EnvTimeout
@@ -48,7 +48,7 @@ class Target:
         addresses = [one.address for found in psutil.net_if_addrs().values() for one in found if one.family == 2]
         self.given = {
             "secret": str(file), "folder": str(folder), "port": listening.getsockname()[1],
-            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{machine.INSIDE}/server.py",
+            "addresses": addresses, "name": name, "key": 0x5EC4E7, "guest": f"{walls.INSIDE}/server.py",
         }  # fmt: skip
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import computers
 import pytest
 
 from flywheel import bench
-from flywheel.computer import desktop, limits, machine, seccomp
+from flywheel.computer import desktop, limits, seccomp, walls
 from flywheel.computer.machine import Machine
 
 pytestmark = computers.needed
@@ -17,8 +17,8 @@ BOMBS = ["a fork bomb", "memory without end", "disks filled", "a folder that is 
 BOMBS += ["watches of files without end"]
 # What each part of a machine's walls keeps out.
 WALLS = {
-    "the kernel's settings": (machine, "_READ_ONLY", ("/dev", "/")),
-    "the system's files": (machine, "_READ_ONLY", ("/proc",)),
+    "the kernel's settings": (walls, "_READ_ONLY", ("/dev", "/")),
+    "the system's files": (walls, "_READ_ONLY", ("/proc",)),
     "keys of this user": (seccomp, "program", lambda: b""),
     "sockets that no namespace keeps apart": (seccomp, "program", lambda: b""),
 }
