@@ -34,7 +34,7 @@ def examine(root: Path) -> list[Finding]:
     """Look at everything; nothing is changed."""
     findings = [_python()]
     findings += [_package(name, extra) for name, extra in _PACKAGES.items()]
-    findings += [guarded("Chromium", _chromium), *_environments(_settings(root))]
+    findings += [guarded("Chromium", _chromium), *_environments(_settings(root), root)]
     findings += [_fonts(), _program("git"), _program("flite", optional=True)]
     findings += [
         guarded("workspace", lambda: _workspace(root)),
@@ -68,9 +68,16 @@ def _chromium() -> str:
     return f"{path} {asked.stdout.strip()}"
 
 
-def _environments(settings: Settings) -> Iterator[Finding]:
+def _environments(settings: Settings, root: Path) -> Iterator[Finding]:
     """Of the kinds that the tasks are played in."""
-    from flywheel.environments import catalogue, kind
+    from flywheel.environments import catalogue, foreign, kind
+
+    def own() -> str:
+        foreign.register_all(settings, root)
+        return f"{len(settings.synthesis.worlds)} manifests can be used"
+
+    if settings.synthesis.worlds:
+        yield guarded("worlds", own)
 
     for name in sorted(catalogue.kinds(settings)):
         yield from kind.find(name).examine(settings)

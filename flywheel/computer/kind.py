@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from flywheel.computer import desktop, worlds
+from flywheel.computer import desktop, manifest, worlds
 from flywheel.computer.computer import Computer
 from flywheel.computer.env import ComputerEnv
+from flywheel.computer.manifest import ComputerManifestWorld, TerminalManifestWorld
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.computer.warm import Warm
 from flywheel.environments.env import Task
+from flywheel.environments.foreign import register
 from flywheel.environments.kind import Lender, Limits, block
 from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, EnvError, known
@@ -41,16 +43,22 @@ class ComputerLender:
 
 class ComputerKind:
     """name: as it is registered. form: its settings. apps: Debian's packages of applications of its tasks, by their
-    programs."""
+    programs. own: worlds by manifests, by name."""
 
     def __init__(self, name: str, form: type[TerminalSettings], apps: Mapping[str, str]) -> None:
         self._name, self._form, self._apps = name, form, apps
+        self.own: dict[str, TaskWorld] = {}
 
     def worlds(self) -> Iterable[str]:
-        return [world.name for world in worlds.WORLDS.values() if world.environment == self._name]
+        shipped = [world.name for world in worlds.WORLDS.values() if world.environment == self._name]
+        return [*shipped, *self.own]
 
     def world(self, name: str) -> TaskWorld:
-        return worlds.WORLDS[name]
+        return self.own.get(name) or worlds.WORLDS[name]
+
+    def load(self, path: Path) -> TaskWorld:
+        form = {"terminal": TerminalManifestWorld, "computer": ComputerManifestWorld}[self._name]
+        return register(self.own, manifest.load(path, form), path)
 
     def verifier(self, task: Task) -> Verifier:
         found = worlds.VERIFIERS.get(task.verifier)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from flywheel.environments import foreign
 from flywheel.environments.env import Task
 from flywheel.environments.kind import KindSettings, Lender, Limits, block
 from flywheel.environments.world import TaskWorld
@@ -24,7 +25,7 @@ from flywheel.settings import Settings
 
 _NAME, _INSTALL = "android", "pip install 'flywheel[phone]'"
 WORLDS: dict[str, AndroidWorld] = {}
-"""By name. One more: `WORLDS["mine"] = android_tasks.load(path)`, anywhere before the run."""
+"""By name; more of them by `synthesis.worlds`."""
 
 
 class AndroidSettings(KindSettings):
@@ -80,6 +81,9 @@ class AndroidKind:
 
     def world(self, name: str) -> TaskWorld:
         return WORLDS[name]
+
+    def load(self, path: Path) -> TaskWorld:
+        return foreign.register(WORLDS, android_tasks.load(path), path)
 
     def verifier(self, task: Task) -> Verifier:
         if task.verifier != android_tasks.VERIFIER:

@@ -1,5 +1,6 @@
 """Tasks on real phones, by a manifest: commands that prepare it, commands that tell its state, and what they shall say.
 
+kind: android
 world: android
 apps: {Settings: com.android.settings}
 tasks:
@@ -20,9 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flywheel.environments import choices, foreign
 from flywheel.environments.world import TaskWorld, Template
 from flywheel.errors import BadInput
 
@@ -50,23 +51,8 @@ class AndroidTask(BaseModel):
         return self
 
     def draw(self, rng: random.Random) -> dict[str, Any]:
-        """A choice is a text, or a mapping whose entries are placeholders of their own."""
-        values: dict[str, str] = {}
-        for name, choices in self.choose.items():
-            one = rng.choice(choices)
-            values |= one if isinstance(one, dict) else {name: one}
-
-        def filled(text: str) -> str:
-            for name, value in values.items():
-                text = text.replace(f"{{{name}}}", value)
-            return text
-
-        return {
-            "instruction": filled(self.instruction),
-            "reset": [filled(one) for one in self.reset],
-            "state": {name: filled(command) for name, command in self.state.items()},
-            "wanted": {name: filled(text) for name, text in self.wanted.items()},
-        }
+        made = {"instruction": self.instruction, "reset": self.reset, "state": self.state, "wanted": self.wanted}
+        return choices.filled(made, choices.drawn(self.choose, rng))
 
 
 class Manifest(BaseModel):
@@ -91,18 +77,7 @@ class AndroidWorld(TaskWorld):
 
 def load(path: Path) -> AndroidWorld:
     """Raises BadInput that names what is wrong in the manifest."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        manifest = Manifest.model_validate(yaml.safe_load(text))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the manifest cannot be read: {error}", where=path, fix="check the path") from None
-    except yaml.YAMLError as error:
-        said = str(error).replace("\n", " ")
-        raise BadInput(f"the manifest is not YAML: {said}", where=path, fix="mend that place") from None
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(map(str, fault["loc"])) or "whole"
-        raise BadInput(f"the manifest's {field}: {fault['msg']}", where=path, fix="mend that field") from None
+    manifest = foreign.manifest(path, Manifest)
     tasks = {task.name: task for task in manifest.tasks}
     if len(tasks) < len(manifest.tasks):
         raise BadInput("two tasks have one name", where=path, fix="rename one")
@@ -115,7 +90,7 @@ def load(path: Path) -> AndroidWorld:
             task.name: Template(instruction="{instruction}", verifier=VERIFIER, max_steps=task.max_steps)
             for task in manifest.tasks
         },
-        checksum=hashlib.sha256(text.encode()).hexdigest(),
+        checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
 
 

@@ -55,6 +55,8 @@ class Synthesis(Block):
     world that has four or more."""
     manifests: list[str] = Field([])
     """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel page list`)."""
+    worlds: list[str] = Field([])
+    """Worlds on computers and phones that others wrote: manifest files. `domains` names them as any other world."""
     train_tasks: int = Field(40, ge=1, le=100_000)
     """Tasks made in each iteration to train on, over all worlds."""
     repeated: float = Field(0.5, ge=0, le=1)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import memory, progress
+from flywheel.environments import foreign
 from flywheel.errors import FlywheelError, ShardBusy
 from flywheel.files import disk_full_is_named, locked, write_json
 from flywheel.settings import Settings
@@ -49,6 +50,9 @@ class Context:
     run_id: str = ""
     shared: Any = field(default=None, compare=False, repr=False)
     _keys: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        foreign.register_all(self.settings, self.ws.root)
 
     @classmethod
     def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> Context:

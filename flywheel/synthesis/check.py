@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flywheel.environments import catalogue
+from flywheel.environments import catalogue, foreign
 from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known, of_parameter
 from flywheel.sandbox import manifests, packages
@@ -20,6 +20,8 @@ def check(settings: Settings, iteration: int, root: Path) -> frozenset[str]:
     Raises BadInput naming the parameter.
     """
     chosen = settings.synthesis
+    with of_parameter("synthesis.worlds"):
+        foreign.register_all(settings, root)
     with of_parameter("synthesis.manifests"):
         found = manifests.load_all(chosen.manifests, root)
     for one in found.values():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flywheel.environments import catalogue
+from flywheel.environments import catalogue, foreign
 from flywheel.environments.env import Task
 from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known
@@ -166,6 +166,7 @@ def _turns(
 ) -> list[tuple[str, list[Turn]]]:
     """For each domain its worlds and pages, for each of them its (template, level) slots, levels alternating."""
     turns = []
+    foreign.register_all(settings, root or Path())
     manifests = load_all(settings.synthesis.manifests, root or Path())
     for domain, (worlds, own) in placed(settings, manifests).items():
         slots = [(world, _slots(settings, world, split, opened)) for world in worlds] + pages.turns(own, split)
