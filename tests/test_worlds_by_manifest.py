@@ -17,22 +17,24 @@ from flywheel.settings import Settings, parse
 from flywheel.synthesis import check as synthesis
 from flywheel.synthesis.tasks import make_tasks
 
-MANIFEST = """
+MONTHS = [f"month{number}" for number in range(60)]
+MANIFEST = f"""
 kind: terminal
 world: reports
 tasks:
   - name: pack
-    instruction: Pack the folder {folder} into {folder}.zip.
-    choose: {folder: [march, april]}
-    max_steps: {1: 8, 2: 8}
+    instruction: Pack the folder {{folder}} into {{folder}}.zip.
+    choose: {{folder: [{", ".join(MONTHS)}]}}
+    max_steps: {{1: 8, 2: 8}}
     folder: start
-    begin: {files: {"{folder}/note.txt": "one\\n"}}
-    end: {packed: {"{folder}.zip": {"{folder}/note.txt": "one\\n"}}}
+    begin: {{files: {{"{{folder}}/note.txt": "one\\n"}}}}
+    end: {{packed: {{"{{folder}}.zip": {{"{{folder}}/note.txt": "one\\n"}}}}}}
   - name: size
-    instruction: How many lines has words.txt?
-    max_steps: {1: 4}
+    instruction: How many lines has words.txt? Answer {{who}}.
+    choose: {{who: [{", ".join(MONTHS)}]}}
+    max_steps: {{1: 4}}
     folder: start
-    end: {answer: "3"}
+    end: {{answer: "3"}}
 """
 
 
@@ -57,9 +59,9 @@ def test_its_tasks_are_drawn_as_those_of_any_world(workspace):
     assert synthesis.check(settings, 1, workspace) == {"terminal"}
     tasks = make_tasks(settings, 1, "train", workspace)
     assert {task.template for task in tasks} == {"pack", "size"}
-    assert {task.instruction for task in tasks if task.template == "pack"} == {
-        "Pack the folder march into march.zip.", "Pack the folder april into april.zip.",
-    }  # fmt: skip
+    packs = [task for task in tasks if task.template == "pack"]
+    assert {task.instruction for task in packs} <= {f"Pack the folder {one} into {one}.zip." for one in MONTHS}
+    assert len({task.instruction for task in packs}) == len(packs)
     assert {"words.txt", "deep/data.bin"} == tasks[0].params["binary"].keys()
     assert catalogue.get("reports").domain == "computer"
     before = catalogue.get("reports").checksum
@@ -77,14 +79,14 @@ async def test_it_is_played_and_judged(workspace):
         "pack": [Terminal(f"python3 -m zipfile -c {folder}.zip {folder}")],
         "size": [Terminal("wc -l < words.txt"), Finished("3")],
     }
-    async with open_environments(computers.settings("terminal"), tasks) as environments:
-        async with environments.env(tasks[0]) as env:
-            for name, actions in plays.items():
-                await env.reset(by_name[name], 1)
-                results = [await env.step(action) for action in actions]
-                assert results[-1].reward == 1.0, results[-1].info
-            await env.reset(by_name["size"], 1)
-            assert (await env.step(Finished("4"))).reward < 1.0
+    settings = computers.settings("terminal")
+    async with open_environments(settings, tasks) as environments, environments.env(tasks[0]) as env:
+        for name, actions in plays.items():
+            await env.reset(by_name[name], 1)
+            results = [await env.step(action) for action in actions]
+            assert results[-1].reward == 1.0, results[-1].info
+        await env.reset(by_name["size"], 1)
+        assert (await env.step(Finished("4"))).reward < 1.0
 
 
 @pytest.mark.parametrize(

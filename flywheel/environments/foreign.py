@@ -25,7 +25,8 @@ class Loads(Protocol):
 
 
 def register_all(settings: Settings, root: Path) -> None:
-    """Make the worlds known that the settings name. root: the folder that relative paths count from. It may be called again, also after a manifest has changed.
+    """Make the worlds known that the settings name. root: the folder that relative paths count from. It may be called
+    again, also after a manifest has changed.
 
     Raises BadInput for a manifest that cannot be used.
     """
@@ -39,7 +40,7 @@ def register_all(settings: Settings, root: Path) -> None:
 
 
 def register(own: dict[str, TaskWorld], world: TaskWorld, path: Path) -> TaskWorld:
-    """For a kind: put a world among those that it has by manifests. Raises BadInput where another world has its name."""
+    """For a kind: put a world among those that it has by manifests. Raises BadInput where its name is taken."""
     if world.name not in own and world.name in catalogue.names():
         raise BadInput(f"a world is called {world.name} already", where=path, fix="rename this one")
     own[world.name] = world
