@@ -7,8 +7,9 @@ import random
 import pytest
 
 from flywheel.agent import actions as act
+from flywheel.agent.packing import pack, unpack
 from flywheel.agent.specimens import action as draw
-from flywheel.sandbox.inputs import InputDriver, pack, unpack
+from flywheel.sandbox.inputs import InputDriver
 
 NONE_OF_ITS = [
     act.LongPress(act.Point(0.5, 0.5)),

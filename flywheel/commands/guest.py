@@ -12,12 +12,12 @@ import flywheel
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
     epilog="Example: flywheel guest --port 5000 --token-file token.txt",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def guest(options: tuple[str, ...]) -> None:
-    """Act inside of this machine, as a small HTTP server. Its folder runs by itself wherever there is a Python."""
+    """Act inside of this machine, as a small HTTP server, at a `--port N` with a `--token-file FILE` (or the token in
+    FLYWHEEL_GUEST_TOKEN), or at a `--socket FILE`. Its folder runs by itself wherever there is a Python."""
     folder = Path(flywheel.__file__).parent / "guest"
     os.execv(sys.executable, [sys.executable, str(folder), *options])

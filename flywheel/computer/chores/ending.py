@@ -70,6 +70,6 @@ def answered(wanted: str, said: str) -> bool:
     """Whether it is the answer: numbers by their value, words whatever their case; a full stop may follow."""
     wanted, said = (" ".join(one.split()).rstrip(".").casefold() for one in (wanted, said))
     try:
-        return float(wanted) == float(said.replace(",", ""))
+        return wanted == said or float(wanted) == float(said.replace(",", ""))
     except ValueError:
-        return wanted == said
+        return False
