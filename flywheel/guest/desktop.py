@@ -26,7 +26,7 @@ from vnc import joined
 
 _CONFIG = Path(__file__).resolve().parent / "config"
 _SERVER, _MANAGER = "Xvnc", "openbox"
-_WITHIN_S, _LOOK_S = 10.0, 0.002
+_WITHIN_S, _LOOK_S, _FOCUS_S = 10.0, 0.002, 2.0
 _DPI = "96"
 
 
@@ -119,6 +119,10 @@ class Desktop:
             self._run(words)
             opened = self._opened(before)
             _wait(opened, until, f"{words[0]} shows no window")
+            _came(self._focused, min(until, time.monotonic() + _FOCUS_S))  # keys that come before go nowhere
+
+    def _focused(self) -> bool:
+        return any(one["focused"] for one in self._screen.hands.windows())
 
     def _opened(self, before: int) -> Callable[[], bool]:
         return lambda: len(self._screen.hands.windows()) > before
@@ -165,7 +169,14 @@ def _is_command(words: object) -> bool:
 
 
 def _wait(holds: Callable[[], bool], until: float, otherwise: str) -> None:
+    if not _came(holds, until):
+        raise Refused(f"{otherwise} in {_WITHIN_S:g} s", 503)
+
+
+def _came(holds: Callable[[], bool], until: float) -> bool:
+    """Whether it holds by then."""
     while not holds():
         if time.monotonic() > until:
-            raise Refused(f"{otherwise} in {_WITHIN_S:g} s", 503)
+            return False
         time.sleep(_LOOK_S)
+    return True
