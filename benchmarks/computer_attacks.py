@@ -45,7 +45,8 @@ def quietly(function, *words):
 QUIET: dict[str, str] = {
     # -- files --------------------------------------------------------------------------------------------------------
     "files of this machine by their paths": """
-for path in ("/etc/shadow", "/root/.ssh/id_rsa", "/root/.bash_history", given["secret"], "/etc/machine-id"):
+for path in map(os.path.expanduser, ("/etc/shadow", "~root/.ssh/id_rsa", "~root/.bash_history", given["secret"],
+                                     "/etc/machine-id")):
     if os.path.exists(path): taken(path)
     show(path)
 """,
@@ -56,7 +57,8 @@ found = subprocess.run(["grep", "-rhsoE", "--binary-files=text", "--exclude-dir=
 print(found.stdout)
 """,
     "roads out by the first process": """
-for path in ("/proc/1/root", "/proc/1/cwd", "/proc/1/fd", "/proc/self/root/..", "/proc/1/task/1/root"):
+for place in ("1/root", "1/cwd", "1/fd", "self/root/..", "1/task/1/root"):
+    path = "/proc/" + place
     for name in ("", "/..", "/../..", given["secret"]): show(path + name)
     quietly(lambda: [show(f"{path}/{name}") for name in os.listdir(path)])
 """,

@@ -50,6 +50,10 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     remote.check(settings.versioning.remote)
     if settings.language_model.endpoint:
         _language_model(settings)
+    if settings.sandbox.backend == "manager":
+        from flywheel.environments import managed  # its HTTP client takes a sixth of a second to load
+
+        managed.token(settings)
     if settings.policy.backend == "openai":
         _policy_servers(settings.policy)
 

@@ -20,6 +20,7 @@ import pytest
 from aiohttp import web
 from shelves import STORE, Shelf, Shelves
 
+from flywheel import preflight
 from flywheel.agent.actions import Click, Finished, Point, Type, Wait
 from flywheel.environments import managed, wire
 from flywheel.environments.env import Checkpointable, Observation, StepResult
@@ -34,6 +35,7 @@ from flywheel.manager.ledger import Ledger, Terms
 from flywheel.sandbox.check import check_env
 from flywheel.settings import Settings, parse
 from flywheel.synthesis.tasks import make_task
+from flywheel.workspace import Workspace
 
 SECRET = "a token of the tests alone"
 MOVES = (Type("set cup 3"), Click(Point(0.5, 0.5)), Type("set pen"), Type("set map 7"))
@@ -187,6 +189,14 @@ async def test_a_lease_opens_nothing_else_and_nothing_once_it_is_over(tmp_path):
         assert await status(good, "s") == 200  # and the next beat ends it: the manager does not know it
         await until(lambda: not one.node.sessions, "a session that the manager does not know goes on")
         assert await status(good, "s") == 403
+
+
+@pytest.mark.parametrize(("manager", "token", "said"), [("", SECRET, "no manager"), ("http://a:1", "", "not in FLYW")])
+def test_a_run_without_a_manager_or_its_token_is_refused_before_it_begins(manager, token, said, monkeypatch, project):
+    monkeypatch.setenv(TOKEN, token)
+    chosen = parse({"sandbox": {"backend": "manager", "manager": manager}}, where="test")
+    with pytest.raises(BadInput, match=said):
+        preflight.check(Workspace(project), chosen)
 
 
 async def test_settings_that_differ_are_refused_at_once(tmp_path):

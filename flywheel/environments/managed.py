@@ -184,17 +184,22 @@ class _CheckpointableEnv(_Env):
         return await self._remote.result("restore", checkpoint)
 
 
-@asynccontextmanager
-async def open_managed(settings: Settings) -> AsyncIterator[ManagedEnvironments]:
-    """Raises BadInput where the settings name no manager, or there is no token."""
+def token(settings: Settings) -> str:
+    """The manager's. Raises BadInput where the settings name no manager, or there is no token."""
     if not settings.sandbox.manager:
         raise BadInput("no manager is named", where="sandbox.manager", fix="name its address, such as http://HOST:4300")
-    token = os.environ.get(TOKEN, "")
-    if not token:
+    found = os.environ.get(TOKEN, "")
+    if not found:
         raise BadInput(f"the manager's token is not in {TOKEN}", where="sandbox.manager", fix=f"export {TOKEN}=...")
-    connector = aiohttp.TCPConnector(limit=0)
+    return found
+
+
+@asynccontextmanager
+async def open_managed(settings: Settings) -> AsyncIterator[ManagedEnvironments]:
+    """Raises BadInput as `token` does."""
+    known, connector = token(settings), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as client:
-        made = ManagedEnvironments(settings, client, token)
+        made = ManagedEnvironments(settings, client, known)
         beating = asyncio.create_task(made.beats())
         try:
             yield made
