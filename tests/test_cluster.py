@@ -217,7 +217,7 @@ def test_a_folder_that_is_not_shared_is_told(tmp_path):
     from flywheel.cluster import node
 
     (path := tmp_path / "token").write_text("mine")
-    seen = node.Shared(path, "mine", node.source())
+    seen = node.Shared(path, "mine", node.source(), tmp_path)
 
     def told(**changes) -> str:
         return (node.fault(dataclasses.replace(seen, **changes), Settings(), plays=False) or ("", ""))[0]
@@ -229,6 +229,9 @@ def test_a_folder_that_is_not_shared_is_told(tmp_path):
         assert told(text="another") == "it has another folder at the workspace's path"
         assert told(path=tmp_path / "none") == "the workspace is not there: No such file or directory"
         assert told(source="older") == "it has another version of flywheel"
+        wanting = Settings.model_validate({"synthesis": {"worlds": ["none.yaml"]}})
+        what, _ = node.fault(seen, wanting, plays=False) or ("", "")
+        assert what.startswith("the manifest cannot be read") and str(tmp_path / "none.yaml") in what
 
 
 def test_a_cluster_that_cannot_be_reached_is_bad_input(ws, monkeypatch):

@@ -118,6 +118,6 @@ def _shared(ws: Workspace) -> Iterator[Shared]:
     try:
         with path.open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield Shared(path, text, source())
+            yield Shared(path, text, source(), ws.root)
     finally:
         path.unlink()

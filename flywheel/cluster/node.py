@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 import flywheel
-from flywheel.environments import catalogue, kind
+from flywheel.environments import catalogue, foreign, kind
 from flywheel.errors import BadInput
 from flywheel.progress import listening
 from flywheel.settings import Settings
@@ -25,11 +25,13 @@ Fault = tuple[str, str]  # what is wrong with a node, and how to mend it
 
 @dataclass(frozen=True)
 class Shared:
-    """What tells a node that it sees the run's own folder: a file that the run has just written, and holds locked."""
+    """What tells a node that it sees the run's own folder: a file that the run has just written, and holds locked.
+    root: of the workspace."""
 
     path: Path
     text: str
     source: str
+    root: Path
 
 
 @cache
@@ -59,6 +61,7 @@ def fault(shared: Shared, settings: Settings, plays: bool) -> Fault | None:
         else:
             return "locks on files of the shared folder do not reach it", "mount the folder with locks (NFS 4 has them)"
     try:
+        foreign.register_all(settings, shared.root)  # this process opened no `Context`: it was sent one
         if plays:
             kind.check(settings, catalogue.kinds(settings))
     except BadInput as error:

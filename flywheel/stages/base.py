@@ -51,13 +51,14 @@ class Context:
     shared: Any = field(default=None, compare=False, repr=False)
     _keys: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        foreign.register_all(self.settings, self.ws.root)
-
     @classmethod
     def open(cls, ws: Workspace, iteration: int, stage: str, run_id: str = "") -> Context:
-        """Raises BadInput where the iteration has not been begun."""
-        return cls(ws, frozen.load(ws, iteration), iteration, stage, run_id)
+        """Of an iteration that has begun, with the worlds known that its settings name by manifests.
+
+        Raises BadInput where it has not been begun, or a manifest cannot be used."""
+        settings = frozen.load(ws, iteration)
+        foreign.register_all(settings, ws.root)
+        return cls(ws, settings, iteration, stage, run_id)
 
     def report(self, line: str) -> None:
         """Say how far it is, in a short line."""
