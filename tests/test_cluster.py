@@ -231,7 +231,8 @@ def test_a_folder_that_is_not_shared_is_told(tmp_path):
         assert told(source="older") == "it has another version of flywheel"
         wanting = Settings.model_validate({"synthesis": {"worlds": ["none.yaml"]}})
         what, _ = node.fault(seen, wanting, plays=False) or ("", "")
-        assert what.startswith("the manifest cannot be read") and str(tmp_path / "none.yaml") in what
+        assert what.startswith("the manifest cannot be read")
+        assert str(tmp_path / "none.yaml") in what
 
 
 def test_a_cluster_that_cannot_be_reached_is_bad_input(ws, monkeypatch):

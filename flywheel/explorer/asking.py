@@ -20,7 +20,9 @@ from flywheel.workspace import Workspace
 T = TypeVar("T")
 Row = dict[str, Any]
 _AT_ONCE = max(2, os.cpu_count() or 1)  # questions, each of one thread
-LISTED = "explorer.listed"  # the rows of the view `trajectory_outcomes`, put together once and not at each question
+# The rows of views, put together once and not at each question: `trajectory_outcomes`, and `trained_on`, whose plan
+# alone took a sixth of the time of one trajectory's page.
+LISTED, TRAINED = "explorer.listed", "explorer.trained"
 
 
 class NotHere(BadInput):
@@ -28,12 +30,18 @@ class NotHere(BadInput):
 
 
 def _listed(connection: duckdb.DuckDBPyConnection) -> None:
-    """Where a file of it is damaged, who asks for it is told, and nobody else."""
+    """Where a file of them is damaged, who asks for it is told, and nobody else."""
     connection.execute("CREATE SCHEMA explorer")
     try:
         catalog.run(connection, f"CREATE TABLE {LISTED} AS FROM trajectory_outcomes")
+        connection.execute(f"CREATE INDEX listed_by ON {LISTED} (trajectory_id)")
     except (FlywheelError, duckdb.Error):
         connection.execute(f"CREATE VIEW {LISTED} AS SELECT *, row_number() OVER () AS rowid FROM trajectory_outcomes")
+    try:
+        catalog.run(connection, f"CREATE TABLE {TRAINED} AS FROM trained_on")
+        connection.execute(f"CREATE INDEX trained_by ON {TRAINED} (trajectory_id)")
+    except (FlywheelError, duckdb.Error):
+        connection.execute(f"CREATE VIEW {TRAINED} AS FROM trained_on")
 
 
 class Asking:

@@ -25,6 +25,8 @@ from flywheel.workspace import Workspace
 
 _KEPT = 16  # searches: a reader who scrolls asks the same again
 _STEPS = 10_000  # of SQLite's machine, after which it looks at the time
+_AT_ONCE = 2  # searches at work: each may hold the name of every trajectory
+_ROWS = 10_000  # names that are Python's for a moment, at a time
 
 
 class Index:
@@ -40,6 +42,7 @@ class Index:
         self._done = threading.Event()
         self._at_work = False
         self._found = lru_cache(maxsize=_KEPT)(self._match)
+        self._places = threading.Semaphore(_AT_ONCE)
 
     def begin(self) -> None:
         """Bring it up to date with the store as it is now; nobody waits for that but who searches."""
@@ -80,6 +83,8 @@ class Index:
             return {}
 
     def _match(self, phrase: str, _: frozenset[Partition], gone: tuple[int, ...]) -> pa.Table:
+        if not self._places.acquire(timeout=self._limit_s):
+            raise QueryTimeout(f"others' searches were at work for {self._limit_s:g} s", fix="ask again")
         over = time.monotonic() + self._limit_s
         try:
             with index_file.reading(self._path) as connection:
@@ -88,12 +93,16 @@ class Index:
                     f"""SELECT trajectory_id FROM words JOIN trajectory ON number = words.rowid
                     WHERE words MATCH ? AND partition NOT IN ({", ".join(map(str, gone))})""",
                     (phrase,),
-                ).fetchall()
+                )
+                some = iter(lambda: found.fetchmany(_ROWS), [])
+                names = pa.chunked_array([[name for (name,) in rows] for rows in some], pa.string())
         except sqlite3.Error as error:
             if time.monotonic() > over:
                 raise QueryTimeout(f"it took longer than {self._limit_s:g} s", fix="give more words") from None
             raise self._unusable(error) from None
-        return pa.table({"trajectory_id": pa.array([name for (name,) in found], pa.string())})
+        finally:
+            self._places.release()
+        return pa.table({"trajectory_id": names})
 
     def _catch_up(self) -> None:
         """Until it is as the store is, which may change meanwhile."""

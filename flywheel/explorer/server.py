@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flywheel import secret
+from flywheel import memory, secret
 from flywheel.errors import FlywheelError
 from flywheel.explorer.app import application
 from flywheel.explorer.asking import Asking
@@ -39,6 +39,7 @@ class Explorer:
 @contextlib.contextmanager
 def serving(ws: Workspace, port: int) -> Iterator[Explorer]:
     """Serve the workspace's explorer within the block; 0: at any free port. Raises BadInput where the port is taken."""
+    memory.few_heaps()
     listener = at_own(port)
     port = listener.getsockname()[1]
     login = Login(secret.of(ws.state), port)
