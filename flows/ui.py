@@ -23,15 +23,16 @@ from flywheel.workspace import Workspace
 _TRAJECTORY = re.compile(r"/trajectories/([\w-]+)\.html")
 
 
-def serve(ws: Workspace, port: int, say: Callable[[str], None]) -> None:
+def serve(ws: Workspace, port: int, say: Callable[[str], None], other: Workspace | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM. The report is on the port after Prefect's, the explorer on the one after that.
+    other: a workspace that the explorer lays over this one.
 
     Raises BadInput where one is taken.
     """
     stop = threading.Event()
     with (
         report_server(ws, port + 1) as files,
-        explorer(ws, port + 2) as explored,
+        explorer(ws, port + 2, other) as explored,
         prefect_server(ws, port, lambda: page.build(ws)) as url,
     ):
         explored.beside.prefect, explored.beside.report = url, f"http://127.0.0.1:{files.server_port}"

@@ -70,8 +70,8 @@ _ROUTE = ("trajectory_id", "destination", "reason", "score", "v")
 
 
 @contextmanager
-def explorer(ws: Workspace) -> Iterator[tuple[Explorer, httpx.Client]]:
+def explorer(ws: Workspace, other: Workspace | None = None) -> Iterator[tuple[Explorer, httpx.Client]]:
     """The explorer, and a client that is logged in."""
-    with serving(ws, 0) as served, httpx.Client(base_url=served.url, timeout=60) as client:
+    with serving(ws, 0, other) as served, httpx.Client(base_url=served.url, timeout=60) as client:
         assert client.get(served.entrance()).status_code == 303
         yield served, client

@@ -286,9 +286,27 @@ def test_iterations_are_told_as_the_views_say(ws):
         assert [(one["k"], one["pass"]) for one in found["pass"]] == [(1, 0.5), (2, 1.0)]
         assert found["curves"] == [{"stage": "sft", "name": "loss", "n": 5}]
         points = client.get("/api/curves/sft/loss?iteration=1").json()
-        assert [point["step"] for point in points] == [1, 2, 3, 4, 5]
-        assert client.get("/api/curves/sft/loss?iteration=2").json() == []
+        assert [point["step"] for point in points["own"]] == [1, 2, 3, 4, 5]
+        assert found["other"] is None
+        assert points["theirs"] == []
+        assert client.get("/api/curves/sft/loss?iteration=2").json() == {"own": [], "theirs": []}
         assert client.get("/api/curves/sft/loss?iteration=x").status_code == 400
+
+
+def test_another_workspace_comes_beside_this_one_with_its_name_and_as_it_writes(ws, tmp_path):
+    other = Workspace(tmp_path / "twin" / ws.root.name)
+    other.root.mkdir(parents=True)
+    rollouts(ws, 1)
+    with explorer(ws, other) as (_, client):
+        assert client.get("/api/iterations").json()["other"]["iterations"] == []
+        rollouts(other, 1)
+        write(other, "metrics", 1, "sft", [metrics.row("loss", 0.5, domain="all", step=n) for n in (1, 2)])
+        found = client.get("/api/iterations").json()["other"]
+        assert found["name"] == str(other.root), "folders of one name are told apart by their paths"
+        assert [(row["iteration"], row["p_v1"]) for row in found["iterations"]] == [(1, 0.5)]
+        points = client.get("/api/curves/sft/loss?iteration=1").json()
+        assert (points["own"], [point["value"] for point in points["theirs"]]) == ([], [0.5, 0.5])
+        assert client.get("/api/trajectories").json()["total"] == 6, "the list is of this workspace alone"
 
 
 def test_held_out_tasks_are_compared_by_the_newest_models_episodes(ws):

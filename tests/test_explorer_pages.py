@@ -184,6 +184,22 @@ def test_iterations_are_laid_over_one_another_as_the_address_says(tab, served):
     expect(tab.get_by_text("6 found")).to_be_visible()
 
 
+def test_another_workspace_is_laid_over_this_one(browser, ws, tmp_path):
+    (other := Workspace(tmp_path / "the other")).root.mkdir()
+    rollouts(ws, 1)
+    rollouts(other, 1)
+    with explorer(ws, other) as (server, _):
+        tab = open_page(browser, server)
+        tab.goto(f"{server.url}/iterations")
+        expect(tab.get_by_text("the other over them")).to_be_visible()
+        tab.locator("figure", has=tab.get_by_role("img", name="pass@k")).get_by_text("The figures").click()
+        rows = tab.get_by_role("region", name="Figures: pass@k").locator("tbody tr")
+        expect(rows).to_have_count(4)
+        expect(rows.filter(has_text="the other")).to_have_count(2)
+        assert tab.faults == []
+        tab.context.close()
+
+
 def test_an_iteration_leads_to_its_run_its_data_docs_and_its_revision(browser, ws):
     rollouts(ws, 1)
     run = {"run_id": "0a<b>", "name": "iteration 001", "kind": "flow", "state": "Completed", "attempts": 1}

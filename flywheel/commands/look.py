@@ -111,8 +111,9 @@ def view(trajectory: str, workspace: Path | None) -> None:
 @click.command(epilog="Example: flywheel ui --port 4200")
 @WORKSPACE
 @click.option("--port", default=4200, show_default=True, type=click.IntRange(1, 65533))
-def ui(workspace: Path | None, port: int) -> None:
+@click.option("--beside", type=Path, help="Another workspace, whose iterations the explorer lays over these.")
+def ui(workspace: Path | None, port: int, beside: Path | None) -> None:
     """Serve Prefect's pages, the report and the explorer on 127.0.0.1 until Ctrl-C."""
     from flows.ui import serve
 
-    serve(Workspace.find(workspace), port, click.echo)
+    serve(Workspace.find(workspace), port, click.echo, Workspace.find(beside) if beside else None)

@@ -37,15 +37,17 @@ Sent = TypeVar("Sent", bound=BaseModel)
 _OFFSET = Query(ge=0, le=10**9)
 
 
-def application(asking: Asking, login: Login, sql: Sql, changing: Changes, near: beside.Beside) -> ASGIApp:
-    """The explorer of a workspace, to whoever `login` lets in."""
+def application(
+    asking: Asking, login: Login, sql: Sql, changing: Changes, near: beside.Beside, other: Asking | None = None
+) -> ASGIApp:
+    """The explorer of a workspace, to whoever `login` lets in. other: of a workspace whose iterations are shown too."""
     app = FastAPI(title="flywheel", docs_url=None, redoc_url=None, openapi_url=None)
     page = _frame(asking.ws, near)
     _errors(app, page)
     _logging_in(app, login)
     _list(app, asking, changing)
     _one(app, asking)
-    _over_time(app, asking)
+    _over_time(app, asking, other)
     _queries(app, asking, sql)
     _reviews(app, asking)
     _pages(app, page)
@@ -102,10 +104,10 @@ def _one(app: FastAPI, asking: Asking) -> None:
         return Response(data, media_type=kind, headers=_FOR_EVER)
 
 
-def _over_time(app: FastAPI, asking: Asking) -> None:
+def _over_time(app: FastAPI, asking: Asking, other: Asking | None) -> None:
     @app.get("/api/iterations")
     def overview() -> Response:
-        return answer(iterations.overview(asking))
+        return answer(iterations.overview(asking, other))
 
     @app.get("/api/revisions")
     def revisions() -> Response:
@@ -121,7 +123,8 @@ def _over_time(app: FastAPI, asking: Asking) -> None:
         name: str,
         iteration: Annotated[list[int], Query(max_length=50)] = [],  # noqa: B006
     ) -> Response:
-        return answer(iterations.curves(asking, stage, name, iteration))
+        own, theirs = (iterations.curves(one, stage, name, iteration) if one else [] for one in (asking, other))
+        return answer({"own": own, "theirs": theirs})
 
 
 _NAMES = """

@@ -46,19 +46,20 @@ def _listed(connection: duckdb.DuckDBPyConnection) -> None:
 
 class Asking:
     """Questions of our own, with what the reader chose as their parameters. limit_s: for one question, and for those
-    before it."""
+    before it. lists: whether its trajectories are asked for too, and not its views alone."""
 
-    def __init__(self, ws: Workspace, limit_s: float = 20.0) -> None:
-        self.ws, self._limit_s = ws, limit_s
+    def __init__(self, ws: Workspace, limit_s: float = 20.0, *, lists: bool = True) -> None:
+        self.ws, self._limit_s, self._lists = ws, limit_s, lists
         self.index = Index(ws, limit_s)
         self._resident = Resident(ws, self._prepare)
         self._places = threading.Semaphore(_AT_ONCE)
 
     def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
-        _listed(connection)
+        if self._lists:
+            _listed(connection)
+            self.index.begin()
         # By two threads each, twenty readers were answered a third later: the cores are busy with others' questions.
         connection.execute("SET GLOBAL threads = 1")
-        self.index.begin()
 
     def words(self, text: str) -> pa.Table:
         """As `Index.find`, in the store as it is now."""

@@ -14,9 +14,17 @@ from flywheel.store import catalog
 _POINTS = 20_000  # of curves, in one answer
 
 
-def overview(asking: Asking) -> dict[str, Any]:
-    """All iterations, from the catalogue's views."""
-    return asking.ask(_overview)
+def overview(asking: Asking, other: Asking | None = None) -> dict[str, Any]:
+    """All iterations, from the catalogue's views. other: of a workspace that is laid over this one; it comes as `other`,
+    with its name as `name`."""
+    found = asking.ask(_overview)
+    return found | {"other": None if other is None else other.ask(_overview) | {"name": _name(asking, other)}}
+
+
+def _name(asking: Asking, other: Asking) -> str:
+    """Of the other workspace: its folder's, or its path where both folders are called the same."""
+    root = other.ws.root
+    return root.name if root.name != asking.ws.root.name else str(root)
 
 
 def _overview(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:

@@ -37,8 +37,9 @@ class Explorer:
 
 
 @contextlib.contextmanager
-def serving(ws: Workspace, port: int) -> Iterator[Explorer]:
-    """Serve the workspace's explorer within the block; 0: at any free port. Raises BadInput where the port is taken."""
+def serving(ws: Workspace, port: int, other: Workspace | None = None) -> Iterator[Explorer]:
+    """Serve the workspace's explorer within the block; 0: at any free port. other: a workspace whose iterations are laid
+    over those of this one. Raises BadInput where the port is taken."""
     memory.few_heaps()
     listener = at_own(port)
     port = listener.getsockname()[1]
@@ -49,8 +50,9 @@ def serving(ws: Workspace, port: int) -> Iterator[Explorer]:
 
     async def serve() -> None:
         asking, sql = Asking(ws), Sql(ws)
-        changing = Changes(asking.standing)
-        server = LocalServer(application(asking, login, sql, changing, beside), [listener])
+        second = Asking(other, lists=False) if other else None
+        changing = Changes(lambda: asking.standing() + (second.standing() if second else ""))
+        server = LocalServer(application(asking, login, sql, changing, beside, second), [listener])
         try:
             await server.start(where=f"port {port}", error=FlywheelError)
             begun.set()

@@ -4,7 +4,7 @@ import { type Row, useAnswer, useStanding } from "../api";
 import { Chart } from "../chart";
 import { CopyLink, Empty, Failure, label, Loading, share } from "../parts";
 import { DataDocs, Revision, Run, useRevisions } from "../record";
-import { bars, curves, funnel, overTime, passes } from "../pictures";
+import { bars, beside, curves, funnel, overTime, passes } from "../pictures";
 
 const LAID = 3; // iterations that are laid over one another where none are chosen
 
@@ -35,7 +35,10 @@ export function Iterations() {
     <>
       <div class="head">
         <h1>Iterations</h1>
-        <p class="soft">Those that are ticked are laid over one another below</p>
+        <p class="soft">
+          Those that are ticked are laid over one another below
+          {data.other && <>, and <b>{data.other.name}</b> over them: dashed lines, pale bars</>}
+        </p>
         <span class="push" />
         <DataDocs />
         <CopyLink />
@@ -132,11 +135,20 @@ function Why({ row }: { row: Row }) {
   );
 }
 
-function Pictures({ data, laid }: { data: Row; laid: number[] }) {
+// Its rows, and those of the workspace that is laid over it, which say of which they are.
+function both(data: Row): Row {
+  const { other } = data;
+  const tables = ["iterations", "p_v1", "rises", "success", "funnel", "minutes", "pass"];
+  return { ...data, ...Object.fromEntries(tables.map((name) => [name, beside(data[name], other?.[name], other?.name)])) };
+}
+
+function Pictures({ data: own, laid }: { data: Row; laid: number[] }) {
+  const data = useMemo(() => both(own), [own]);
   const of = (rows: Row[]) => rows.filter((row) => laid.includes(row.iteration));
   const key = laid.join(",");
+  const whose = own.other ? ["of"] : [];
   const stores = useMemo(
-    () => data.iterations.flatMap((row: Row) => ["sft", "ct", "quarantine"].map((name) => ({ iteration: row.iteration, name, value: row[`to_${name}`] }))),
+    () => data.iterations.flatMap((row: Row) => ["sft", "ct", "quarantine"].map((name) => ({ iteration: row.iteration, of: row.of, name, value: row[`to_${name}`] }))),
     [data],
   );
   const minutes = useMemo(() => data.minutes.map((row: Row) => ({ ...row, name: row.stage, value: row.minutes })), [data]);
@@ -154,26 +166,26 @@ function Pictures({ data, laid }: { data: Row; laid: number[] }) {
   return (
     <div class="pictures">
       {data.p_v1.length > 0 && (
-        <Chart title="P(V = 1) on new tasks" note="Rollouts of the newest model, before it trains on them; 95% intervals." option={options.p} columns={["iteration", "domain", "p", "low", "high", "scored"]} rows={data.p_v1} />
+        <Chart title="P(V = 1) on new tasks" note="Rollouts of the newest model, before it trains on them; 95% intervals." option={options.p} columns={[...whose, "iteration", "domain", "p", "low", "high", "scored"]} rows={data.p_v1} />
       )}
       {data.rises.length > 0 && (
-        <Chart title="Rise of P(V = 1) on like tasks" note="Beside the iteration before, on templates and levels that both played." option={options.rises} columns={["iteration", "domain", "before", "after", "rise", "low", "high", "slots"]} rows={data.rises} />
+        <Chart title="Rise of P(V = 1) on like tasks" note="Beside the iteration before, on templates and levels that both played." option={options.rises} columns={[...whose, "iteration", "domain", "before", "after", "rise", "low", "high", "slots"]} rows={data.rises} />
       )}
       {data.success.length > 0 && (
-        <Chart title="Held-out success" note="Of the merged model; 95% intervals." option={options.success} columns={["iteration", "domain", "before", "after", "after_low", "after_high", "n"]} rows={data.success} />
+        <Chart title="Held-out success" note="Of the merged model; 95% intervals." option={options.success} columns={[...whose, "iteration", "domain", "before", "after", "after_low", "after_high", "n"]} rows={data.success} />
       )}
       {some.pass && data.pass.length > 0 && (
-        <Chart title="pass@k" note="Chance that one of k samples of a task is verified." option={some.pass} columns={["iteration", "k", "pass", "tasks"]} rows={of(data.pass)} />
+        <Chart title="pass@k" note="Chance that one of k samples of a task is verified." option={some.pass} columns={[...whose, "iteration", "k", "pass", "tasks"]} rows={of(data.pass)} />
       )}
-      <Chart title="From tasks to stores" option={some.funnel} columns={["iteration", "name", "rows"]} rows={of(data.funnel)} />
-      <Chart title="What went into the stores" option={options.stores} columns={["iteration", "name", "value"]} rows={stores} />
-      {data.minutes.length > 0 && <Chart title="Minutes of each stage" height={300} option={options.minutes} columns={["iteration", "stage", "minutes"]} rows={data.minutes} />}
-      {data.curves.length > 0 && <Curves known={data.curves} laid={laid} />}
+      <Chart title="From tasks to stores" option={some.funnel} columns={[...whose, "iteration", "name", "rows"]} rows={of(data.funnel)} />
+      <Chart title="What went into the stores" option={options.stores} columns={[...whose, "iteration", "name", "value"]} rows={stores} />
+      {data.minutes.length > 0 && <Chart title="Minutes of each stage" height={300} option={options.minutes} columns={[...whose, "iteration", "stage", "minutes"]} rows={data.minutes} />}
+      {data.curves.length > 0 && <Curves known={data.curves} laid={laid} other={data.other?.name} />}
     </div>
   );
 }
 
-function Curves({ known, laid }: { known: Row[]; laid: number[] }) {
+function Curves({ known, laid, other }: { known: Row[]; laid: number[]; other?: string }) {
   const url = useAddress();
   const standing = useStanding();
   const first = known.find((row) => row.name === "reward") ?? known[0];
@@ -183,8 +195,9 @@ function Curves({ known, laid }: { known: Row[]; laid: number[] }) {
   const name = names.includes(asked[1]) ? asked[1] : names[0];
   const choose = (stage: string, name: string) => (setStage(stage), go(withValues(url, { curve: `${stage}/${name}` }), true));
   const query = laid.map((k) => `iteration=${k}`).join("&");
-  const { data, error } = useAnswer<Row[]>(`/api/curves/${encodeURIComponent(stage)}/${encodeURIComponent(name)}?${query}`, standing);
-  const option = useMemo(() => curves(data ?? []), [data]);
+  const { data: found, error } = useAnswer<{ own: Row[]; theirs: Row[] }>(`/api/curves/${encodeURIComponent(stage)}/${encodeURIComponent(name)}?${query}`, standing);
+  const data = useMemo(() => (found ? beside(found.own, found.theirs, other) : []), [found]);
+  const option = useMemo(() => curves(data), [data]);
   return (
     <div>
       <div class="choices">
@@ -205,7 +218,7 @@ function Curves({ known, laid }: { known: Row[]; laid: number[] }) {
           </select>
         </label>
       </div>
-      {error ? <Failure error={error} /> : <Chart title={`${stage}: ${name.replaceAll("_", " ")}`} option={option} columns={["iteration", "domain", "step", "value"]} rows={data ?? []} />}
+      {error ? <Failure error={error} /> : <Chart title={`${stage}: ${name.replaceAll("_", " ")}`} option={option} columns={[...(other ? ["of"] : []), "iteration", "domain", "step", "value"]} rows={data} />}
     </div>
   );
 }
