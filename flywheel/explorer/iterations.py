@@ -15,8 +15,8 @@ _POINTS = 20_000  # of curves, in one answer
 
 
 def overview(asking: Asking, other: Asking | None = None) -> dict[str, Any]:
-    """All iterations, from the catalogue's views. other: of a workspace that is laid over this one; it comes as `other`,
-    with its name as `name`."""
+    """All iterations, from the catalogue's views. other: of a workspace that is laid over this one; it comes as `other`
+    with its `name`."""
     found = asking.ask(_overview)
     return found | {"other": None if other is None else other.ask(_overview) | {"name": _name(asking, other)}}
 

@@ -38,8 +38,8 @@ class Explorer:
 
 @contextlib.contextmanager
 def serving(ws: Workspace, port: int, other: Workspace | None = None) -> Iterator[Explorer]:
-    """Serve the workspace's explorer within the block; 0: at any free port. other: a workspace whose iterations are laid
-    over those of this one. Raises BadInput where the port is taken."""
+    """Serve the workspace's explorer within the block; 0: at any free port. other: a workspace whose iterations are
+    laid over those of this one. Raises BadInput where the port is taken."""
     memory.few_heaps()
     listener = at_own(port)
     port = listener.getsockname()[1]
