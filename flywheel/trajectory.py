@@ -112,3 +112,8 @@ def trajectory_id(iteration: int, task_id: str, sample: int, policy_version: str
     """Identity is content: a resumed run makes the same names, so it neither loses nor repeats a trajectory."""
     text = f"{iteration}|{task_id}|{sample}|{policy_version}"
     return "t" + hashlib.sha256(text.encode()).hexdigest()[:19]
+
+
+def session_id(iteration: int, task_id: str, session: str) -> str:
+    """The trajectory that a person's session becomes in an iteration. session: its folder's name."""
+    return trajectory_id(iteration, task_id, 0, f"human-{session}")

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
@@ -24,6 +24,7 @@ from flywheel.explorer.asking import Asking, NotHere
 from flywheel.explorer.changes import Changes
 from flywheel.explorer.login import Login
 from flywheel.explorer.screens import Screens
+from flywheel.explorer.sound import Sound
 from flywheel.explorer.sql import Sql
 from flywheel.explorer.tokens import Tokens
 from flywheel.report import palette
@@ -87,11 +88,20 @@ def _list(app: FastAPI, asking: Asking, changing: Changes) -> None:
 
 
 def _one(app: FastAPI, asking: Asking) -> None:
-    screens, tokens = Screens(asking), Tokens(asking.ws)
+    screens, tokens, sound = Screens(asking), Tokens(asking.ws), Sound(asking)
 
     @app.get("/api/trajectories/{name}")
     def trajectory(name: str) -> Response:
         return answer(replays.load(asking, tokens, name))
+
+    @app.get("/api/trajectories/{name}/waveform")
+    def waveform(name: str) -> Response:
+        return answer(sound.waveform(name))
+
+    @app.get("/sound/{name}")
+    def spoken(name: str) -> Response:
+        path, kind = sound.file(name)
+        return FileResponse(path, media_type=kind)
 
     @app.get("/screens/{iteration}/{sha256}")
     def screen(iteration: int, sha256: str) -> Response:

@@ -21,7 +21,7 @@ def policy(nonce: str = "") -> str:
     styles = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     return (
         f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' data: blob:; connect-src 'self'; "
-        "font-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "media-src 'self'; font-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
 
 

@@ -16,7 +16,7 @@ from flywheel.exchange.demonstration import DemonstratedStep, Demonstration
 from flywheel.recording.curate import Curation, fingerprint
 from flywheel.recording.rows import IngestedSession, corrupt_rows, review_row
 from flywheel.settings import Settings
-from flywheel.trajectory import Step, Trajectory, trajectory_id
+from flywheel.trajectory import Step, Trajectory, session_id
 
 DOMAIN = "imported"
 
@@ -28,7 +28,7 @@ def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Inge
     except DataError as error:
         return corrupt_rows(folder, error, iteration)
     task = _task(one)
-    identity = trajectory_id(iteration, task["task_id"], 0, f"human-{folder.name}")
+    identity = session_id(iteration, task["task_id"], folder.name)
     grammar = Grammar.of_settings(settings)
     steps = [_step(one, number, identity, grammar) for number in range(len(one.steps))]
     found = _curated(one, steps, {row["sha256"] for row in images})

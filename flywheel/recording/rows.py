@@ -22,7 +22,7 @@ from flywheel.recording.session import Session, load_meta
 from flywheel.recording.utterances import Utterance
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import is_held_out, to_row
-from flywheel.trajectory import Step, Trajectory, trajectory_id
+from flywheel.trajectory import Step, Trajectory, session_id
 
 Row = Mapping[str, Any]
 UNKNOWN = "unknown"  # task and domain of a recording whose session.json cannot be read
@@ -57,7 +57,7 @@ def session_rows(
     settings: Settings,
     iteration: int,
 ) -> IngestedSession:
-    identity = _identity(session.task.task_id, session.meta.session, iteration)
+    identity = session_id(iteration, session.task.task_id, session.meta.session)
     grammar = Grammar.of_settings(settings)
     # What was hardly understood is kept and marked, but is no thought to learn from: refined, it reads as well as any.
     least = settings.recording.least_confidence
@@ -101,16 +101,12 @@ def session_rows(
     )
 
 
-def _identity(task_id: str, session: str, iteration: int) -> str:
-    return trajectory_id(iteration, task_id, 0, f"human-{session}")
-
-
 def _trajectory(task: Task | None, session: str, iteration: int) -> Trajectory:
     """task: None where it cannot be read."""
     known = {"world": task.world, "level": task.level, "instruction": task.instruction} if task else {}
     name = task.task_id if task else UNKNOWN
     return Trajectory(
-        _identity(name, session, iteration),
+        session_id(iteration, name, session),
         name,
         task.domain if task else UNKNOWN,
         source="recording",

@@ -17,7 +17,7 @@ from flywheel.errors import BadInput, DataError
 from flywheel.files import sha256_file, write_json
 from flywheel.progress import tell
 from flywheel.store import dvc_lock, manifest, partitions
-from flywheel.trajectory import trajectory_id
+from flywheel.trajectory import session_id
 from flywheel.workspace import Workspace
 
 
@@ -143,7 +143,7 @@ def _mended(ws: Workspace, iteration: int, folder: Path) -> set[str]:
         rows = partitions.read(ws, "trajectories", k, "ingest", ["trajectory_id", "task_id", "status"]).to_pylist()
         invalid = {row["trajectory_id"]: row["task_id"] for row in rows if row["status"] == "invalid"}
         for session in listed(ws, k):
-            names = {trajectory_id(k, task, 0, f"human-{session.id}") for task in invalid.values()}
+            names = {session_id(k, task, session.id) for task in invalid.values()}
             aside.pop(session.id, None)
             if names & set(invalid):
                 aside[session.id] = session.sha256

@@ -5,6 +5,7 @@ import { type Row, useAnswer, useStanding } from "../api";
 import { About } from "../about";
 import { CopyLink, Empty, Failure, label, Loading, several, Store, Verdict } from "../parts";
 import { Screen, StepWords } from "../step";
+import { Waveform } from "../waveform";
 
 const SPEEDS = [1, 2, 5, 10];
 
@@ -52,13 +53,14 @@ export function Replay({ id }: { id: string }) {
           <strong>It ended in an error:</strong> {facts.error}
         </div>
       )}
-      {steps.length ? <Player steps={steps} iteration={facts.iteration} /> : <Empty>It has no steps here: they were set aside, pruned, or never made.</Empty>}
+      {steps.length ? <Player steps={steps} iteration={facts.iteration} recorded={facts.source === "recording" ? id : undefined} /> : <Empty>It has no steps here: they were set aside, pruned, or never made.</Empty>}
       <About data={data} />
     </>
   );
 }
 
-export function Player({ steps, iteration }: { steps: Row[]; iteration: number }) {
+// recorded: the name of a trajectory that is a person's recorded session, which has sound.
+export function Player({ steps, iteration, recorded }: { steps: Row[]; iteration: number; recorded?: string }) {
   const url = useAddress();
   const [playing, play] = useState(false);
   const [speed, setSpeed] = useState(2);
@@ -135,6 +137,7 @@ export function Player({ steps, iteration }: { steps: Row[]; iteration: number }
         <p class="soft small keys">
           <kbd>←</kbd> <kbd>→</kbd> a step, <kbd>Home</kbd> <kbd>End</kbd> the first and the last, <kbd>Space</kbd> plays
         </p>
+        {recorded && <Waveform id={recorded} steps={steps} at={at} to={to} />}
       </div>
       <div class="beside">
         <StepWords step={step} of={steps.length} at={at} />
