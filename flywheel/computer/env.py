@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from flywheel.agent.actions import Action, CallUser, Finished
+from flywheel.computer import checker
 from flywheel.computer.computer import Computer, Done
 from flywheel.computer.given import Given
 from flywheel.computer.state import state
@@ -47,12 +48,14 @@ class ComputerEnv:
     async def step(self, action: Action) -> StepResult:
         if self._task is None or self._over:
             raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
-        async with self._deadline("step", self._task):
-            self._steps += 1
+        self._steps += 1
+        ends = isinstance(action, Finished | CallUser) or self._steps >= self._task.max_steps
+        judging_s = self._given.checker.seconds if ends and self._given.checker else 0.0
+        async with self._deadline("step", self._task, judging_s):
             done = await self._computer.do(action)
             if isinstance(action, Finished):
                 self._answer = action.content
-            return await self._result(done, isinstance(action, Finished | CallUser))
+            return await self._result(done, isinstance(action, Finished | CallUser), ends)
 
     async def close(self) -> None:
         self._task, self._over = None, True
@@ -70,13 +73,15 @@ class ComputerEnv:
         return await self._computer.machine.stream("/port", {"port": port})
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    async def _result(self, done: Done, said_done: bool) -> StepResult:
+    async def _result(self, done: Done, said_done: bool, ends: bool = False) -> StepResult:
         task, computer = self._task, self._computer
         found: dict[str, Any] = {**await state(computer.machine, self._given, said_done), "terminated": False}
         if computer.site is not None:
             found["received"] = list(computer.site.received)
         if self._answer:
             found["answer"] = self._answer
+        if ends and self._given.checker is not None:
+            found["checked"] = await self._checked(self._given.checker, found)
         score = apply(self._find(task), task.verifier, task.params, found, task.task_id)
         terminated = found["terminated"] = bool(said_done or Verdict(score, task.threshold).v)
         truncated = not terminated and self._steps >= task.max_steps
@@ -87,23 +92,32 @@ class ComputerEnv:
         info = {"state": found, "score": score, **told}
         return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
 
+    async def _checked(self, program: checker.Checker, found: dict[str, Any]) -> dict[str, Any]:
+        """What the task's checker says. The files it reads for itself."""
+        state = {name: value for name, value in found.items() if name not in ("files", "terminated")}
+        told = {"answer": self._answer, "values": self._given.values, "begin": self._given.files, "state": state}
+        machine = self._computer.machine
+        return (await checker.check(program, machine.home, machine.home_bytes, told)).model_dump()
+
     async def _end(self) -> None:
         computer, self._computer = self._computer, None
         if computer is not None:
             await computer.close()
 
     @asynccontextmanager
-    async def _deadline(self, what: str, task: Task) -> AsyncIterator[None]:
-        """The contract's errors: whatever goes wrong inside breaks this env, by a named error."""
+    async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:
+        """The contract's errors: whatever goes wrong inside breaks this env, by a named error. more_s: beyond the limit
+        of every call."""
+        limit_s = self._limit_s + more_s
         if self._broken:
             raise EnvError("the computer is broken", where=self._where(), fix="lease another environment")
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(limit_s):
                 yield
         except TimeoutError:
             self._broken = True
             raise EnvTimeout(
-                f"no answer to a {what} within {self._limit_s:g} s", where=f"task {task.task_id}"
+                f"no answer to a {what} within {limit_s:g} s", where=f"task {task.task_id}"
             ) from None
         except BaseException:
             self._broken = True

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flywheel.computer.checker import Checker
 from flywheel.computer.tools.named import Name, ToolServer
 from flywheel.environments.env import Task
 from flywheel.errors import EnvError
@@ -20,7 +21,8 @@ class Given(BaseModel):
     allowed: the screen, the functions, or both. hidden: paths of hidden files that the state holds too. programs:
     whether it holds what runs. ports: what it holds of services here, an address's path by the port. packed: archives
     (zip, tar) whose files it holds. probe: commands, each with its words, run once the agent says that it is done; what
-    they print it holds. tools: MCP servers by the names that their tools are called with.
+    they print it holds. tools: MCP servers by the names that their tools are called with. checker: a program that judges
+    the end (`checker.py`); values: what was drawn for the task, for it to read.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -36,6 +38,8 @@ class Given(BaseModel):
     packed: dict[str, Any] = {}
     probe: list[list[str]] = []
     tools: dict[Name, ToolServer] = {}
+    checker: Checker | None = None
+    values: dict[str, str] = {}
 
     @classmethod
     def of(cls, task: Task) -> Given:
