@@ -11,6 +11,7 @@ from flywheel.agent.actions import Action, CallUser, Finished
 from flywheel.computer import checker
 from flywheel.computer.computer import Computer, Done
 from flywheel.computer.given import Given
+from flywheel.computer.osworld import evaluation
 from flywheel.computer.state import state
 from flywheel.computer.warm import Warm
 from flywheel.environments.env import Observation, StepResult, Task
@@ -32,7 +33,7 @@ class ComputerEnv:
         self._task: Task | None = None
         self._given = Given()
         self._steps, self._over, self._broken = 0, True, False
-        self._answer = ""
+        self._answer, self._gave_up = "", False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
         """A fresh computer. seed: what the task shows is drawn already, so it changes nothing."""
@@ -50,11 +51,11 @@ class ComputerEnv:
             raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
         self._steps += 1
         ends = isinstance(action, Finished | CallUser) or self._steps >= self._task.max_steps
-        judging_s = self._given.checker.seconds if ends and self._given.checker else 0.0
-        async with self._deadline("step", self._task, judging_s):
+        async with self._deadline("step", self._task, self._given.judging_s if ends else 0.0):
             done = await self._computer.do(action)
             if isinstance(action, Finished):
                 self._answer = action.content
+            self._gave_up = isinstance(action, CallUser)
             return await self._result(done, isinstance(action, Finished | CallUser), ends)
 
     async def close(self) -> None:
@@ -80,8 +81,8 @@ class ComputerEnv:
             found["received"] = list(computer.site.received)
         if self._answer:
             found["answer"] = self._answer
-        if ends and self._given.checker is not None:
-            found["checked"] = await self._checked(self._given.checker, found)
+        if ends and (judged := await self._judged(found)) is not None:
+            found["checked"] = judged.model_dump()
         score = apply(self._find(task), task.verifier, task.params, found, task.task_id)
         terminated = found["terminated"] = bool(said_done or Verdict(score, task.threshold).v)
         truncated = not terminated and self._steps >= task.max_steps
@@ -92,12 +93,16 @@ class ComputerEnv:
         info = {"state": found, "score": score, **told}
         return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
 
-    async def _checked(self, program: checker.Checker, found: dict[str, Any]) -> dict[str, Any]:
-        """What the task's checker says. The files it reads for itself."""
+    async def _judged(self, found: dict[str, Any]) -> checker.Judgement | None:
+        """What the program says that judges the task's end; None where there is none."""
+        given, machine = self._given, self._computer.machine
+        if given.osworld is not None:
+            return await evaluation.evaluate(self._computer, given.osworld, self._gave_up)
+        if given.checker is None:
+            return None
         state = {name: value for name, value in found.items() if name not in ("files", "terminated")}
-        told = {"answer": self._answer, "values": self._given.values, "begin": self._given.files, "state": state}
-        machine = self._computer.machine
-        return (await checker.check(program, machine.home, machine.home_bytes, told)).model_dump()
+        told = {"answer": self._answer, "values": given.values, "begin": given.files, "state": state}
+        return await checker.check(given.checker, machine.home, machine.home_bytes, told)
 
     async def _end(self) -> None:
         computer, self._computer = self._computer, None

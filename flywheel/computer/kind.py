@@ -10,7 +10,7 @@ from typing import Any
 from flywheel.computer import desktop, manifest, worlds
 from flywheel.computer.computer import Computer
 from flywheel.computer.env import ComputerEnv
-from flywheel.computer.manifest import ComputerManifestWorld, TerminalManifestWorld
+from flywheel.computer.osworld.world import OsworldWorld
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.computer.warm import Warm
 from flywheel.environments.env import Task
@@ -57,8 +57,7 @@ class ComputerKind:
         return self.own.get(name) or worlds.WORLDS[name]
 
     def load(self, path: Path) -> TaskWorld:
-        form = {"terminal": TerminalManifestWorld, "computer": ComputerManifestWorld}[self._name]
-        return register(self.own, manifest.load(path, form), path)
+        return register(self.own, manifest.load(path, self._name), path)
 
     def verifier(self, task: Task) -> Verifier:
         found = worlds.VERIFIERS.get(task.verifier)
@@ -81,7 +80,10 @@ class ComputerKind:
             raise BadInput(error.what, where=f"sandbox.kinds.{self._name}", fix=error.fix) from None
 
     def examine(self, settings: Settings) -> Iterable[Finding]:
-        return (guarded(self._name, self._look),)
+        yield guarded(self._name, self._look)
+        for world in self.own.values():
+            if isinstance(world, OsworldWorld):
+                yield Finding(world.name, "ok" if not world.left_out else "optional", world.told)
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[Lender]:

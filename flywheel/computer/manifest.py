@@ -29,6 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from flywheel.computer.checker import Checker, Limits
 from flywheel.computer.chores.ending import VERIFIER
 from flywheel.computer.given import Given
+from flywheel.computer.osworld import world as osworld
+from flywheel.computer.osworld.world import OsworldFiles
 from flywheel.environments import choices, foreign
 from flywheel.environments.world import TaskWorld, Template
 from flywheel.errors import BadInput
@@ -96,10 +98,19 @@ class ComputerTask(BaseModel):
 
 
 class Manifest(BaseModel):
+    """osworld: in place of `tasks`, files of OSWorld's."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     domain: Domain = "computer"
-    tasks: list[ComputerTask] = Field(min_length=1)
+    tasks: list[ComputerTask] = []
+    osworld: OsworldFiles | None = None
+
+    @model_validator(mode="after")
+    def _either(self) -> Manifest:
+        if bool(self.tasks) == (self.osworld is not None):
+            raise ValueError("it has tasks, or osworld")
+        return self
 
 
 class _ManifestWorld(TaskWorld):
@@ -131,9 +142,14 @@ class ComputerManifestWorld(_ManifestWorld):
     environment: ClassVar[str] = "computer"
 
 
-def load(path: Path, form: type[_ManifestWorld]) -> TaskWorld:
-    """form: of the kind. Raises BadInput that names what is wrong in the manifest."""
+_FORMS = {one.environment: one for one in (TerminalManifestWorld, ComputerManifestWorld)}
+
+
+def load(path: Path, kind: str) -> TaskWorld:
+    """kind: terminal or computer. Raises BadInput that names what is wrong in the manifest."""
     said = foreign.manifest(path, Manifest)
+    if said.osworld is not None:
+        return osworld.load(path, said.world, said.domain, said.osworld, kind)
     tasks = {task.name: task for task in said.tasks}
     if len(tasks) < len(said.tasks):
         raise BadInput("two tasks have one name", where=path, fix="rename one")
@@ -146,7 +162,7 @@ def load(path: Path, form: type[_ManifestWorld]) -> TaskWorld:
         task.name: Template(instruction="{instruction}", verifier=VERIFIER, max_steps=task.max_steps)
         for task in said.tasks
     }
-    return form(
+    return _FORMS[kind](
         name=said.world, domain=said.domain, templates=templates, checksum=digest.hexdigest(), tasks=tasks,
         folders=folders, checkers=checkers,
     )  # fmt: skip
