@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
+import socket
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from flywheel.agent.actions import CallUser, Finished, Terminal, Wait
 from flywheel.computer.checker import Checker, CheckerFailed, Judgement, check
+from flywheel.computer import limits
 from flywheel.computer.home import Home
 from flywheel.environments import catalogue, foreign, kind
 from flywheel.environments.router import open_environments
@@ -55,20 +58,18 @@ def home(tmp_path) -> Path:
     return tmp_path / "agent"
 
 
-async def judged(home: Path, code: str, files: dict[str, str] | None = None, **limits: Any) -> Judgement:
-    import os
-
+async def judged(home: Path, code: str, files: dict[str, str] | None = None, **most: Any) -> Judgement:
     texts = {"check.py": textwrap.dedent(code), **(files or {})}
     coded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
     opened = Home(os.open(home, os.O_RDONLY | os.O_DIRECTORY))
     try:
-        program = Checker(program="check.py", files=coded, **limits)
+        program = Checker(program="check.py", files=coded, **most)
         return await check(program, opened, 2**26, {"answer": "yes", "begin": {}, "values": {}})
     finally:
         opened.close()
 
 
-SAYS = "import json, os, sys\ntold = json.load(sys.stdin)\nprint(json.dumps({'score': 1, 'reason': str(%s)}))\n"
+SAYS = "import json, os, sys\ntold = json.load(sys.stdin)\nprint(json.dumps({'score': 1, 'reason': str((%s))}))\n"
 
 
 # -- what it is told, and what it may say -------------------------------------------------------------------------------
@@ -87,11 +88,11 @@ async def test_it_sees_a_copy_of_the_home_and_what_lies_beside_it(home):
 @pytest.mark.parametrize(
     "tried",
     ["open('/home/user/new', 'w')", "os.remove('/home/user/kept')", "open('/opt/checker/check.py', 'w')",
-     "__import__('socket').create_connection(('1.1.1.1', 53), 2)", "os.listdir('/root')", "os.listdir('%s')"],
+     "__import__('socket').create_connection(('1.1.1.1', 53), 2)", "open('/etc/shadow')", "os.listdir('%s')"],
 )  # fmt: skip
 async def test_it_can_change_nothing_and_reach_nothing(home, tried):
     (home / "kept").write_text("one")
-    code = f"try:\n    {tried.replace('%s', str(home))}\nexcept OSError:\n    print('{{\"score\": 0.25}}')\n"
+    code = f"import os\ntry:\n    {tried.replace('%s', str(home))}\nexcept OSError:\n    print('{{\"score\": 0.25}}')\n"
     assert await judged(home, code) == Judgement(score=0.25)
     assert (home / "kept").read_text() == "one"
 
@@ -139,7 +140,7 @@ async def test_one_that_does_not_end_is_ended_with_all_that_it_began(home, code)
 
 
 @computers.needed
-@pytest.mark.skipif("__import__('flywheel.computer.limits').computer.limits.missing()", reason="no cgroups")
+@pytest.mark.skipif(bool(limits.missing()), reason="no cgroups")
 async def test_memory_and_processes_have_limits(home):
     with pytest.raises(CheckerFailed, match="ended with status"):
         await judged(home, "x = bytearray(2**28)\nprint('{\"score\": 1}')", memory_mb=64)
@@ -168,9 +169,6 @@ async def test_no_code_of_the_agents_is_run(home):
 
 @computers.needed
 async def test_links_that_lead_out_pipes_and_sockets_are_left_out_and_named(home):
-    import os
-    import socket
-
     (home / "in").mkdir()
     (home / "in" / "x.txt").write_text("mine")
     good = {"down": "in/x.txt", "own": "/home/user/in", "dangling": "nothing"}
@@ -187,8 +185,6 @@ async def test_links_that_lead_out_pipes_and_sockets_are_left_out_and_named(home
 
 @computers.needed
 async def test_files_of_holes_and_files_without_rights_are_copied(home):
-    import os
-
     with open(home / "huge", "wb") as file:
         os.truncate(file.fileno(), 10 * 2**30)
         os.pwrite(file.fileno(), b"here", 2**30)

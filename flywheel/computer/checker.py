@@ -127,7 +127,7 @@ async def _ran(name: str, words: Sequence[str], chosen: Limits, seen: Mapping[st
         )  # fmt: skip
         async with asyncio.timeout(chosen.seconds):
             _, said, complaint = await asyncio.gather(
-                _told(process.stdin, question), _read(name, process.stdout), _last(process.stderr)
+                _told(process.stdin, question), _read(process), _last(process.stderr)
             )
             status = await process.wait()
     except TimeoutError:
@@ -135,11 +135,11 @@ async def _ran(name: str, words: Sequence[str], chosen: Limits, seen: Mapping[st
     finally:
         os.close(rules)
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await _over(process)
         if group is not None:
             await asyncio.to_thread(group.end)
+    if len(said) > _SAID:
+        raise CheckerFailed(f"the checker {name} printed more than {_SAID} bytes", where=_WHERE)
     if status:
         why = f": {complaint}" if complaint else ""
         raise CheckerFailed(f"the checker {name} ended with status {status}{why}", where=_WHERE)
@@ -153,13 +153,28 @@ async def _told(stdin: asyncio.StreamWriter, question: bytes) -> None:
         stdin.close()
 
 
-async def _read(name: str, stdout: asyncio.StreamReader) -> bytes:
-    said = bytearray()
-    while part := await stdout.read(_SAID):
-        said += part
+async def _read(process: asyncio.subprocess.Process) -> bytes:
+    """What it prints, until it ends or has printed too much, and is ended."""
+    said = b""
+    while part := await process.stdout.read(_SAID):
+        said = (said + part)[: _SAID + 1]
         if len(said) > _SAID:
-            raise CheckerFailed(f"the checker {name} printed more than {_SAID} bytes", where=_WHERE)
-    return bytes(said)
+            _kill(process)
+    return said
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _over(process: asyncio.subprocess.Process) -> None:
+    """End it, and what it began. asyncio sees an end only once all that was printed is read."""
+    _kill(process)
+    for stream in (process.stdout, process.stderr):
+        while await stream.read(_SAID):
+            pass
+    await process.wait()
 
 
 async def _last(stderr: asyncio.StreamReader) -> str:

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from flywheel.computer.osworld.unfit import ONLINE, PROGRAM, ROOT, SCREEN, SYSTEM, Unfit
 from flywheel.computer.walls import PATHS
@@ -25,6 +26,23 @@ _BEFORE |= {"env", "nohup", "setsid", "xargs"}  # the next word is a program's t
 _SIGNS = "();<>|&\n"
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _ELSEWHERE = re.compile(r"(https?|ftp)://(?!localhost|127\.|0\.0\.0\.0)")
+
+
+# Applications that a task says it is done in, by how their names begin there, and their programs.
+_APPLICATIONS = {
+    "chrome": "google-chrome", "google": "google-chrome", "browser": "google-chrome", "gimp": "gimp",
+    "libreoffice": "libreoffice", "calc": "libreoffice", "writer": "libreoffice", "impress": "libreoffice",
+    "excel": "libreoffice", "thunderbird": "thunderbird", "vlc": "vlc", "vscode": "code", "vs_code": "code",
+    "picard": "picard",
+}  # fmt: skip
+
+
+def applications(names: list[str]) -> None:
+    """Raises Unfit where an application is not installed that a task is to be done in."""
+    for name in names:
+        for begins, program in _APPLICATIONS.items():
+            if name.lower().startswith(begins):
+                _has(program)
 
 
 def look(command: Command, shell: bool, screen: bool) -> None:
@@ -52,9 +70,11 @@ def _has(program: str) -> None:
 def _programs(command: Command, shell: bool) -> Iterator[str]:
     """The first word of each command of a shell's text; of words, or a text that no shell takes, the first."""
     if not shell:
-        first = (shlex.split(command) if isinstance(command, str) else command)[0]
-        if first != "python":  # for which OSWorld's server takes its own
-            yield first
+        words = shlex.split(command) if isinstance(command, str) else command
+        if words[0] != "python":  # for which OSWorld's server takes its own
+            yield words[0]
+        if PurePosixPath(words[0]).name in ("sh", "bash", "dash") and words[1:2] == ["-c"] and len(words) > 2:
+            yield from _programs(words[2], True)
         return
     lexer = shlex.shlex(command, posix=True, punctuation_chars=_SIGNS)
     lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True

@@ -33,6 +33,7 @@ def fitted(example: Example, copies: Copies, screen: bool, seconds: float) -> Os
     has one."""
     if example.proxy:
         raise Unfit(ONLINE, "it asks for a proxy")
+    commands.applications(example.related_apps)
     fits = _Fits(copies, screen)
     steps = [fits.step(f"config.{number}", one) for number, one in enumerate(example.config)]
     evaluator = example.evaluator

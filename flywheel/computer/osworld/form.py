@@ -61,6 +61,7 @@ class Example(BaseModel):
     config: list[Step] = []
     evaluator: Evaluator
     proxy: bool = False
+    related_apps: list[str] = []
 
 
 def read(path: Path) -> Example:
