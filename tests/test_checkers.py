@@ -1,5 +1,5 @@
-"""Programs that judge: what they say counts, what is no verdict is an error and no reward, and what the agent left behind
-is data to them."""
+"""Programs that judge: what they say counts, what is no verdict is an error and no reward, and what the agent left
+behind is data to them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import computers
 import pytest
 
 from flywheel.agent.actions import CallUser, Finished, Terminal, Wait
-from flywheel.computer.checker import Checker, CheckerFailed, Judgement, check
 from flywheel.computer import limits
+from flywheel.computer.checker import Checker, CheckerFailed, Judgement, check
 from flywheel.computer.home import Home
 from flywheel.environments import catalogue, foreign, kind
 from flywheel.environments.router import open_environments
@@ -72,7 +72,7 @@ async def judged(home: Path, code: str, files: dict[str, str] | None = None, **m
 SAYS = "import json, os, sys\ntold = json.load(sys.stdin)\nprint(json.dumps({'score': 1, 'reason': str((%s))}))\n"
 
 
-# -- what it is told, and what it may say -------------------------------------------------------------------------------
+# -- what it is told, and what it may say -----------------------------------------------------------------------------
 @computers.needed
 async def test_it_sees_a_copy_of_the_home_and_what_lies_beside_it(home):
     (home / "a").mkdir()
@@ -108,7 +108,7 @@ async def test_it_can_change_nothing_and_reach_nothing(home, tried):
         ("print('{\"score\": 1.5}')", r"no verdict \(score: Input should be less than or equal to 1\)"),
         ("print('{\"score\": NaN}')", "no verdict"),
         ("print('{\"score\": true}')", "no verdict"),
-        ("print('{\"score\": \"1\"}')", "no verdict"),
+        ('print(\'{"score": "1"}\')', "no verdict"),
         ("print('{\"score\": 1}')\nprint('done')", r"no verdict .*'done'"),
         ("print('{\"score\": 1}')\nraise SystemExit(3)", "check.py ended with status 3"),
         ("print('{\"score\": 1}')\n1 / 0", "ended with status 1: ZeroDivisionError: division by zero"),
@@ -125,18 +125,11 @@ async def test_what_is_no_verdict_is_an_error_in_a_line(home, code, said):
 
 
 @computers.needed
-@pytest.mark.parametrize(
-    "code",
-    ["while True: pass", "import os\nif os.fork(): print('{\"score\": 1}')\nelse:\n    while True: pass"],
-    ids=["itself", "a child"],
-)
-async def test_one_that_does_not_end_is_ended_with_all_that_it_began(home, code):
-    try:
-        found = await judged(home, code, seconds=1.0)
-    except CheckerFailed as error:
-        assert "did not end in 1 s" in str(error)
-    else:
-        assert found.score == 1.0  # bubblewrap ended the child with its parent
+async def test_one_that_does_not_end_is_ended_with_all_that_it_began(home):
+    with pytest.raises(CheckerFailed, match=r"check\.py did not end in 1 s"):
+        await judged(home, "while True: pass", seconds=1.0)
+    left = "import os\nif os.fork(): print('{\"score\": 1}')\nelse:\n    while True: pass"
+    assert await judged(home, left) == Judgement(score=1.0)  # its child has ended with it
 
 
 @computers.needed
@@ -149,10 +142,10 @@ async def test_memory_and_processes_have_limits(home):
     assert found.score == 0.5
 
 
-# -- what the agent left behind -----------------------------------------------------------------------------------------
+# -- what the agent left behind ---------------------------------------------------------------------------------------
 @computers.needed
 async def test_no_code_of_the_agents_is_run(home):
-    evil = "print('{\"score\": 1, \"reason\": \"evil\"}')\nimport os\nos._exit(0)\n"
+    evil = 'print(\'{"score": 1, "reason": "evil"}\')\nimport os\nos._exit(0)\n'
     site = home / ".local" / "lib" / "python3.11" / "site-packages"
     site.mkdir(parents=True)
     for folder in (home, site):
@@ -185,9 +178,10 @@ async def test_links_that_lead_out_pipes_and_sockets_are_left_out_and_named(home
 
 @computers.needed
 async def test_files_of_holes_and_files_without_rights_are_copied(home):
-    with open(home / "huge", "wb") as file:
-        os.truncate(file.fileno(), 10 * 2**30)
-        os.pwrite(file.fileno(), b"here", 2**30)
+    huge = os.open(home / "huge", os.O_RDWR | os.O_CREAT)
+    os.truncate(huge, 10 * 2**30)
+    os.pwrite(huge, b"here", 2**30)
+    os.close(huge)
     (home / "shut").mkdir()
     (home / "shut" / "a").write_text("x")
     (home / "shut" / "a").chmod(0)
@@ -204,7 +198,7 @@ async def test_more_than_a_home_can_hold_is_left_out(home):
     assert found.reason == str(({"large": "too large"}, ["small"]))
 
 
-# -- a world whose tasks a program judges -------------------------------------------------------------------------------
+# -- a world whose tasks a program judges -----------------------------------------------------------------------------
 @pytest.fixture
 def workspace(tmp_path) -> Path:
     (tmp_path / "check.py").write_text(RIGHT)
@@ -224,7 +218,7 @@ def test_its_text_is_part_of_the_world(workspace):
     foreign.register_all(settings, workspace)
     seen = {catalogue.get("sorting").checksum}
     for name in ("check.py", "gold.txt"):
-        with open(workspace / name, "a") as file:
+        with (workspace / name).open("a") as file:
             file.write("# more\n")
         foreign.register_all(settings, workspace)
         seen.add(catalogue.get("sorting").checksum)
@@ -291,7 +285,7 @@ async def test_one_that_breaks_is_a_crash_of_the_episode(workspace):
     (task,) = make_tasks(chosen(), 1, "train", workspace)
     async with open_environments(computers.settings("terminal"), [task]) as envs, envs.env(task) as env:
         await env.reset(task, 1)
-        with pytest.raises(EnvError, match="the checker check.py ended with status 1: ZeroDivisionError"):
+        with pytest.raises(EnvError, match=r"the checker check\.py ended with status 1: ZeroDivisionError"):
             await env.step(Finished("x"))
         with pytest.raises(EnvError, match="broken"):
             await env.step(Finished("x"))
@@ -302,9 +296,8 @@ async def test_any_program_can_be_one(workspace):
     shell = workspace / "check.sh"
     shell.write_text('#!/bin/sh\ngrep -q fig "$HOME/../home/user/sorted.txt" && echo \'{"score": 1}\' || exit 1\n')
     shell.chmod(0o755)
-    (workspace / "mine.yaml").write_text(MANIFEST.format(words=WORDS, checker="{program: check.sh}, answer: '{{word}}'"))
+    (workspace / "mine.yaml").write_text(MANIFEST.format(words=WORDS, checker="{program: check.sh}, answer: '{word}'"))
     (task,) = make_tasks(chosen(), 1, "train", workspace)
-    assert task.params["answer"] == "{word}" or task.params["answer"].startswith("word")
     async with open_environments(computers.settings("terminal"), [task]) as envs, envs.env(task) as env:
         await env.reset(task, 1)
         await env.step(Terminal("sort words.txt > sorted.txt"))

@@ -91,7 +91,7 @@ def workspace(tmp_path) -> Workspace:
     forget()
 
 
-# -- which are played ---------------------------------------------------------------------------------------------------
+# -- which are played -------------------------------------------------------------------------------------------------
 @desktops.needed
 def test_their_own_files_are_read_and_those_that_cannot_be_played_are_told(workspace):
     shutil.copytree(THEIRS / "os", workspace.root / "tasks", dirs_exist_ok=True)
@@ -118,7 +118,7 @@ RIGHT = {"func": "exact_match", "result": printed("echo yes"), "expected": EXPEC
 @pytest.mark.parametrize(
     ("task", "why"),
     [
-        (example(RIGHT, [{"type": "chrome_open_tabs", "parameters": {}}]), "set-up that is not carried out here: chrome"),
+        (example(RIGHT, [{"type": "chrome_open_tabs", "parameters": {}}]), "not carried out here: chrome"),
         (example(RIGHT, [{"type": "launch", "parameters": {"command": ["no-such"]}}]), "not installed: no-such"),
         (example(RIGHT, [{"type": "launch", "parameters": {"command": "xterm"}}]), "a screen, .*: launches xterm"),
         (example(RIGHT, [execute("cd /tmp; FOO=1 no-such -x | cat")]), "not installed: no-such"),
@@ -133,9 +133,9 @@ RIGHT = {"func": "exact_match", "result": printed("echo yes"), "expected": EXPEC
         (example({**RIGHT, "func": "compare_config", "result": mine("../b")}), "outside of the home: /home/user/../b"),
         (example({**RIGHT, "result": {"type": "list_directory", "path": "/etc"}}), "outside of the home: /etc"),
         (example({**RIGHT, "expected": gold("none.txt"), "func": "compare_csv"}), "no copy is given: none.txt"),
-        (example(RIGHT, [{"type": "download", "parameters": {"files": [{"url": "x", "path": "/etc/a"}]}}]), "home: /etc/a"),
+        (example(RIGHT, [{"type": "download", "parameters": {"files": [{"url": "x", "path": "/a"}]}}]), "home: /a"),
         (example({"func": "check_json", "result": mine("a"), "expected": {"type": "rule", "rules": {
-            "expect": [{"key": ["a"], "method": "spreadsheet_range", "ref": []}]}}}), "check_json with the method spread"),
+            "expect": [{"key": ["a"], "method": "spreadsheet_range", "ref": []}]}}}), "with the method spread"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_played_is_left_out_by_name(workspace, task, why):
@@ -181,7 +181,7 @@ def test_what_is_wrong_in_a_task_file_is_told_with_its_field(workspace, task, sa
 
 
 def test_what_is_wrong_in_the_manifest_is_told(workspace):
-    with pytest.raises(BadInput, match="no task can be played here .*no file ends in .json"):
+    with pytest.raises(BadInput, match=r"no task can be played here .*no file ends in \.json"):
         workspace.load()
     workspace.said["tasks"] = ["nowhere"]
     with pytest.raises(BadInput, match="there is no nowhere beside the manifest"):
@@ -191,7 +191,7 @@ def test_what_is_wrong_in_the_manifest_is_told(workspace):
         foreign.register_all(workspace.settings, workspace.root)
 
 
-# -- drawn ------------------------------------------------------------------------------------------------------------
+# -- drawn ----------------------------------------------------------------------------------------------------------
 def test_each_is_one_task_and_evaluation_has_its_own(workspace):
     for number in range(8):
         workspace.add(f"n{number}", example({**RIGHT, "result": printed(f"echo {number}")}))
@@ -208,7 +208,7 @@ def test_each_is_one_task_and_evaluation_has_its_own(workspace):
     assert make_task(world, "tasks_n0", 1, 1, "train").params == make_task(world, "tasks_n0", 1, 2, "train").params
 
 
-# -- played -----------------------------------------------------------------------------------------------------------
+# -- played ---------------------------------------------------------------------------------------------------------
 async def played(workspace: Workspace, name: str, actions: list[Action], of: str = "terminal") -> tuple[float, str]:
     """The reward, and the reason."""
     workspace.load(of)
@@ -237,10 +237,7 @@ async def test_one_of_their_own_is_played_on_a_desktop(workspace):
 @desktops.needed
 async def test_one_that_opens_a_terminal_is_played_by_keys_alone(workspace):
     keys = "import pyautogui; pyautogui.click(9, 9); pyautogui.hotkey('ctrl', 'alt', 't')"
-    config = [
-        execute(["python", "-c", keys]),
-        {"type": "activate_window", "parameters": {"window_name": "Terminal"}},
-    ]
+    config = [execute(["python", "-c", keys]), {"type": "activate_window", "parameters": {"window_name": "Terminal"}}]
     workspace.said["allowed"] = "gui"
     workspace.add("it", example({**RIGHT, "result": printed("cat ~/done.txt")}, config))
     expert = [Type("echo yes > done.txt"), Hotkey(("enter",)), Finished("")]
@@ -291,7 +288,10 @@ async def test_several_metrics_are_joined_as_osworld_does(workspace):
     workspace.add("either", example({**both, "conj": "or"}))
     first, second = Terminal("echo yes > ok.txt"), Terminal("printf 'one\\ntwo\\nthree\\n5\\n' > a.txt")
     done = Finished("")
-    assert await played(workspace, "both", [done]) == (0.0, "exact_match 0, diff_text_file 0 (it is not there)")
+    assert await played(workspace, "both", [done]) == (
+        0.0,
+        "exact_match 0, diff_text_file 0 (nothing is there that can be looked at)",
+    )
     assert (await played(workspace, "both", [first, done]))[0] == 0.0
     assert (await played(workspace, "both", [first, second, done]))[0] == pytest.approx(0.875)
     assert (await played(workspace, "either", [second, done]))[0] == 0.75

@@ -148,7 +148,10 @@ def test_spreadsheets(tmp_path):
     right = book("right.xlsx", ("a", 1), ("b", 2.0), (None, None), freeze="A2")
     assert score("compare_table", right, gold, rules=[data, frozen, {"type": "sheet_name"}]) == 1.0
     assert score("compare_table", book("x.xlsx", ("a", 1), ("b", 3)), gold, rules=[data]) == 0.0
-    assert score("compare_table", book("y.xlsx", ("a", 1), ("b", 2), title="X"), gold, rules=[{"type": "sheet_name"}]) == 0.0
+    assert (
+        score("compare_table", book("y.xlsx", ("a", 1), ("b", 2), title="X"), gold, rules=[{"type": "sheet_name"}])
+        == 0.0
+    )
     assert score("compare_table", book("z.xlsx", ("a", 1), ("b", 2)), gold, rules=[frozen]) == 0.0
 
 

@@ -86,8 +86,8 @@ async def judge(
     files: Mapping[str, bytes],
     bound: Mapping[str, Path] | None = None,
 ) -> Judgement:
-    """As `check`, for any program. name: what errors call it. words: that start it. files: what lies beside it in PLACE.
-    bound: more places in there, and what of this machine is seen there."""
+    """As `check`, for any program. name: what errors call it. words: that start it. files: what lies beside it, in
+    PLACE. bound: more places in there, and what of this machine is seen there."""
     if why := isolation.missing():
         raise EnvError(f"no checker without bubblewrap: {why}", fix="apt-get install bubblewrap")
     folder = Path(tempfile.mkdtemp(prefix="flywheel-checker-"))

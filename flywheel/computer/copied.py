@@ -1,7 +1,7 @@
-"""A copy of a machine's home, for a program that judges it: nothing in the copy leads out of it, and no file in it waits.
+"""A copy of a machine's home, for a program that judges it: nothing in it leads out of it, and no file in it waits.
 
-Left out, and told by name, are pipes, sockets, and links but those that lead downwards from where they lie, or to a path
-of the home: a link to what the judging program reads, such as the answers, would be taken for a file of the agent's.
+Left out, and told by name, are pipes, sockets, and links but those that lead downwards from where they lie, or to a
+path of the home: a link to what the judging program reads, such as the answers, would be taken for the agent's file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # what their owner may do, whatever the
 
 
 def copy(home: Home, folder: Path, most: int) -> dict[str, str]:
-    """Put what lies in the home into a folder that exists. most: bytes of all files; holes do not count, and stay holes.
+    """Put what lies in the home into a folder that exists. most: bytes of all files; holes stay holes, and do not
+    count.
 
     Returns why each path that is not there was left out. Raises EnvError for too many files.
     """
@@ -52,7 +53,7 @@ def _one(home: Home, entry: Entry, place: Path, most: int) -> tuple[str, int]:
     with home.opened(entry.path) as source:
         if source is None:
             return "it cannot be read", 0
-        with open(place, "xb") as target:
+        with place.open("xb") as target:
             size = _filled(source, target.fileno(), most)
         if size > most:
             place.unlink()

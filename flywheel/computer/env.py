@@ -41,6 +41,7 @@ class ComputerEnv:
             await self._end()
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = Given.of(task)
+        async with self._deadline("reset", task, self._given.osworld.seconds if self._given.osworld else 0.0):
             self._computer = await self._warm.take()
             result = await self._result(await self._computer.begin(self._given, self._limit_s), False)
             self._warm.fill()
@@ -121,9 +122,7 @@ class ComputerEnv:
                 yield
         except TimeoutError:
             self._broken = True
-            raise EnvTimeout(
-                f"no answer to a {what} within {limit_s:g} s", where=f"task {task.task_id}"
-            ) from None
+            raise EnvTimeout(f"no answer to a {what} within {limit_s:g} s", where=f"task {task.task_id}") from None
         except BaseException:
             self._broken = True
             raise

@@ -10,6 +10,7 @@ from typing import Any
 from flywheel.computer import desktop, manifest, worlds
 from flywheel.computer.computer import Computer
 from flywheel.computer.env import ComputerEnv
+from flywheel.computer.manifest import ManifestWorld
 from flywheel.computer.osworld.world import OsworldWorld
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.computer.warm import Warm
@@ -47,7 +48,7 @@ class ComputerKind:
 
     def __init__(self, name: str, form: type[TerminalSettings], apps: Mapping[str, str]) -> None:
         self._name, self._form, self._apps = name, form, apps
-        self.own: dict[str, TaskWorld] = {}
+        self.own: dict[str, OsworldWorld | ManifestWorld] = {}
 
     def worlds(self) -> Iterable[str]:
         shipped = [world.name for world in worlds.WORLDS.values() if world.environment == self._name]
@@ -73,7 +74,14 @@ class ComputerKind:
         return self._chosen(settings).model_dump(exclude=_FREE)
 
     def check(self, settings: Settings) -> None:
-        self._chosen(settings)
+        chosen = self._chosen(settings)
+        for world in self.own.values():
+            if world.judging_s > chosen.timeout_s:
+                raise BadInput(
+                    f"judging a task of {world.name} may take {world.judging_s:g} s, and timeout_s is less",
+                    where=f"sandbox.kinds.{self._name}",
+                    fix=f"raise timeout_s to {world.judging_s:g}",
+                )
         try:
             self._look()
         except EnvError as error:

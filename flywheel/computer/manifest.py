@@ -30,7 +30,7 @@ from flywheel.computer.checker import Checker, Limits
 from flywheel.computer.chores.ending import VERIFIER
 from flywheel.computer.given import Given
 from flywheel.computer.osworld import world as osworld
-from flywheel.computer.osworld.world import OsworldFiles
+from flywheel.computer.osworld.world import OsworldFiles, OsworldWorld
 from flywheel.environments import choices, foreign
 from flywheel.environments.world import TaskWorld, Template
 from flywheel.errors import BadInput
@@ -44,7 +44,7 @@ class Program(Limits):
     beside it when it runs."""
 
     program: str = Field(min_length=1)
-    files: list[str] = []
+    files: list[str] = Field(default_factory=list)
 
 
 class End(BaseModel):
@@ -113,13 +113,18 @@ class Manifest(BaseModel):
         return self
 
 
-class _ManifestWorld(TaskWorld):
+class ManifestWorld(TaskWorld):
     """folders: what lies in the folder of each task that has one, as base64 by path. checkers: of those that have
     one."""
 
     tasks: dict[str, ComputerTask]
     folders: dict[str, dict[str, str]]
     checkers: dict[str, Checker]
+
+    @property
+    def judging_s(self) -> float:
+        """Seconds that judging one may take."""
+        return max((one.seconds for one in self.checkers.values()), default=0.0)
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
         self.budget(template, level)
@@ -134,18 +139,18 @@ class _ManifestWorld(TaskWorld):
         return made
 
 
-class TerminalManifestWorld(_ManifestWorld):
+class TerminalManifestWorld(ManifestWorld):
     environment: ClassVar[str] = "terminal"
 
 
-class ComputerManifestWorld(_ManifestWorld):
+class ComputerManifestWorld(ManifestWorld):
     environment: ClassVar[str] = "computer"
 
 
 _FORMS = {one.environment: one for one in (TerminalManifestWorld, ComputerManifestWorld)}
 
 
-def load(path: Path, kind: str) -> TaskWorld:
+def load(path: Path, kind: str) -> ManifestWorld | OsworldWorld:
     """kind: terminal or computer. Raises BadInput that names what is wrong in the manifest."""
     said = foreign.manifest(path, Manifest)
     if said.osworld is not None:

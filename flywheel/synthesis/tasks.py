@@ -134,7 +134,7 @@ def _draw(
             if task is not None:
                 taken.add(content(task))
                 drawn.append(task)
-                if passing and isinstance(world, PageManifest) and not world.seeded or _once(world):
+                if (passing and isinstance(world, PageManifest) and not world.seeded) or _once(world):
                     empty.add((world.name, slot))  # the same task under every seed: it speaks once
                 break
             if not passing and not _once(world):

@@ -75,7 +75,7 @@ class _Fits:
 
     def _put(self, path: str, url: str, name: str) -> dict[str, str]:
         place = PurePosixPath(path)
-        if ".." in place.parts or place.is_absolute() and not any(place.is_relative_to(one) for one in _WRITTEN):
+        if ".." in place.parts or (place.is_absolute() and not any(place.is_relative_to(one) for one in _WRITTEN)):
             raise Unfit(PLACE, path)
         return {"path": path, "content": self._copies.of(url, name)}
 
@@ -116,7 +116,7 @@ class _Fits:
             raise Unfit(PROGRAM, f"the Python package {known.package}, for {func}")
         found, wanted = self._got("evaluator.result", result), self._got("evaluator.expected", expected)
         rules = wanted.get("value")
-        if known.expected == RULES and (rules is None or known.keys and not isinstance(rules, dict)):
+        if known.expected == RULES and (rules is None or (known.keys and not isinstance(rules, dict))):
             raise Malformed("evaluator.expected", f"{func} wants rules")
         if known.expected in (FILE, EITHER) and "value" in wanted and (rules is not None or known.expected == FILE):
             raise Malformed("evaluator.expected", f"{func} wants a file")

@@ -18,6 +18,7 @@ if __name__ == "__main__":  # on its own, wherever the package lies there
 from flywheel.computer.osworld.metrics import METRICS
 
 _DEPTH, _ENTRIES = 64, 10_000
+_MOST = 2**25  # bytes of a file that is looked at: one of holes may say that it has any number
 _WHY = 200  # characters
 
 
@@ -41,7 +42,7 @@ def joined(scores: list[float], conj: str) -> float:
 def _score(func: str, result: Any, expected: Any, options: dict[str, Any]) -> tuple[float, str]:
     """A score from 0 to 1, and what kept the metric from reading the result."""
     if result is None:
-        return 0.0, "it is not there"
+        return 0.0, "nothing is there that can be looked at"
     judged = METRICS[func].score
     try:
         return min(max(float(judged(result, expected, options)), 0.0), 1.0), ""
@@ -59,7 +60,7 @@ def _value(got: dict[str, Any]) -> Any:
 
 
 def _file(path: str) -> str | None:
-    return path if os.path.isfile(path) else None
+    return path if Path(path).is_file() and Path(path).stat().st_size <= _MOST else None
 
 
 def _files(paths: list[str]) -> list[str | None]:
@@ -68,7 +69,7 @@ def _files(paths: list[str]) -> list[str | None]:
 
 def _tree(path: str) -> dict[str, Any] | None:
     """As OSWorld's server tells it."""
-    return _folder(path, _DEPTH, [_ENTRIES]) if os.path.isdir(path) else None
+    return _folder(path, _DEPTH, [_ENTRIES]) if Path(path).is_dir() else None
 
 
 def _folder(path: str, depth: int, left: list[int]) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def _folder(path: str, depth: int, left: list[int]) -> dict[str, Any]:
             children.append(_folder(entry.path, depth - 1, left))
         else:
             children.append({"type": "file", "name": entry.name})
-    return {"type": "directory", "name": os.path.basename(path), "children": children}
+    return {"type": "directory", "name": Path(path).name, "children": children}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from flywheel.computer.computer import Computer
 
 COMMAND_S = 10.0  # of a command
-_WINDOW_S = 10.0  # until a window is there
+_WINDOW_S = 5.0  # until a window is there
 _AGAIN_S = 0.1
 _PASSWORD = "password"  # of OSWorld's user; there is nothing here that asks for it
 
@@ -79,9 +80,10 @@ class _Steps:
         """Begin something, and wait until it has a window. Not all that is launched shows one."""
         before = len((await self._desktop.state())["windows"])
         await begin()
-        over = asyncio.get_running_loop().time() + _WINDOW_S
-        while len((await self._desktop.state())["windows"]) <= before and asyncio.get_running_loop().time() < over:
-            await asyncio.sleep(_AGAIN_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WINDOW_S):
+                while len((await self._desktop.state())["windows"]) <= before:  # noqa: ASYNC110 - none of ours tells it
+                    await asyncio.sleep(_AGAIN_S)
 
     async def _window(self, what: str, said: Mapping[str, Any]) -> None:
         over = asyncio.get_running_loop().time() + (0.0 if self._after else _WINDOW_S)

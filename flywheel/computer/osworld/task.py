@@ -23,7 +23,7 @@ class OsworldTask(BaseModel):
     """steps: of the set-up, in OSWorld's own form; files that it would download are `upload`s, with their `content` as
     base64. after: the same, once the agent has ended. metrics: what judges; none where the task cannot be done, which
     the agent is to say. conj: how they are joined. gold: files that results are compared with, base64 by name. seconds:
-    for all that judges, beyond a step's own limit."""
+    for the set-up, and for all that judges, beyond the limit of any call."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     steps: list[dict[str, Any]] = []
@@ -31,4 +31,4 @@ class OsworldTask(BaseModel):
     metrics: list[Metric] = []
     conj: Literal["and", "or"] = "and"
     gold: dict[str, str] = {}
-    seconds: float = Field(60.0, gt=0, le=3600)
+    seconds: float = Field(15.0, gt=0, le=3600)

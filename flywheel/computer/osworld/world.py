@@ -36,25 +36,27 @@ _LEVEL = 1  # of all of them
 
 class OsworldFiles(BaseModel):
     """tasks: folders, with all in them that ends in .json, and files. files: a folder with copies of what the tasks
-    download (`copies.py`). max_steps: of each. seconds: for what judges one. allowed: as of any task. leave_out: why, by
-    id."""
+    download (`copies.py`). max_steps: of each. seconds: for the set-up of one, and again for what judges it. allowed:
+    as of any task. leave_out: why, by the file's name without .json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     tasks: list[str] = Field(min_length=1)
     files: str = ""
     max_steps: int = Field(15, ge=1)
-    seconds: float = Field(60.0, gt=0, le=3600)
+    seconds: float = Field(15.0, gt=0, le=3600)
     allowed: Literal["gui", "sdk", "both"] = "both"
     leave_out: dict[str, str] = {}
 
 
 class OsworldWorld(TaskWorld):
-    """Each template is one task. tasks: its params. left_out: why each of the others is not played here."""
+    """Each template is one task. tasks: its params. left_out: why each of the others is not played here. reasons: how
+    many for each. judging_s: seconds that judging one may take."""
 
     once: ClassVar[bool] = True
     tasks: dict[str, dict[str, Any]]
     left_out: dict[str, str]
     reasons: dict[str, int]
+    judging_s: float
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
         self.budget(template, level)
@@ -94,6 +96,7 @@ def load(manifest: Path, name: str, domain: str, said: OsworldFiles, kind: str) 
         tasks=tasks,
         left_out=left_out,
         reasons=reasons,
+        judging_s=said.seconds,
         checksum=hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest(),
         templates={
             one: Template(instruction="{instruction}", verifier=VERIFIER, max_steps={_LEVEL: said.max_steps})
@@ -131,6 +134,11 @@ def read(
     return tasks, left_out, dict(reasons.most_common())
 
 
+def found(path: Path) -> list[Path]:
+    """The task files of a folder and of those in it, or the file itself."""
+    return sorted(path.rglob("*.json")) if path.is_dir() else [path]
+
+
 def as_judged(_: Mapping[str, Any], state: Mapping[str, Any]) -> float:
     """The verifier: what was judged at the end; 0 before."""
     return state["checked"]["score"] if "checked" in state else 0.0
@@ -138,8 +146,7 @@ def as_judged(_: Mapping[str, Any], state: Mapping[str, Any]) -> float:
 
 def _paths(manifest: Path, names: list[str]) -> Iterator[Path]:
     for name in names:
-        path = _beside(manifest, name)
-        yield from sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        yield from found(_beside(manifest, name))
 
 
 def _beside(manifest: Path, name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 from flywheel.computer.osworld.metrics.metric import EITHER, FILE, Metric, Options, lines
@@ -13,7 +14,7 @@ _PLACES = 4  # decimal places in which numbers are compared
 
 def records(result: str, rules: Any, _: Options) -> float:
     """Each record that is expected is there, and none that is not; only the fields that are named count."""
-    with open(result, encoding="utf-8", newline="") as file:
+    with Path(result).open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
 
     def there(wanted: Any) -> bool:
@@ -41,7 +42,7 @@ def query(result: str, rules: Any, _: Options) -> float:
     return float(value or 0)
 
 
-# -- spreadsheets -------------------------------------------------------------------------------------------------------
+# -- spreadsheets -----------------------------------------------------------------------------------------------------
 def same_sheets(result: str, expected: str | None, options: Options) -> float:
     import openpyxl
 

@@ -84,8 +84,6 @@ def extension(result: str, rules: Any, _: Options) -> float:
     return float((rules["expected"] in result) == (rules["type"] == "contain"))
 
 
-
-
 def _equal(result: Any, rules: Any, _: Options) -> float:
     return float(result == rules["expected"])
 
