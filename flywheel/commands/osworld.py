@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from flywheel.commands.options import JSON
 
@@ -32,7 +32,7 @@ def osworld(tasks: tuple[Path, ...], files: Path | None, kind: str, as_json: boo
     if as_json:
         click.echo(json.dumps({"played": sorted(played), "left_out": left_out, "reasons": reasons}))
         return
-    table = Table("task", "needs", box=None)
+    table = Table(Column("task", no_wrap=True), "needs", box=None)
     for name in sorted({**played, **left_out}):
         table.add_row(name, escape(left_out.get(name, "")) or "[green]is played[/green]")
     by_reason = Table("tasks", "need", box=None)

@@ -18,9 +18,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from flywheel.computer import copied, limits, seccomp, walls
 from flywheel.computer.home import Home
@@ -29,9 +29,13 @@ from flywheel.sandbox import isolation
 
 PLACE = "/opt/checker"  # where the program lies
 _SAID = 2**16  # bytes that it may print
+_REASON = 2000  # characters that are kept
 _OURS = 3  # processes of bubblewrap's, beside the checker's
 _CORES = 1.0
 _WHERE = "what judges the task"
+
+
+Name = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # of a file, without a folder
 
 
 class CheckerFailed(EnvError):
@@ -53,7 +57,7 @@ class Checker(Limits):
     """program: one of `files`, which holds each file's bytes as base64 by its name."""
 
     program: str
-    files: dict[str, str]
+    files: dict[Name, str]
 
 
 class Judgement(BaseModel):
@@ -61,7 +65,12 @@ class Judgement(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
     score: float = Field(ge=0, le=1, allow_inf_nan=False)
-    reason: str = Field("", max_length=2000)
+    reason: str = ""
+
+    @field_validator("reason")
+    @classmethod
+    def _cut(cls, reason: str) -> str:
+        return reason[:_REASON]
 
 
 async def check(checker: Checker, home: Home, most: int, told: Mapping[str, Any]) -> Judgement:
@@ -71,8 +80,15 @@ async def check(checker: Checker, home: Home, most: int, told: Mapping[str, Any]
     """
     place = f"{PLACE}/{checker.program}"
     words = [sys.executable, "-I", place] if checker.program.endswith(".py") else [place]
-    files = {name: base64.b64decode(text) for name, text in checker.files.items()}
-    return await judge(checker.program, words, checker, home, most, told, files=files)
+    return await judge(checker.program, words, checker, home, most, told, files=decoded(checker.files))
+
+
+def decoded(files: Mapping[str, str]) -> dict[str, bytes]:
+    """Raises EnvError where one is not base64."""
+    try:
+        return {name: base64.b64decode(text, validate=True) for name, text in files.items()}
+    except ValueError as error:
+        raise EnvError(f"a file of the task is not base64: {error}", where="params") from None
 
 
 async def judge(

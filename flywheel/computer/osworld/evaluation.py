@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from pathlib import Path
@@ -42,7 +41,7 @@ async def evaluate(computer: Computer, task: OsworldTask, gave_up: bool) -> Judg
         machine.home,
         machine.home_bytes,
         told,
-        files={name: base64.b64decode(text) for name, text in task.gold.items()},
+        files=checker.decoded(task.gold),
         bound={f"{_SEEN}/{_PACKAGE.name}": _PACKAGE},
     )
 

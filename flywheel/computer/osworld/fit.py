@@ -109,12 +109,12 @@ class _Fits:
 
     # -- what judges --------------------------------------------------------------------------------------------------
     def metric(self, func: str, result: Getter, expected: Getter, options: dict[str, Any]) -> Metric:
+        found, wanted = self._got("evaluator.result", result), self._got("evaluator.expected", expected)
         if func not in METRICS:
             raise Unfit(METRIC, func)
         known = METRICS[func]
         if known.package and importlib.util.find_spec(known.package) is None:
             raise Unfit(PROGRAM, f"the Python package {known.package}, for {func}")
-        found, wanted = self._got("evaluator.result", result), self._got("evaluator.expected", expected)
         rules = wanted.get("value")
         if known.expected == RULES and (rules is None or (known.keys and not isinstance(rules, dict))):
             raise Malformed("evaluator.expected", f"{func} wants rules")

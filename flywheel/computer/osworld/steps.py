@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from flywheel.computer.checker import decoded
 from flywheel.computer.machine import GuestRefused
 from flywheel.errors import EnvError
 
@@ -49,10 +49,11 @@ class _Steps:
         await done[kind](said)
 
     async def _upload(self, said: Mapping[str, Any]) -> None:
+        contents = decoded({one["path"]: one["content"] for one in said["files"]})
         for one in said["files"]:
             if self._after:  # a link or a pipe may lie there
                 await self._post("/execute", {"command": ["rm", "-rf", "--", one["path"]], "fresh": True})
-            await self._machine.put(one["path"], base64.b64decode(one["content"]))
+            await self._machine.put(one["path"], contents[one["path"]])
 
     async def _execute(self, said: Mapping[str, Any]) -> None:
         """A command that fails is passed over, as OSWorld does, but for one that is done until it brings something

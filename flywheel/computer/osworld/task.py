@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flywheel.computer.checker import Name
+
 
 class Metric(BaseModel):
     """func: one of `metrics`. result and expected: one entry, which says what to look for. `value`: as it is; `command`
@@ -30,5 +32,5 @@ class OsworldTask(BaseModel):
     after: list[dict[str, Any]] = []
     metrics: list[Metric] = []
     conj: Literal["and", "or"] = "and"
-    gold: dict[str, str] = {}
+    gold: dict[Name, str] = {}
     seconds: float = Field(15.0, gt=0, le=3600)
