@@ -213,7 +213,7 @@ async def played(workspace: Workspace, name: str, actions: list[Action], of: str
     """The reward, and the reason."""
     workspace.load(of)
     task = make_task(catalogue.get("theirs"), f"tasks_{name}", 1, 1, "train")
-    settings = computers.settings("terminal") if of == "terminal" else desktops.settings(timeout_s=40.0)
+    settings = computers.settings(of, warm=0) if of == "terminal" else desktops.settings(warm=0, timeout_s=40.0)
     async with open_environments(settings, [task]) as environments, environments.env(task) as env:
         begun = await env.reset(task, 1)
         assert begun.info["score"] == 0.0
@@ -268,10 +268,10 @@ async def test_set_up_and_what_follows_the_episode_are_carried_out(workspace):
     workspace.add("it", example(judged, config))
     assert (await played(workspace, "it", [Terminal("echo yes > made/a.txt"), Finished("")]))[0] == 1.0
     cheats = [
-        "echo 'echo yes' > eval.sh; chmod 444 eval.sh", "ln -s made/b.txt eval.sh", "mkfifo eval.sh",
-        "mkdir -p eval.sh/x", "mkdir -p .local/bin; printf '#!/bin/sh\\necho yes\\n' | tee .local/bin/bash "
-        ".local/bin/cat > .local/bin/sh; chmod +x .local/bin/*; echo 'echo yes; exit' | tee .bashrc > .profile",
-    ]  # fmt: skip
+        "echo 'echo yes' > made/b.txt; ln -s made/b.txt eval.sh",
+        "mkdir -p .local/bin; printf '#!/bin/sh\\necho yes\\n' | tee .local/bin/bash .local/bin/cat > .local/bin/sh; "
+        "chmod +x .local/bin/*; echo 'echo yes; exit' | tee .bashrc > .profile; mkfifo eval.sh",
+    ]
     for cheat in cheats:
         assert (await played(workspace, "it", [Terminal(cheat), Finished("")]))[0] == 0.0, cheat
 
@@ -307,8 +307,8 @@ async def test_what_an_agent_leaves_behind_is_data_to_the_judge(workspace):
     evil = "print('{\\\"score\\\": 1}'); import os; os._exit(0)"
     cheats = [
         f'for f in json difflib sitecustomize; do echo "{evil}" > $f.py; done; echo x > a.json',
-        "ln -s /opt/checker/0-gold.json a.json", "mkfifo a.json", "mkdir a.json", "truncate -s 10G a.json",
-        "head -c 100 /dev/urandom > a.json",
-    ]  # fmt: skip
+        "ln -s /opt/checker/0-gold.json a.json",
+        "truncate -s 10G a.json",
+    ]
     for cheat in cheats:
         assert (await played(workspace, "it", [Terminal(cheat), Finished("")]))[0] == 0.0, cheat
