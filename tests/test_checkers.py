@@ -177,17 +177,13 @@ async def test_links_that_lead_out_pipes_and_sockets_are_left_out_and_named(home
 
 
 @computers.needed
-async def test_files_of_holes_and_files_without_rights_are_copied(home):
+async def test_files_of_holes_are_copied_with_their_holes(home):
     huge = os.open(home / "huge", os.O_RDWR | os.O_CREAT)
     os.truncate(huge, 10 * 2**30)
     os.pwrite(huge, b"here", 2**30)
     os.close(huge)
-    (home / "shut").mkdir()
-    (home / "shut" / "a").write_text("x")
-    (home / "shut" / "a").chmod(0)
     code = "os.path.getsize('/home/user/huge'), os.pread(os.open('/home/user/huge', 0), 4, 2**30)"
-    code += ", open('/home/user/shut/a').read()"
-    assert (await judged(home, SAYS % code)).reason == str((10 * 2**30, b"here", "x"))
+    assert (await judged(home, SAYS % code)).reason == str((10 * 2**30, b"here"))
 
 
 @computers.needed

@@ -12,11 +12,13 @@ from typing import Any
 import computers
 import desktops
 import pytest
+from click.testing import CliRunner
 
 from flywheel.agent.actions import Action, CallUser, Finished, Hotkey, Terminal, Type
+from flywheel.cli import main
 from flywheel.environments import catalogue, foreign, kind
 from flywheel.environments.router import open_environments
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, EnvError
 from flywheel.settings import Settings, parse
 from flywheel.synthesis import check as synthesis
 from flywheel.synthesis.tasks import make_task, make_tasks
@@ -191,6 +193,30 @@ def test_what_is_wrong_in_the_manifest_is_told(workspace):
         foreign.register_all(workspace.settings, workspace.root)
 
 
+def test_the_command_tells_of_each(workspace):
+    workspace.add("good", example(RIGHT))
+    workspace.add("bad", example(RIGHT, [execute("sudo ls")]))
+    asked = ["osworld", str(workspace.root / "tasks"), "--kind", "terminal"]
+    told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
+    assert told == {
+        "played": ["tasks_good"],
+        "left_out": {"tasks_bad": "the rights of root: sudo"},
+        "reasons": {"the rights of root": 1},
+    }
+    shown = CliRunner().invoke(main, asked).output
+    assert "1 of 2 tasks are played" in shown
+    workspace.add("worse", "{")
+    assert CliRunner().invoke(main, asked).exit_code == 2
+
+
+def test_judging_has_time_enough(workspace):
+    workspace.add("it", example(RIGHT))
+    workspace.said["seconds"] = 90
+    workspace.load()
+    with pytest.raises(BadInput, match=r"judging a task of theirs may take 90 s, .*raise timeout_s to 90"):
+        kind.find("terminal").check(Settings())
+
+
 # -- drawn ----------------------------------------------------------------------------------------------------------
 def test_each_is_one_task_and_evaluation_has_its_own(workspace):
     for number in range(8):
@@ -242,6 +268,24 @@ async def test_one_that_opens_a_terminal_is_played_by_keys_alone(workspace):
     workspace.add("it", example({**RIGHT, "result": printed("cat ~/done.txt")}, config))
     expert = [Type("echo yes > done.txt"), Hotkey(("enter",)), Finished("")]
     assert (await played(workspace, "it", expert, "computer"))[0] == 1.0
+
+
+@desktops.needed
+async def test_what_is_opened_is_there_when_the_episode_begins(workspace):
+    workspace.file("notes.csv", "a,b\n1,2\n")
+    download = {"type": "download", "parameters": {"files": [{"url": "https://x.org/1", "path": "notes.csv"}]}}
+    opened = {"type": "open", "parameters": {"path": "/home/user/notes.csv"}}
+    close = {"type": "close_window", "parameters": {"window_name": "notes.csv"}}
+    launch = {"type": "launch", "parameters": {"command": ["xterm", "-T", "Mine"]}}
+    front = {"type": "activate_window", "parameters": {"window_name": "Mine", "strict": True}}
+    gone = {**RIGHT, "result": printed("cat typed"), "postconfig": [close]}
+    workspace.add("it", example(gone, [launch, download, opened, front]))
+    actions = [Type("echo yes > typed"), Hotkey(("enter",)), Finished("")]
+    assert (await played(workspace, "it", actions, "computer"))[0] == 1.0
+    opened["parameters"]["path"] = "/home/user/nothing.csv"
+    workspace.add("it", example(RIGHT, [download, opened]))
+    with pytest.raises(EnvError, match=r"set-up failed: .*nothing\.csv .*config\.1, open"):
+        await played(workspace, "it", [Finished("")], "computer")
 
 
 @computers.needed

@@ -28,6 +28,9 @@ from flywheel.errors import EnvError, first_line
 from flywheel.sandbox import isolation
 
 PLACE = "/opt/checker"  # where the program lies
+# Where the copy of the home lies: where the home lay, but if flywheel itself is installed there on this machine.
+_OWN = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__))
+HOME = "/opt/home" if any(one.is_relative_to(walls.HOME) for one in _OWN) else walls.HOME
 _SAID = 2**16  # bytes that it may print
 _REASON = 2000  # characters that are kept
 _OURS = 3  # processes of bubblewrap's, beside the checker's
@@ -109,8 +112,8 @@ async def judge(
     folder = Path(tempfile.mkdtemp(prefix="flywheel-checker-"))
     try:
         left_out = await asyncio.to_thread(_laid_out, folder, home, most, files)
-        seen = {walls.HOME: folder / "home", PLACE: folder / "program", **(bound or {})}
-        question = json.dumps({"home": walls.HOME, "left_out": left_out, **told}).encode()
+        seen = {HOME: folder / "home", PLACE: folder / "program", **(bound or {})}
+        question = json.dumps({"home": HOME, "left_out": left_out, **told}).encode()
         said = await _ran(name, words, chosen, seen, question)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import flywheel
 from flywheel.computer import checker
-from flywheel.computer.checker import PLACE, Judgement, Limits
+from flywheel.computer.checker import HOME, PLACE, Judgement, Limits
 from flywheel.computer.machine import GuestRefused
 from flywheel.computer.osworld.steps import COMMAND_S, carry_out
 from flywheel.computer.osworld.task import Metric, OsworldTask
@@ -61,6 +61,10 @@ async def _got(computer: Computer, one: dict[str, Any]) -> dict[str, Any]:
         return {"file": f"{PLACE}/{one['gold']}"}
     if "golds" in one:
         return {"files": [f"{PLACE}/{name}" for name in one["golds"]]}
+    if "files" in one:
+        return {"files": [f"{HOME}/{path}" for path in one["files"]]}
+    if "file" in one or "tree" in one:
+        return {kind: f"{HOME}/{path}" for kind, path in one.items()}
     if "command" not in one:
         return one
     asked = {"command": one["command"], "shell": one["shell"], "fresh": True, "wait_s": COMMAND_S}

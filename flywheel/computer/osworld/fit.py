@@ -176,11 +176,11 @@ def _chosen(said: Getter, field: str) -> list[str]:
 
 
 def _at_home(path: str) -> str:
-    """Raises Unfit for one that lies elsewhere: the home is all that is looked at from outside."""
+    """From the home. Raises Unfit for one that lies elsewhere: the home is all that is looked at from outside."""
     place = PurePosixPath(HOME, path[2:] if path.startswith("~/") else path)
     if ".." in place.parts or not place.is_relative_to(HOME):
         raise Unfit(PLACE, path)
-    return str(place)
+    return str(place.relative_to(HOME))
 
 
 def _name(path: str) -> str:

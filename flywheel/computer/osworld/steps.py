@@ -75,16 +75,19 @@ class _Steps:
         )
 
     async def _open(self, said: Mapping[str, Any]) -> None:
-        await self._shows(lambda: self._post("/setup/open_file", {"path": said["path"]}))
+        if not await self._shows(lambda: self._post("/setup/open_file", {"path": said["path"]})):
+            raise GuestRefused(f"no program here opens {said['path']}")
 
-    async def _shows(self, begin: Callable[[], Awaitable[bytes]]) -> None:
-        """Begin something, and wait until it has a window. Not all that is launched shows one."""
+    async def _shows(self, begin: Callable[[], Awaitable[bytes]]) -> bool:
+        """Begin something, and wait until it has a window; whether it shows one. Not all that is launched does."""
         before = len((await self._desktop.state())["windows"])
         await begin()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WINDOW_S):
                 while len((await self._desktop.state())["windows"]) <= before:  # noqa: ASYNC110 - none of ours tells it
                     await asyncio.sleep(_AGAIN_S)
+                return True
+        return False
 
     async def _window(self, what: str, said: Mapping[str, Any]) -> None:
         over = asyncio.get_running_loop().time() + (0.0 if self._after else _WINDOW_S)

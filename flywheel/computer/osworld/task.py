@@ -11,7 +11,7 @@ from flywheel.computer.checker import Name
 
 class Metric(BaseModel):
     """func: one of `metrics`. result and expected: one entry, which says what to look for. `value`: as it is; `command`
-    with `shell` and `stream`: what it prints; `file`, `files`, `tree`: paths in the machine; `gold`, `golds`: names in
+    with `shell` and `stream`: what it prints; `file`, `files`, `tree`: paths from the home; `gold`, `golds`: names in
     `gold`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
