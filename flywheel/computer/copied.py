@@ -15,6 +15,7 @@ from flywheel.computer.home import Entry, Home
 from flywheel.computer.walls import HOME
 
 _PIECE = 2**20
+_TOLD, _TARGET = 1000, 200  # of what is left out: how many are named; characters of where a link leads
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o400  # what their owner may do, whatever the agent has set: else they are not read
 
 
@@ -22,7 +23,7 @@ def copy(home: Home, folder: Path, most: int) -> dict[str, str]:
     """Put what lies in the home into a folder that exists. most: bytes of all files; holes stay holes, and do not
     count.
 
-    Returns why each path that is not there was left out. Raises EnvError for too many files.
+    Returns why each path that is not there was left out, of the first thousand. Raises EnvError for too many files.
     """
     left_out: dict[str, str] = {}
     for entry in home.entries():
@@ -31,7 +32,7 @@ def copy(home: Home, folder: Path, most: int) -> dict[str, str]:
         except OSError as error:
             why, size = error.strerror or "it cannot be written", 0
         most -= size
-        if why:
+        if why and len(left_out) < _TOLD:
             left_out[entry.path.encode("utf-8", "replace").decode()] = why
     return left_out
 
@@ -45,7 +46,7 @@ def _one(home: Home, entry: Entry, place: Path, most: int) -> tuple[str, int]:
     if entry.kind == "link":
         target = home.link(entry.path)
         if not _downwards(target):
-            return f"a link to {target}", 0
+            return f"a link to {target[:_TARGET]}", 0
         place.symlink_to(target)
         return "", 0
     if entry.kind != "file":
