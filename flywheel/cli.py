@@ -19,6 +19,7 @@ from flywheel.commands import (
     history,
     look,
     model,
+    osworld,
     page,
     run,
     sandbox,
@@ -61,6 +62,7 @@ _COMMANDS = (
     model.bench,
     guest.guest,
     page.page,
+    osworld.osworld,
     sandbox.sandbox,
 )
 _UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no fault of the program

@@ -15,6 +15,7 @@ from flywheel.computer.desktop_acts import Cannot
 from flywheel.computer.functions import Functions
 from flywheel.computer.given import Given
 from flywheel.computer.machine import GuestRefused, Machine
+from flywheel.computer.osworld.steps import carry_out
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.computer.site import PORT, Site
 from flywheel.computer.tools.named import READABLE
@@ -70,6 +71,8 @@ class Computer:
             await self.machine.put(path, text.encode("utf-8", "replace"))
         for path, text in given.binary.items():
             await self.machine.put(path, _binary(path, text))
+        if given.osworld is not None:
+            await carry_out(self, given.osworld.steps)
         for command in given.setup:
             await self._set_up(command, limit_s)
         if given.setup:  # what they printed is not for the agent

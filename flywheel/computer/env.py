@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from flywheel.agent.actions import Action, CallUser, Finished
+from flywheel.computer import checker
 from flywheel.computer.computer import Computer, Done
 from flywheel.computer.given import Given
+from flywheel.computer.osworld import evaluation
 from flywheel.computer.state import state
 from flywheel.computer.warm import Warm
 from flywheel.environments.env import Observation, StepResult, Task
@@ -31,7 +33,7 @@ class ComputerEnv:
         self._task: Task | None = None
         self._given = Given()
         self._steps, self._over, self._broken = 0, True, False
-        self._answer = ""
+        self._answer, self._gave_up = "", False
 
     async def reset(self, task: Task, seed: int) -> StepResult:
         """A fresh computer. seed: what the task shows is drawn already, so it changes nothing."""
@@ -39,6 +41,7 @@ class ComputerEnv:
             await self._end()
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = Given.of(task)
+        async with self._deadline("reset", task, self._given.osworld.seconds if self._given.osworld else 0.0):
             self._computer = await self._warm.take()
             result = await self._result(await self._computer.begin(self._given, self._limit_s), False)
             self._warm.fill()
@@ -47,12 +50,14 @@ class ComputerEnv:
     async def step(self, action: Action) -> StepResult:
         if self._task is None or self._over:
             raise EnvError("the episode is over", where=self._where(), fix="reset the environment first")
-        async with self._deadline("step", self._task):
-            self._steps += 1
+        self._steps += 1
+        ends = isinstance(action, Finished | CallUser) or self._steps >= self._task.max_steps
+        async with self._deadline("step", self._task, self._given.judging_s if ends else 0.0):
             done = await self._computer.do(action)
             if isinstance(action, Finished):
                 self._answer = action.content
-            return await self._result(done, isinstance(action, Finished | CallUser))
+            self._gave_up = isinstance(action, CallUser)
+            return await self._result(done, isinstance(action, Finished | CallUser), ends)
 
     async def close(self) -> None:
         self._task, self._over = None, True
@@ -70,13 +75,15 @@ class ComputerEnv:
         return await self._computer.machine.stream("/port", {"port": port})
 
     # -- inside -------------------------------------------------------------------------------------------------------
-    async def _result(self, done: Done, said_done: bool) -> StepResult:
+    async def _result(self, done: Done, said_done: bool, ends: bool = False) -> StepResult:
         task, computer = self._task, self._computer
         found: dict[str, Any] = {**await state(computer.machine, self._given, said_done), "terminated": False}
         if computer.site is not None:
             found["received"] = list(computer.site.received)
         if self._answer:
             found["answer"] = self._answer
+        if ends and (judged := await self._judged(found)) is not None:
+            found["checked"] = judged.model_dump()
         score = apply(self._find(task), task.verifier, task.params, found, task.task_id)
         terminated = found["terminated"] = bool(said_done or Verdict(score, task.threshold).v)
         truncated = not terminated and self._steps >= task.max_steps
@@ -87,24 +94,35 @@ class ComputerEnv:
         info = {"state": found, "score": score, **told}
         return StepResult(observation, score if terminated else 0.0, terminated, truncated, info)
 
+    async def _judged(self, found: dict[str, Any]) -> checker.Judgement | None:
+        """What the program says that judges the task's end; None where there is none."""
+        given, machine = self._given, self._computer.machine
+        if given.osworld is not None:
+            return await evaluation.evaluate(self._computer, given.osworld, self._gave_up)
+        if given.checker is None:
+            return None
+        state = {name: value for name, value in found.items() if name not in ("files", "terminated")}
+        told = {"answer": self._answer, "values": given.values, "begin": given.files, "state": state}
+        return await checker.check(given.checker, machine.home, machine.home_bytes, told)
+
     async def _end(self) -> None:
         computer, self._computer = self._computer, None
         if computer is not None:
             await computer.close()
 
     @asynccontextmanager
-    async def _deadline(self, what: str, task: Task) -> AsyncIterator[None]:
-        """The contract's errors: whatever goes wrong inside breaks this env, by a named error."""
+    async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:
+        """The contract's errors: whatever goes wrong inside breaks this env, by a named error. more_s: beyond the limit
+        of every call."""
+        limit_s = self._limit_s + more_s
         if self._broken:
             raise EnvError("the computer is broken", where=self._where(), fix="lease another environment")
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(limit_s):
                 yield
         except TimeoutError:
             self._broken = True
-            raise EnvTimeout(
-                f"no answer to a {what} within {self._limit_s:g} s", where=f"task {task.task_id}"
-            ) from None
+            raise EnvTimeout(f"no answer to a {what} within {limit_s:g} s", where=f"task {task.task_id}") from None
         except BaseException:
             self._broken = True
             raise

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flywheel.computer.checker import Checker
+from flywheel.computer.osworld.task import OsworldTask
 from flywheel.computer.tools.named import Name, ToolServer
 from flywheel.environments.env import Task
 from flywheel.errors import EnvError
@@ -20,7 +22,9 @@ class Given(BaseModel):
     allowed: the screen, the functions, or both. hidden: paths of hidden files that the state holds too. programs:
     whether it holds what runs. ports: what it holds of services here, an address's path by the port. packed: archives
     (zip, tar) whose files it holds. probe: commands, each with its words, run once the agent says that it is done; what
-    they print it holds. tools: MCP servers by the names that their tools are called with.
+    they print it holds. tools: MCP servers by the names that their tools are called with. checker: a program that
+    judges the end (`checker.py`); values: what was drawn for the task, for it to read. osworld: a task of OSWorld's,
+    with its own set-up and judgement.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -36,6 +40,14 @@ class Given(BaseModel):
     packed: dict[str, Any] = {}
     probe: list[list[str]] = []
     tools: dict[Name, ToolServer] = {}
+    checker: Checker | None = None
+    values: dict[str, str] = {}
+    osworld: OsworldTask | None = None
+
+    @property
+    def judging_s(self) -> float:
+        """Seconds that a program has to judge the end; 0 where none does."""
+        return sum(one.seconds for one in (self.checker, self.osworld) if one is not None)
 
     @classmethod
     def of(cls, task: Task) -> Given:

@@ -46,7 +46,7 @@ class Home:
 
     def read(self, path: str, limit: int) -> bytes | None:
         """A file's first `limit` bytes; None where there is no plain file."""
-        with self._opened(path) as file:
+        with self.opened(path) as file:
             if file is None:
                 return None
             parts, left = [], limit
@@ -57,7 +57,7 @@ class Home:
 
     def digest(self, path: str, limit: int) -> str | None:
         """sha256 of a file's first `limit` bytes; None where there is no plain file."""
-        with self._opened(path) as file:
+        with self.opened(path) as file:
             if file is None:
                 return None
             sha, left = hashlib.sha256(), limit
@@ -84,7 +84,7 @@ class Home:
                     about.type = tarfile.DIRTYPE
                     tar.addfile(about)
                 elif entry.kind == "link":
-                    about.type, about.linkname = tarfile.SYMTYPE, self._link(entry.path)
+                    about.type, about.linkname = tarfile.SYMTYPE, self.link(entry.path)
                     tar.addfile(about)
                 elif entry.kind == "file" and (data := self.read(entry.path, limit + 1)) is not None:
                     about.size = len(data)
@@ -92,6 +92,22 @@ class Home:
                 if out.tell() > limit:
                     raise EnvError(f"more than {limit} bytes", where="the machine's home", fix="give the task less")
         return out.getvalue()
+
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[int | None]:
+        """A plain file, open to be read; None where there is none."""
+        with contextlib.ExitStack() as stack:
+            file = self._reach(path, _FILE, stack)
+            yield file if file is not None and stat.S_ISREG(os.fstat(file).st_mode) else None
+
+    def link(self, path: str) -> str:
+        """Where a link leads; "" where there is none."""
+        with contextlib.ExitStack() as stack:
+            parent = self._reach(str(PurePosixPath(path).parent), _FOLDER, stack)
+            try:
+                return "" if parent is None else os.readlink(PurePosixPath(path).name, dir_fd=parent)
+            except OSError:
+                return ""
 
     # -- step by step, links never followed ---------------------------------------------------------------------------
     def _walk(self, folder: int, path: str, depth: int) -> Iterator[Entry]:
@@ -115,21 +131,6 @@ class Home:
                         yield from self._walk(inner, f"{own}/", depth + 1)
                     finally:
                         os.close(inner)
-
-    @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[int | None]:
-        """A plain file; None where there is none."""
-        with contextlib.ExitStack() as stack:
-            file = self._reach(path, _FILE, stack)
-            yield file if file is not None and stat.S_ISREG(os.fstat(file).st_mode) else None
-
-    def _link(self, path: str) -> str:
-        with contextlib.ExitStack() as stack:
-            parent = self._reach(str(PurePosixPath(path).parent), _FOLDER, stack)
-            try:
-                return "" if parent is None else os.readlink(PurePosixPath(path).name, dir_fd=parent)
-            except OSError:
-                return ""
 
     def _reach(self, path: str, flags: int, stack: contextlib.ExitStack) -> int | None:
         parts = [part for part in PurePosixPath(path).parts if part != "."]

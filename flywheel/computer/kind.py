@@ -10,7 +10,8 @@ from typing import Any
 from flywheel.computer import desktop, manifest, worlds
 from flywheel.computer.computer import Computer
 from flywheel.computer.env import ComputerEnv
-from flywheel.computer.manifest import ComputerManifestWorld, TerminalManifestWorld
+from flywheel.computer.manifest import ManifestWorld
+from flywheel.computer.osworld.world import OsworldWorld
 from flywheel.computer.settings import ComputerSettings, TerminalSettings
 from flywheel.computer.warm import Warm
 from flywheel.environments.env import Task
@@ -47,7 +48,7 @@ class ComputerKind:
 
     def __init__(self, name: str, form: type[TerminalSettings], apps: Mapping[str, str]) -> None:
         self._name, self._form, self._apps = name, form, apps
-        self.own: dict[str, TaskWorld] = {}
+        self.own: dict[str, OsworldWorld | ManifestWorld] = {}
 
     def worlds(self) -> Iterable[str]:
         shipped = [world.name for world in worlds.WORLDS.values() if world.environment == self._name]
@@ -57,8 +58,7 @@ class ComputerKind:
         return self.own.get(name) or worlds.WORLDS[name]
 
     def load(self, path: Path) -> TaskWorld:
-        form = {"terminal": TerminalManifestWorld, "computer": ComputerManifestWorld}[self._name]
-        return register(self.own, manifest.load(path, form), path)
+        return register(self.own, manifest.load(path, self._name), path)
 
     def verifier(self, task: Task) -> Verifier:
         found = worlds.VERIFIERS.get(task.verifier)
@@ -74,14 +74,24 @@ class ComputerKind:
         return self._chosen(settings).model_dump(exclude=_FREE)
 
     def check(self, settings: Settings) -> None:
-        self._chosen(settings)
+        chosen = self._chosen(settings)
+        for world in self.own.values():
+            if world.judging_s > chosen.timeout_s:
+                raise BadInput(
+                    f"judging a task of {world.name} may take {world.judging_s:g} s, and timeout_s is less",
+                    where=f"sandbox.kinds.{self._name}",
+                    fix=f"raise timeout_s to {world.judging_s:g}",
+                )
         try:
             self._look()
         except EnvError as error:
             raise BadInput(error.what, where=f"sandbox.kinds.{self._name}", fix=error.fix) from None
 
     def examine(self, settings: Settings) -> Iterable[Finding]:
-        return (guarded(self._name, self._look),)
+        yield guarded(self._name, self._look)
+        for world in self.own.values():
+            if isinstance(world, OsworldWorld):
+                yield Finding(world.name, "ok" if not world.left_out else "optional", world.told)
 
     @asynccontextmanager
     async def open(self, settings: Settings, root: Path | None) -> AsyncIterator[Lender]:

@@ -54,12 +54,15 @@ class MachineSettings(Block):
 
 
 class Machine:
-    """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it."""
+    """Made by `Machine.start`; ended by `close`, by the death of this process, and by nothing that runs in it.
+
+    home_bytes: what its home can hold.
+    """
 
     def __init__(
         self, process: asyncio.subprocess.Process, folder: Path, group: limits.Group | None, home_bytes: int
     ) -> None:
-        self._process, self._folder, self._group, self._home_bytes = process, folder, group, home_bytes
+        self._process, self._folder, self._group, self.home_bytes = process, folder, group, home_bytes
         transport = httpx.AsyncHTTPTransport(uds=str(folder / "guest"), limits=httpx.Limits(max_connections=8))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://guest")
         self.home: Home
@@ -75,7 +78,7 @@ class Machine:
         folder = Path(tempfile.mkdtemp(prefix="flywheel-machine-"))
         group = limits.group(chosen.memory_mb, chosen.processes, chosen.cores)
         listening, (ours, theirs) = socket.socket(socket.AF_UNIX), socket.socketpair()
-        rules = _rules()
+        rules = seccomp.opened()
         try:
             listening.bind(str(folder / "guest"))
             (folder / walls.SERVED).mkdir()
@@ -193,7 +196,7 @@ class Machine:
     async def checkpoint(self) -> bytes:
         """Its home, as a tar file; equal homes give equal bytes. What runs is not kept. Raises EnvError for a home of
         more than its size, as files with holes can be."""
-        return await asyncio.to_thread(self.home.archive, self._home_bytes + _TAR_BYTES)
+        return await asyncio.to_thread(self.home.archive, self.home_bytes + _TAR_BYTES)
 
     async def restore(self, checkpoint: bytes) -> None:
         """Put a home that was kept into this one's, which has begun afresh. Raises GuestRefused where it does not
@@ -239,14 +242,6 @@ class Machine:
 
 class GuestRefused(EnvError):
     """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
-
-
-def _rules() -> int:
-    """A file with what the kernel is to refuse; it is open, and has no name."""
-    file = os.memfd_create("rules")
-    os.write(file, seccomp.program())
-    os.lseek(file, 0, os.SEEK_SET)
-    return file
 
 
 async def _ready(ours: socket.socket, process: asyncio.subprocess.Process) -> int:

@@ -11,26 +11,40 @@ tasks:
     folder: start                    # beside this file: what lies in it lies in the home
     begin: {files: {"{folder}/note.txt": "one\\n"}}          # as `given.py` has it
     end: {packed: {"{folder}.zip": {"{folder}/note.txt": "one\\n"}}}     # as `chores/ending.py` has it
+  - ...
+    end: {checker: {program: check.py}}                      # beside this file: it decides
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import random
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from flywheel.computer.checker import Checker, Limits
 from flywheel.computer.chores.ending import VERIFIER
 from flywheel.computer.given import Given
+from flywheel.computer.osworld import world as osworld
+from flywheel.computer.osworld.world import OsworldFiles, OsworldWorld
 from flywheel.environments import choices, foreign
 from flywheel.environments.world import TaskWorld, Template
 from flywheel.errors import BadInput
 from flywheel.settings import Domain
 
 _MOST = 2**22  # bytes of a folder
+
+
+class Program(Limits):
+    """A checker beside the manifest: Python where it ends in .py, else anything that can be executed. files: what lies
+    beside it when it runs."""
+
+    program: str = Field(min_length=1)
+    files: list[str] = Field(default_factory=list)
 
 
 class End(BaseModel):
@@ -44,11 +58,13 @@ class End(BaseModel):
     received: dict[str, str] | None = None
     printed: list[str] = []
     free: list[str] = []
+    checker: Program | None = None
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Those that are said."""
-        return {name: value for name, value in self.model_dump().items() if value not in (None, {}, [])}
+        """Those that are said by data."""
+        told = self.model_dump(exclude={"checker"})
+        return {name: value for name, value in told.items() if value not in (None, {}, [])}
 
 
 class ComputerTask(BaseModel):
@@ -70,8 +86,10 @@ class ComputerTask(BaseModel):
             raise ValueError(f"begin.{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         if unknown := self.begin.keys() - Given.model_fields.keys():
             raise ValueError(f"begin has no {', '.join(sorted(unknown))}")
-        if not self.end.parts.keys() - {"free"}:
+        if self.end.checker is None and not self.end.parts.keys() - {"free"}:
             raise ValueError("end says nothing that must hold")
+        if self.end.checker is not None and self.end.free:
+            raise ValueError("end.free means nothing where a checker decides: let it say which files may change")
         if unasked := self.end.served.keys() - given.ports.keys():
             raise ValueError(f"begin.ports does not say what is asked at {', '.join(sorted(unasked))}")
         if len(self.end.printed) != len(given.probe):
@@ -80,17 +98,33 @@ class ComputerTask(BaseModel):
 
 
 class Manifest(BaseModel):
+    """osworld: in place of `tasks`, files of OSWorld's."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     world: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     domain: Domain = "computer"
-    tasks: list[ComputerTask] = Field(min_length=1)
+    tasks: list[ComputerTask] = []
+    osworld: OsworldFiles | None = None
+
+    @model_validator(mode="after")
+    def _either(self) -> Manifest:
+        if bool(self.tasks) == (self.osworld is not None):
+            raise ValueError("it has tasks, or osworld")
+        return self
 
 
-class _ManifestWorld(TaskWorld):
-    """folders: what lies in the folder of each task that has one, as base64 by path."""
+class ManifestWorld(TaskWorld):
+    """folders: what lies in the folder of each task that has one, as base64 by path. checkers: of those that have
+    one."""
 
     tasks: dict[str, ComputerTask]
     folders: dict[str, dict[str, str]]
+    checkers: dict[str, Checker]
+
+    @property
+    def judging_s(self) -> float:
+        """Seconds that judging one may take."""
+        return max((one.seconds for one in self.checkers.values()), default=0.0)
 
     def draw(self, template: str, level: int, seed: int) -> dict[str, Any]:
         self.budget(template, level)
@@ -99,33 +133,63 @@ class _ManifestWorld(TaskWorld):
         made = {"files": {}, **task.begin, **task.end.parts, "instruction": task.instruction}
         if template in self.folders:
             made["binary"] = {**self.folders[template], **made.get("binary", {})}
-        return choices.filled(made, values)
+        made = choices.filled(made, values)
+        if template in self.checkers:
+            made |= {"checker": self.checkers[template].model_dump(), "values": values}
+        return made
 
 
-class TerminalManifestWorld(_ManifestWorld):
+class TerminalManifestWorld(ManifestWorld):
     environment: ClassVar[str] = "terminal"
 
 
-class ComputerManifestWorld(_ManifestWorld):
+class ComputerManifestWorld(ManifestWorld):
     environment: ClassVar[str] = "computer"
 
 
-def load(path: Path, form: type[_ManifestWorld]) -> TaskWorld:
-    """form: of the kind. Raises BadInput that names what is wrong in the manifest."""
+_FORMS = {one.environment: one for one in (TerminalManifestWorld, ComputerManifestWorld)}
+
+
+def load(path: Path, kind: str) -> ManifestWorld | OsworldWorld:
+    """kind: terminal or computer. Raises BadInput that names what is wrong in the manifest."""
     said = foreign.manifest(path, Manifest)
+    if said.osworld is not None:
+        return osworld.load(path, said.world, said.domain, said.osworld, kind)
     tasks = {task.name: task for task in said.tasks}
     if len(tasks) < len(said.tasks):
         raise BadInput("two tasks have one name", where=path, fix="rename one")
     folders = {task.name: _folder(path, task.folder) for task in said.tasks if task.folder}
+    checkers = {task.name: _checker(path, task.end.checker) for task in said.tasks if task.end.checker}
     digest = hashlib.sha256(path.read_bytes() + repr(sorted(folders.items())).encode())
+    for name, checker in sorted(checkers.items()):
+        digest.update(repr((name, checker)).encode())
     templates = {
         task.name: Template(instruction="{instruction}", verifier=VERIFIER, max_steps=task.max_steps)
         for task in said.tasks
     }
-    return form(
+    return _FORMS[kind](
         name=said.world, domain=said.domain, templates=templates, checksum=digest.hexdigest(), tasks=tasks,
-        folders=folders,
+        folders=folders, checkers=checkers,
     )  # fmt: skip
+
+
+def _checker(manifest: Path, said: Program) -> Checker:
+    """With the bytes of its files, so that a task takes it along to whatever machine it is played on."""
+    files, left = {}, _MOST
+    for name in (said.program, *said.files):
+        path = manifest.parent / name
+        if not path.is_file() or not path.resolve().is_relative_to(manifest.parent.resolve()):
+            raise BadInput(f"there is no checker's file {name} beside the manifest", where=manifest, fix="make it")
+        if path.name in files:
+            raise BadInput(f"two of a checker's files are called {path.name}", where=manifest, fix="rename one")
+        if (left := left - path.stat().st_size) < 0:
+            raise BadInput(f"a checker's files have more than {_MOST} bytes", where=manifest, fix="leave some out")
+        files[path.name] = base64.b64encode(path.read_bytes()).decode()
+    program = manifest.parent / said.program
+    if program.suffix != ".py" and not os.access(program, os.X_OK):
+        raise BadInput(f"the checker {said.program} cannot be executed", where=manifest, fix=f"chmod +x {program}")
+    chosen = said.model_dump(include=set(Limits.model_fields))
+    return Checker(program=program.name, files=files, **chosen)
 
 
 def _folder(manifest: Path, name: str) -> dict[str, str]:

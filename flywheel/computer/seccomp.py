@@ -8,6 +8,7 @@ if this user were not permitted to make them.
 
 from __future__ import annotations
 
+import os
 import platform
 import struct
 from collections.abc import Iterator
@@ -38,6 +39,14 @@ def program() -> bytes:
     """For this machine's processor; b"" for one that is not known here."""
     known = _MACHINES.get(platform.machine())
     return b"".join(_lines(*known)) if known else b""
+
+
+def opened() -> int:
+    """A file with the program; it is open, and has no name."""
+    file = os.memfd_create("rules")
+    os.write(file, program())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def _lines(machine: int, column: int) -> Iterator[bytes]:

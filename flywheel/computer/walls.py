@@ -1,4 +1,5 @@
-"""What a machine sees and may do: the words that bubblewrap is started with."""
+"""What a machine, or a program that judges what was left in one, sees and may do: the words that bubblewrap is started
+with."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import functools
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flywheel.computer import seccomp
@@ -23,7 +24,18 @@ _ETC = Path(__file__).parent / "etc"
 _READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, which a process of root's may write
 _KEYS = "/etc/ssl/private"  # of this machine's servers
 _FONTS = "/var/cache/fontconfig"  # without it each program looks at each font anew: a third of a second
-_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TEMPORARY = ("/dev/shm", "/tmp", "/run")
+_ENVIRONMENT = {
+    "HOME": HOME,
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "XDG_RUNTIME_DIR": "/run",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 def command(
@@ -33,32 +45,64 @@ def command(
     /run/served. listening, ready, rules: descriptors of the guest's socket, of who waits for it, and of `seccomp`'s
     program."""
     python = os.path.realpath(sys.executable)
-    words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    words += ["--as-pid-1", *(("--seccomp", str(rules)) if seccomp.program() else ())]
-    words += ["--uid", "1000", "--gid", "1000", "--hostname", "computer"]
-    words += ["--cap-drop", "ALL"]
+    words = [*_apart(rules), "--as-pid-1"]
     for right in _RIGHTS:
         words += ["--cap-add", right]
-    words += ["--proc", "/proc", "--dev", "/dev"]
-    size = str(home_bytes)
-    for place in ("/dev/shm", "/tmp", "/run", HOME):
-        words += ["--perms", "0700", "--size", size, "--tmpfs", place]
-    for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix):
-        words += ["--ro-bind-try", path, path]
+    words += _system(readable, (*_TEMPORARY, HOME), home_bytes)
     words += ["--ro-bind", str(served), f"/run/{SERVED}"]
     words += ["--ro-bind", str(_GUEST), INSIDE, "--bind", *[_LIMITS] * 2]
+    words += _shut()
+    words += _told({**_ENVIRONMENT, "PATH": f"{HOME}/.local/bin:{PATHS}:{Path(python).parent}"})
+    return [*words, "--chdir", HOME, "--", python, "-I", INSIDE, "--fd", str(listening), "--ready-fd", str(ready)]
+
+
+def checker(
+    program: Sequence[str], bound: Mapping[str, Path], readable: Sequence[Path], memory_bytes: int, rules: int
+) -> list[str]:
+    """The words that start a program which judges what was left in a machine: it sees the system's programs and what is
+    bound, by where that lies in there, and may write in /tmp alone. rules: as of `command`."""
+    words = [*_apart(rules), *_system(readable, _TEMPORARY, memory_bytes)]
+    for place, path in bound.items():
+        words += ["--ro-bind", str(path), place]
+    words += _shut()
+    words += _told({**_ENVIRONMENT, "HOME": "/tmp", "PATH": f"{PATHS}:{Path(os.path.realpath(sys.executable)).parent}"})
+    return [*words, "--chdir", "/tmp", "--", *program]
+
+
+def _apart(rules: int) -> list[str]:
+    words = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    words += ["--seccomp", str(rules)] if seccomp.program() else []
+    return [*words, "--uid", "1000", "--gid", "1000", "--hostname", "computer", "--cap-drop", "ALL"]
+
+
+def _system(readable: Sequence[Path], written: Sequence[str], size_bytes: int) -> list[str]:
+    """What of this machine is seen, and the places in memory that may be written."""
+    words = ["--proc", "/proc", "--dev", "/dev"]
+    for place in written:
+        words += ["--perms", "0700", "--size", str(size_bytes), "--tmpfs", place]
+    for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix):
+        words += ["--ro-bind-try", path, path]
     for file in sorted(_ETC.iterdir()):  # the user has a name there
         words += ["--ro-bind", str(file), f"/etc/{file.name}"]
+    return words
+
+
+def _shut() -> list[str]:
+    """Nothing that is secret is read, nothing of the system's is written. It comes last: what was mounted below keeps
+    what it has."""
     hidden = [_KEYS] if Path(_KEYS).is_dir() else []
+    words = []
     for place in hidden:
         words += ["--tmpfs", place]
     for path in _only_root_reads():
         words += ["--ro-bind", "/dev/null", path]
-    for place in (*hidden, *_READ_ONLY):  # what is mounted below keeps what it has
+    for place in (*hidden, *_READ_ONLY):
         words += ["--remount-ro", place]
-    for name, value in _environment(python).items():
-        words += ["--setenv", name, value]
-    return [*words, "--chdir", HOME, "--", python, "-I", INSIDE, "--fd", str(listening), "--ready-fd", str(ready)]
+    return words
+
+
+def _told(environment: Mapping[str, str]) -> list[str]:
+    return [word for name, value in environment.items() for word in ("--setenv", name, value)]
 
 
 @functools.cache
@@ -70,17 +114,3 @@ def _only_root_reads() -> list[str]:
             if not path.name.isdigit() and path.is_file() and not path.stat().st_mode & stat.S_IROTH:
                 found.append(str(path))
     return sorted(found)
-
-
-def _environment(python: str) -> dict[str, str]:
-    return {
-        "HOME": HOME,
-        "USER": "user",
-        "LOGNAME": "user",
-        "SHELL": "/bin/bash",
-        "XDG_RUNTIME_DIR": "/run",
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "PATH": f"{HOME}/.local/bin:{_PATHS}:{Path(python).parent}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }

@@ -26,10 +26,12 @@ class Template(BaseModel):
 
 class TaskWorld(BaseModel, ABC):
     """environment: the kind that its tasks are played in. domain: where it is listed; a workspace may put it into
-    another (`synthesis.domains`). checksum: of all that a task of it depends on."""
+    another (`synthesis.domains`). checksum: of all that a task of it depends on. once: each template and level is one
+    task, the same for all seeds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     environment: ClassVar[str]
+    once: ClassVar[bool] = False
     name: str
     domain: Domain
     templates: dict[str, Template] = Field(min_length=1)

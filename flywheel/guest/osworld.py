@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import importlib.util
 import os
 import platform
 import shlex
@@ -24,6 +25,8 @@ from server import Answer, Refused, Request, Routes
 _COMMAND_S, _PYTHON_S, _SCRIPT_S = 120.0, 30.0, 100.0  # OSWorld's own limits
 _MOST_S = 3600.0
 _MAX_DEPTH = 64
+# What OSWorld's set-ups and agents import, where it is not installed.
+_INSTEAD = [] if importlib.util.find_spec("pyautogui") else [str(Path(__file__).resolve().parent / "instead")]
 _ABSENT = {
     ("GET", "/accessibility"): "there is no accessibility tree",
     ("GET", "/terminal"): "the terminal is not read: look at the screen, or run the command",
@@ -43,11 +46,14 @@ class Server:
 
     # -- commands -----------------------------------------------------------------------------------------------------
     def execute(self, request: Request) -> Answer | dict:
+        """Two fields are flywheel's own: `wait_s`, a limit of another length, and `fresh`, for what is run to judge: no
+        program, module or start-up file in the home is then taken for one of the system's."""
         words, shell = self._words(request)
+        limit_s, fresh = request.number("wait_s", 0, _MOST_S, _COMMAND_S), bool(request.json().get("fresh"))
         try:
-            ran = self._run(words, _COMMAND_S, shell=shell)
+            ran = self._run(words, limit_s, shell=shell, fresh=fresh)
         except subprocess.TimeoutExpired:
-            return _error(f"Command timed out after {_COMMAND_S:g} seconds.")
+            return _error(f"Command timed out after {limit_s:g} seconds.")
         except OSError as error:
             return _error(f"{error.strerror}: {error.filename}")
         return {"status": "success", "output": ran.stdout, "error": ran.stderr, "returncode": ran.returncode}
@@ -171,15 +177,25 @@ class Server:
         words = [str(Path(word).expanduser()) if word.startswith("~/") else word for word in words]
         return [sys.executable, *words[1:]] if words[:1] == ["python"] else words
 
-    def _run(self, words, limit_s: float, *, shell: bool = False, folder: Path | None = None, stderr=subprocess.PIPE):
+    def _run(
+        self, words, limit_s: float, *, shell: bool = False, folder: Path | None = None, stderr=subprocess.PIPE,
+        fresh: bool = False,
+    ):  # fmt: skip
+        environment = {**self._environment(), **(self._fresh() if fresh else {})}
         return subprocess.run(
-            words, shell=shell, cwd=folder or self._home, env=self._environment(), timeout=limit_s, check=False,
+            words, shell=shell, cwd=folder or self._home, env=environment, timeout=limit_s, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, encoding="utf-8", errors="replace",
         )  # fmt: skip
 
     def _environment(self) -> dict[str, str]:
         display = os.environ.get("DISPLAY")
-        return {**self._own, **({"DISPLAY": display} if display else {}), "PYTHONPATH": os.pathsep.join(sys.path[1:])}
+        folders = [*sys.path[1:], *_INSTEAD]
+        return {**self._own, **({"DISPLAY": display} if display else {}), "PYTHONPATH": os.pathsep.join(folders)}
+
+    def _fresh(self) -> dict[str, str]:
+        folders = [one for one in self._own.get("PATH", os.defpath).split(os.pathsep) if one]
+        outside = [one for one in folders if not Path(one).is_relative_to(self._home)]
+        return {"PATH": os.pathsep.join(outside), "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 
     def _path(self, path: str) -> Path:
         return self._home / os.path.expandvars(Path(path).expanduser())

@@ -100,7 +100,7 @@ def _draw(
     turn: how often as many were drawn before: a world with more slots than tasks goes on where it was. repeated: the
     share of a world's tasks whose slots are the same in each turn. passing: a slot of which none fits is passed over,
     and fewer tasks drawn where none is left; else that is an error. opened: the highest level by world; absent: its
-    lowest. None: all.
+    lowest. None: all. A world whose tasks are there once has them drawn once, and gives fewer where none is left.
     """
     turns = _turns(settings, split, root, opened)
     places = []  # of each task: its domain's number, and its world's in the domain
@@ -134,10 +134,10 @@ def _draw(
             if task is not None:
                 taken.add(content(task))
                 drawn.append(task)
-                if passing and isinstance(world, PageManifest) and not world.seeded:
+                if (passing and isinstance(world, PageManifest) and not world.seeded) or _once(world):
                     empty.add((world.name, slot))  # the same task under every seed: it speaks once
                 break
-            if not passing:
+            if not passing and not _once(world):
                 raise BadInput(
                     f"world {world.name}, template {slot[0]}, level {slot[1]} has too few different tasks",
                     where=f"synthesis.{split}_tasks",
@@ -145,6 +145,10 @@ def _draw(
                 )
             empty.add((world.name, slot))
     return drawn
+
+
+def _once(world: TaskWorld | PageManifest) -> bool:
+    return isinstance(world, TaskWorld) and world.once
 
 
 def _in_turn(slots: list[Slot], tasks: int, repeated: float, turn: int, rising: bool) -> Iterator[Slot]:
@@ -233,6 +237,8 @@ def _slots(settings: Settings, world: TaskWorld, split: str, opened: Mapping[str
         return _alternate([slot for slot in slots[False] if slot[1] <= opened.get(world.name, lowest)])
     if split == "train" or not unseen:
         return seen
+    if world.once:  # what evaluation drew of the others could not be trained on
+        return unseen
     mixed: list[Slot] = []
     for number in range(max(-(-len(seen) // _SEEN), len(unseen))):
         mixed += [seen[(_SEEN * number + shift) % len(seen)] for shift in range(_SEEN)]

@@ -13,8 +13,14 @@ VERIFIER = "as_wanted"
 
 def as_wanted(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
     """1 where every part of what is wanted holds and nothing that was there is spoilt. Else half of the share of parts
-    that hold, less those that are spoilt: 0.5 at most, so that no threshold above takes a half for a whole."""
+    that hold, less those that are spoilt: 0.5 at most, so that no threshold above takes a half for a whole.
+
+    Where a checker judges, its score at most, and 0 before the end; what may be spoilt is its own matter.
+    """
     parts = list(_parts(params, state))
+    if "checker" in params:
+        most = 1.0 if all(parts) else 0.5 * sum(parts) / len(parts)
+        return min(most, state["checked"]["score"] if "checked" in state else 0.0)
     spoilt = _spoilt(params, state)
     if all(parts) and not spoilt:
         return 1.0

@@ -1,0 +1,163 @@
+"""Tasks of OSWorld's: its own files and others in its form are read, or left out with the reason, and drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import desktops
+import pytest
+from click.testing import CliRunner
+from osworlds import PHOTOS, RIGHT, THEIRS, example, execute, gold, mine, opened, printed
+
+from flywheel.cli import main
+from flywheel.environments import foreign, kind
+from flywheel.errors import BadInput
+from flywheel.settings import Settings
+from flywheel.synthesis import check as synthesis
+from flywheel.synthesis.tasks import make_task, make_tasks
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    with opened(tmp_path) as made:
+        yield made
+
+
+# -- which are played -------------------------------------------------------------------------------------------------
+@desktops.needed
+def test_their_own_files_are_read_and_those_that_cannot_be_played_are_told(workspace):
+    shutil.copytree(THEIRS / "os", workspace.root / "tasks", dirs_exist_ok=True)
+    world = workspace.load("computer")
+    left = {name.removeprefix("tasks_")[:8]: why for name, why in world.left_out.items()}
+    assert {name.removeprefix("tasks_")[:8] for name in world.tasks} == {"b3d4a89c", "4783cc41"}
+    assert left["e0df059f"] == "the rights of root: sudo"
+    assert left["f9be0997"] == "GNOME or a service of the system: gsettings"
+    assert left["13584542"] == "a getter that is not here: vm_terminal_output"
+    assert left["23393935"].startswith("a file of the internet, of which no copy is given: monk25")
+    (finding,) = [one for one in kind.find("computer").examine(workspace.settings) if one.name == "theirs"]
+    assert finding.detail.startswith("2 of 6 tasks are played; 1 need ")
+    for name in PHOTOS:
+        workspace.file(name, name)
+    assert len(workspace.load("computer").tasks) == 3
+    assert {why.partition(":")[0] for why in workspace.load("terminal").left_out.values()} >= {
+        "a screen, which the kind terminal has not"
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        (example(RIGHT, [{"type": "chrome_open_tabs", "parameters": {}}]), "not carried out here: chrome"),
+        (example(RIGHT, [{"type": "launch", "parameters": {"command": ["no-such"]}}]), "not installed: no-such"),
+        (example(RIGHT, [{"type": "launch", "parameters": {"command": "xterm"}}]), "a screen, .*: launches xterm"),
+        (example(RIGHT, [execute("cd /tmp; FOO=1 no-such -x | cat")]), "not installed: no-such"),
+        (example(RIGHT, [execute(["bash", "-c", "true && no-such"])]), "not installed: no-such"),
+        (example(RIGHT, [execute("echo 'a; sudo b' | sh -c 'x' && sudo ls")]), "the rights of root: sudo"),
+        (example(RIGHT, [execute("python3 -c 'import urllib' https://x.org/a")]), "the internet: https://x.org/a"),
+        (example(RIGHT, proxy=True), "the internet: it asks for a proxy"),
+        (example(RIGHT, related_apps=["os", "no gimp"]), ""),
+        (example(RIGHT, related_apps=["picard"]), "not installed: picard"),
+        (example({**RIGHT, "result": {"type": "accessibility_tree"}}), "getter that is not here: accessibility_tree"),
+        (example({**RIGHT, "func": "compare_videos"}), "metric that is not here: compare_videos"),
+        (example({**RIGHT, "func": "compare_config", "result": mine("../b")}), "outside of the home: /home/user/../b"),
+        (example({**RIGHT, "result": {"type": "list_directory", "path": "/etc"}}), "outside of the home: /etc"),
+        (example({**RIGHT, "expected": gold("none.txt"), "func": "compare_csv"}), "no copy is given: none.txt"),
+        (example(RIGHT, [{"type": "download", "parameters": {"files": [{"url": "x", "path": "/a"}]}}]), "home: /a"),
+        (example({"func": "check_json", "result": mine("a"), "expected": {"type": "rule", "rules": {
+            "expect": [{"key": ["a"], "method": "spreadsheet_range", "ref": []}]}}}), "with the method spread"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_played_is_left_out_by_name(workspace, task, why):
+    workspace.add("it", task)
+    workspace.add("good", example(RIGHT))
+    world = workspace.load()
+    assert ("tasks_it" in world.tasks) is (why == "")
+    if why:
+        assert [*world.left_out] == ["tasks_it"]
+        assert re.search(why, world.left_out["tasks_it"]), world.left_out["tasks_it"]
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("{", "no task of OSWorld: Expecting property name"),
+        ("[]", "the task's whole: Input should be"),
+        ({"instruction": "x"}, "the task's evaluator: Field required"),
+        (example({}), "the task's evaluator.func: Field required"),
+        (example({"func": []}), "the task's evaluator: .*func names no metric"),
+        (example({**RIGHT, "func": ["exact_match", "exact_match"]}), "result has not one entry for each of func"),
+        (example({**RIGHT, "result": [printed("a")]}), "result is a list, and func is none"),
+        (example({**RIGHT, "conj": "xor"}), "the task's evaluator.conj: Input should be 'and' or 'or'"),
+        (example({**RIGHT, "expected": {}}), "evaluator.expected: exact_match wants rules"),
+        (example({**RIGHT, "expected": {"type": "rule", "rules": {}}}), "rules: exact_match wants expected"),
+        (example({**RIGHT, "expected": {"type": "rule"}}), "the task's evaluator.expected: KeyError 'rules'"),
+        (example({**RIGHT, "func": "compare_csv"}), "evaluator.expected: compare_csv wants a file"),
+        (example({**RIGHT, "result": {"type": "vm_command_line"}}), "the task's evaluator.result: KeyError 'command'"),
+        (example(RIGHT, [execute("")]), "the task's config.0.parameters: ValueError command is not"),
+        (example(RIGHT, [{"type": "sleep", "parameters": {}}]), "the task's config.0.parameters: KeyError 'seconds'"),
+        (example(RIGHT, [{"kind": "sleep"}]), "the task's config.0.type: Field required"),
+    ],
+)
+def test_what_is_wrong_in_a_task_file_is_told_with_its_field(workspace, task, said):
+    workspace.add("it", task)
+    with pytest.raises(BadInput, match=said) as caught:
+        workspace.load()
+    assert "it.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    workspace.said["leave_out"] = {"it": "broken"}
+    workspace.add("good", example(RIGHT))
+    assert workspace.load().left_out == {"tasks_it": "left out by the manifest: broken"}
+
+
+def test_what_is_wrong_in_the_manifest_is_told(workspace):
+    with pytest.raises(BadInput, match=r"no task can be played here .*no file ends in \.json"):
+        workspace.load()
+    workspace.said["tasks"] = ["nowhere"]
+    with pytest.raises(BadInput, match="there is no nowhere beside the manifest"):
+        workspace.load()
+    (workspace.root / "world.json").write_text("{kind: terminal, world: theirs}")
+    with pytest.raises(BadInput, match="it has tasks, or osworld"):
+        foreign.register_all(workspace.settings, workspace.root)
+
+
+def test_the_command_tells_of_each(workspace):
+    workspace.add("good", example(RIGHT))
+    workspace.add("bad", example(RIGHT, [execute("sudo ls")]))
+    asked = ["osworld", str(workspace.root / "tasks"), "--kind", "terminal"]
+    told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
+    assert told == {
+        "played": ["tasks_good"],
+        "left_out": {"tasks_bad": "the rights of root: sudo"},
+        "reasons": {"the rights of root": 1},
+    }
+    shown = CliRunner().invoke(main, asked).output
+    assert "1 of 2 tasks are played" in shown
+    workspace.add("worse", "{")
+    assert CliRunner().invoke(main, asked).exit_code == 2
+
+
+def test_judging_has_time_enough(workspace):
+    workspace.add("it", example(RIGHT))
+    workspace.said["seconds"] = 90
+    workspace.load()
+    with pytest.raises(BadInput, match=r"judging a task of theirs may take 90 s, .*raise timeout_s to 90"):
+        kind.find("terminal").check(Settings())
+
+
+# -- drawn ----------------------------------------------------------------------------------------------------------
+def test_each_is_one_task_and_evaluation_has_its_own(workspace):
+    for number in range(8):
+        workspace.add(f"n{number}", example({**RIGHT, "result": printed(f"echo {number}")}))
+    world = workspace.load()
+    settings = workspace.settings
+    assert synthesis.check(settings, 1, workspace.root) == {"terminal"}
+    drawn = {split: make_tasks(settings, 1, split, workspace.root) for split in ("train", "eval")}
+    names = {split: {task.template for task in tasks} for split, tasks in drawn.items()}
+    assert len(names["eval"]) == 2
+    assert names["train"]
+    assert not names["train"] & names["eval"]
+    assert all(len(tasks) == len(names[split]) for split, tasks in drawn.items())
+    assert drawn["train"][0].instruction == "Do {it}."
+    assert make_task(world, "tasks_n0", 1, 1, "train").params == make_task(world, "tasks_n0", 1, 2, "train").params
