@@ -30,7 +30,7 @@ _RUN_BYTES = 256 * 2**20  # in memory; a file of steps takes about a quarter of 
 _ROWS_AT_ONCE = 2_000  # of rows that come as mappings
 # A reader that wants one trajectory decodes one group of its steps, and looks at the bounds of all; one that counts all
 # steps reads small groups more slowly. One that wants one screen reads a few hundred kB.
-_ROW_GROUP, _ROW_GROUP_OF = 10_000, {"images": 100, "steps": 5_000}
+_ROW_GROUP, _SCREENS = 10_000, 100
 # Values that hardly repeat: a dictionary of them costs half of the time of a reading, and room.
 _NO_DICTIONARY = {"token_ids", "logprobs", "bytes", "thought", "raw_text"}
 _SPLIT = {"logprobs": "logprobs.list.element"}  # floats by their bytes' places: smaller by a tenth
@@ -83,7 +83,7 @@ class PartitionWriter:
                 run,
                 sink,
                 compression="zstd",
-                row_group_size=_ROW_GROUP_OF.get(self.table, _ROW_GROUP),
+                row_group_size=_SCREENS if self.table == "images" else _ROW_GROUP,
                 write_page_checksum=True,
                 use_dictionary=[name for name in self.schema.names if name not in _NO_DICTIONARY],
                 column_encoding={
