@@ -11,14 +11,16 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 from urllib.parse import urljoin
 
 from flywheel.agent.actions import Action, CallUser, Finished
 from flywheel.agent.packing import pack, unpack
 from flywheel.environments.env import Observation, StepResult, Task
+from flywheel.environments.gestures import Gesture
+from flywheel.environments.watchable import Frames
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
 from flywheel.sandbox import page_state
@@ -26,14 +28,17 @@ from flywheel.sandbox.cdp import CommandError
 from flywheel.sandbox.page import PageGone
 from flywheel.sandbox.sessions import PageSession, PageSource
 from flywheel.sandbox.tab import Tab
+from flywheel.sandbox.visitor import Visitor
 from flywheel.settings import Sandbox
 
 
 class BrowserEnv:
-    """One leased tab. `broken` is set by an error: the tab is then thrown away, never used again."""
+    """One leased tab. `broken` is set by an error: the tab is then thrown away, never used again. touch: it is a
+    phone's."""
 
-    def __init__(self, tab: Tab, source: PageSource, settings: Sandbox) -> None:
-        self.tab, self._source, self._settings = tab, source, settings
+    def __init__(self, tab: Tab, source: PageSource, settings: Sandbox, touch: bool = False) -> None:
+        self.tab, self.touch, self._source, self._settings = tab, touch, source, settings
+        self._visitor = Visitor(tab, touch)
         self._session: PageSession | None = None
         self._backend: Any = None  # the server of the session alone, where it has one
         self._task: Task | None = None
@@ -131,6 +136,21 @@ class BrowserEnv:
         if not self.broken:
             self.tab.rest()
 
+    # -- to be watched ----------------------------------------------------------------------------------------------
+    def watch(self) -> AbstractContextManager[Frames]:
+        return self.tab.cast.watch()
+
+    async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
+        if self._task is None:
+            return ["No episode is played yet."] if gestures else []
+        async with self._deadline("person's gesture", self._task):
+            return await self._visitor.do(gestures, ms)
+
+    async def leave(self) -> None:
+        if self._task is not None and not self.broken:
+            async with self._deadline("person's leave", self._task):
+                await self._visitor.leave()
+
     # -- inside ---------------------------------------------------------------------------------------------------
     def _forget(self) -> None:
         session, self._session = self._session, None
@@ -185,6 +205,7 @@ class BrowserEnv:
         task, tab = self._task, self.tab
         score = self._session.score(self._state)
         screenshot = screenshot or await tab.screenshot()
+        tab.cast.shown(screenshot)
         terminated = bool(said_done or Verdict(score, task.threshold).v or self._state["terminated"])
         truncated = not terminated and self._spent
         self._over = terminated or truncated

@@ -23,45 +23,69 @@ _PACE_MS = 20.0  # page time after the press and after each move
 _TAKEN_S = 1.0  # for the browser to say what is dragged, once the page let it be
 
 
-async def drag(page: Page, mouse: Mouse, start: Place, end: Place, ms: float, rest: Rest) -> None:
+class Grip:
+    """A button of the mouse that is held down on a page, and what of the page hangs on it."""
+
+    def __init__(self, page: Page, mouse: Mouse) -> None:
+        self.page, self._mouse = page, mouse
+        self._inside = False  # a drag of HTML has entered the page
+
+    async def press(self, at: Place) -> None:
+        self.page.dragged = None
+        await self.page.deliver(self._mouse("mouseMoved", at))
+        await self._mouse("mousePressed", at)
+
+    async def move(self, at: Place) -> None:
+        if self.page.dragged is None:
+            await self.page.deliver(self._mouse("mouseMoved", at))
+        else:
+            await self._tell("dragOver" if self._inside else "dragEnter", at)
+
+    async def heed(self, seen: Mapping[str, Any]) -> None:
+        """What was seen after a move: where the page let a drag of HTML be, the browser is about to say of what."""
+        if seen.get("dragging") and self.page.dragged is None:
+            with contextlib.suppress(TimeoutError):  # nothing to drag, or a frame that was taken away
+                await self.page.until(lambda: self.page.dragged is not None, _TAKEN_S)
+
+    async def release(self, at: Place) -> None:
+        if self.page.dragged is None:
+            await self._mouse("mouseReleased", at)
+            return
+        # Browsers tell the place again and again: the page answers for this one, not for the last.
+        for kind in ("dragOver", "drop") if self._inside else ("dragEnter", "dragOver", "drop"):
+            await self._tell(kind, at)
+        self.page.dragged = None
+
+    def let_go(self, at: Place) -> None:
+        """Another page is seen: this one, where it is still there, must not be left with the button held."""
+        if self.page.gone:
+            return
+        if self.page.dragged is None:
+            self._mouse("mouseReleased", at).add_done_callback(unheard)
+        else:
+            told = {"type": "dragCancel", "x": at[0], "y": at[1], "data": self.page.dragged}
+            self.page.post("Input.dispatchDragEvent", told)
+            self.page.dragged = None
+
+    async def _tell(self, kind: str, at: Place) -> None:
+        self._inside = True
+        event = {"type": kind, "x": at[0], "y": at[1], "data": self.page.dragged, "modifiers": 0}
+        await self.page.deliver(self.page.send("Input.dispatchDragEvent", event))
+
+
+async def drag(grip: Grip, start: Place, end: Place, ms: float, rest: Rest) -> None:
     """Carry out a drag in at most `ms` of page time; it ends where the page gives way to another."""
     pace = min(_PACE_MS, ms / (_MOVES + 1))
-    page.dragged = None
-    await page.deliver(mouse("mouseMoved", start))
-    await mouse("mousePressed", start)
+    await grip.press(start)
     if await rest(pace) is None:
-        return _let_go(page, mouse, start)
-    inside = False  # a drag of HTML has entered the page
+        return grip.let_go(start)
     for at in _way(start, end):
-        if page.dragged is None:
-            await page.deliver(mouse("mouseMoved", at))
-        else:
-            await _dispatch(page, "dragOver" if inside else "dragEnter", at)
-            inside = True
+        await grip.move(at)
         seen = await rest(pace)
         if seen is None:
-            return _let_go(page, mouse, at)
-        if seen.get("dragging") and page.dragged is None:
-            with contextlib.suppress(TimeoutError):  # nothing to drag, or a frame that was taken away
-                await page.until(lambda: page.dragged is not None, _TAKEN_S)
-    if page.dragged is None:
-        await mouse("mouseReleased", end)
-        return
-    # Browsers tell the place again and again: the page answers for this one, not for the last.
-    for kind in ("dragOver", "drop") if inside else ("dragEnter", "dragOver", "drop"):
-        await _dispatch(page, kind, end)
-    page.dragged = None
-
-
-def _let_go(page: Page, mouse: Mouse, at: Place) -> None:
-    """Another page is seen: this one, where it is still there, must not be left with the button held."""
-    if page.gone:
-        return
-    if page.dragged is None:
-        mouse("mouseReleased", at).add_done_callback(unheard)
-    else:
-        page.post("Input.dispatchDragEvent", {"type": "dragCancel", "x": at[0], "y": at[1], "data": page.dragged})
-        page.dragged = None
+            return grip.let_go(at)
+        await grip.heed(seen)
+    await grip.release(end)
 
 
 def _way(start: Place, end: Place) -> list[Place]:
@@ -69,8 +93,3 @@ def _way(start: Place, end: Place) -> list[Place]:
     shares = [step / _MOVES for step in range(1, _MOVES + 1)]
     eased = [share * share * (3 - 2 * share) for share in shares]
     return [tuple(a + (b - a) * share for a, b in zip(start, end, strict=True)) for share in eased]
-
-
-async def _dispatch(page: Page, kind: str, at: Place) -> None:
-    event = {"type": kind, "x": at[0], "y": at[1], "data": page.dragged, "modifiers": 0}
-    await page.deliver(page.send("Input.dispatchDragEvent", event))

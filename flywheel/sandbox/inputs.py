@@ -59,25 +59,25 @@ class InputDriver:
             return OUTSIDE
         match action:
             case act.Click(point):
-                await self._click(page, self._pixel(point))
+                await self.click(page, self.pixel(point))
             case act.LeftDouble(point):
-                await self._double(page, self._pixel(point))
+                await self._double(page, self.pixel(point))
             case act.RightSingle(point):
-                await self._click(page, self._pixel(point), "right")
+                await self.click(page, self.pixel(point), "right")
             case act.Hover(point):
-                await self._hover(page, self._pixel(point))
+                await self._hover(page, self.pixel(point))
             case act.Drag(start, end):
-                await self._drag(page, self._pixel(start), self._pixel(end), ms, rest or page.observe)
+                await self._drag(page, self.pixel(start), self.pixel(end), ms, rest or page.observe)
             case act.Scroll(point, direction):
-                await self._scroll(page, self._pixel(point), _SCROLL[direction])
+                await self._scroll(page, self.pixel(point), _SCROLL[direction])
             case act.Hotkey(keys):
                 return await self._hotkey(page, keys)
             case act.Type(content):
                 return await self._type(page, content)
             case act.Press(key):
-                return await self._press(page, key)
+                return await self.press(page, key)
             case act.Release(key):
-                return await self._release(page, key)
+                return await self.release(page, key)
             case act.Navigate(content):
                 return await self._navigate(page, content, allowed, base)
             case act.Wait() | act.Finished() | act.CallUser():
@@ -107,7 +107,7 @@ class InputDriver:
             },
         )
 
-    async def _click(self, page: Page, at: tuple[float, float], button: str = "left", clicks: int = 1) -> None:
+    async def click(self, page: Page, at: tuple[float, float], button: str = "left", clicks: int = 1) -> None:
         if clicks == 1:
             self.move(page, at)
         pressed = self._mouse(page, "mousePressed", at, button, clicks)
@@ -116,10 +116,10 @@ class InputDriver:
 
     async def _double(self, page: Page, at: tuple[float, float]) -> None:
         """Two clicks. What the first one began finishes before the second, which would else be a matter of luck."""
-        await self._click(page, at)
+        await self.click(page, at)
         await page.observe(0)
         await page.shot()  # a document that shows nothing yet loses clicks, and a frame alone may still be empty
-        await self._click(page, at, clicks=2)
+        await self.click(page, at, clicks=2)
 
     async def _hover(self, page: Page, at: tuple[float, float]) -> None:
         self.at = at
@@ -128,6 +128,11 @@ class InputDriver:
     async def _drag(
         self, page: Page, start: tuple[float, float], end: tuple[float, float], ms: float, rest: drags.Rest
     ) -> None:
+        await drags.drag(self.grip(page), start, end, ms, rest)
+        self.at = end
+
+    def grip(self, page: Page) -> drags.Grip:
+        """The left button, to be held down."""
         pressed = False
 
         def mouse(kind: str, at: tuple[float, float]) -> asyncio.Future:
@@ -136,10 +141,13 @@ class InputDriver:
             pressed |= kind == "mousePressed"
             return self._mouse(page, kind, at, "left" if pressed else "none", 0 if moves else 1)
 
-        await drags.drag(page, mouse, start, end, ms, rest)
-        self.at = end
+        return drags.Grip(page, mouse)
 
     async def _scroll(self, page: Page, at: tuple[float, float], way: tuple[int, int]) -> None:
+        await self.wheel(page, at, way[0] * self._width * _SCROLL_SHARE, way[1] * self._height * _SCROLL_SHARE)
+
+    async def wheel(self, page: Page, at: tuple[float, float], right: float, down: float) -> None:
+        """Turn the wheel by so many pixels."""
         self.move(page, at)
         turned = page.send(
             "Input.dispatchMouseEvent",
@@ -148,8 +156,8 @@ class InputDriver:
                 "x": at[0],
                 "y": at[1],
                 "modifiers": self._modifiers(),
-                "deltaX": way[0] * self._width * _SCROLL_SHARE,
-                "deltaY": way[1] * self._height * _SCROLL_SHARE,
+                "deltaX": right,
+                "deltaY": down,
             },
         )
         await page.deliver(turned)
@@ -230,7 +238,7 @@ class InputDriver:
         sent = [self._down(page, key, extra)]
         return sent if held else [*sent, self._up(page, key, extra)]
 
-    async def _press(self, page: Page, name: str) -> str:
+    async def press(self, page: Page, name: str) -> str:
         """Down; again without a release in between: the key repeats."""
         key = keyboard.find(name)
         if key is None:
@@ -238,7 +246,7 @@ class InputDriver:
         await self._down(page, _with_shift(key) if self._modifiers() & SHIFT else key)
         return ""
 
-    async def _release(self, page: Page, name: str) -> str:
+    async def release(self, page: Page, name: str) -> str:
         key = keyboard.find(name)
         if key is None:
             return f"no such key: {name}"
@@ -258,7 +266,7 @@ class InputDriver:
         failed = await page.navigate(target)
         return f"the address did not load: {failed}" if failed and failed != "net::ERR_ABORTED" else ""
 
-    def _pixel(self, point: Point) -> tuple[float, float]:
+    def pixel(self, point: Point) -> tuple[float, float]:
         return point.x * self._width, point.y * self._height
 
 

@@ -8,13 +8,15 @@ that is asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from flywheel.agent.actions import Action
 from flywheel.environments.env import StepResult, Task
+from flywheel.environments.gestures import Gesture
+from flywheel.environments.watchable import Frames
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox.events import Stepped
 from flywheel.sandbox.hosts import PageSlot
@@ -97,6 +99,20 @@ class Lease:
         if self._over is None:
             self.cut()
             await self._call("close", self.env.close, self._limit_s)
+
+    # -- to be watched --------------------------------------------------------------------------------------------
+    @property
+    def touch(self) -> bool:
+        return self.env.touch
+
+    def watch(self) -> AbstractContextManager[Frames]:
+        return self.env.watch()
+
+    async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
+        return await self._call("person's gesture", lambda: self.env.visit(gestures, ms), self._limit_s)
+
+    async def leave(self) -> None:
+        await self._call("person's leave", self.env.leave, self._limit_s)
 
     # -- for tests, tools and the pool ----------------------------------------------------------------------------
     async def cdp(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:

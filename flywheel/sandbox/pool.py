@@ -60,7 +60,7 @@ class BrowserPool:
         self.events, self.waiting = Events(), 0
         self.start_s = getattr(source, "start_s", 0.0)  # the longest that a session's own server may take to start
         launch = launch or partial(Chromium.start, chromium.find(settings), settings, touch)
-        make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings))
+        make_env = make_env or (lambda tab: BrowserEnv(tab, source, settings, touch))
         self.fleet = Fleet(settings, self.events, clock, launch, make_env, self._died)
         self.watchdog = Watchdog(self, settings)
         self._films = (root or Path()) / settings.record_folder

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flywheel.agent.actions import Action
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox import acting, opening
+from flywheel.sandbox.cast import Cast
 from flywheel.sandbox.cdp import Connection
 from flywheel.sandbox.chooser import FileChooser
 from flywheel.sandbox.context import BrowserContext
@@ -71,6 +72,7 @@ class Tab:
         self.pickers = Pickers(connection, frames, settings)
         self.bar = FindBar(Cover(host, connection, frames, settings))
         self.dialogs = Dialogs(self, Cover(host, connection, frames, settings))
+        self.cast = Cast(self)
         self.died = asyncio.Event()
 
     # -- the session ----------------------------------------------------------------------------------------------
@@ -318,6 +320,8 @@ class Tab:
                 self._went_nowhere(params["url"])
             case "Page.windowOpen":
                 self.stack.wants(params["url"])
+            case "Page.screencastFrame":
+                self.cast.heard(page, params)
             case "Page.downloadWillBegin":
                 self.context.downloads.begins(params)
             case "Page.downloadProgress":

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from flywheel.agent import actions as act
@@ -60,7 +62,7 @@ class TouchDriver(InputDriver):
             case act.LongPress(point):
                 if outside(action):
                     return OUTSIDE
-                await self._long(page, self._pixel(point), rest or page.observe)
+                await self._long(page, self.pixel(point), rest or page.observe)
             case act.OpenApp(name):
                 return await self._open(page, f"{allowed[0]}open/{quote(name.strip()[:100], safe='')}", name)
             case act.PressHome():
@@ -85,7 +87,7 @@ class TouchDriver(InputDriver):
         sent.add_done_callback(unheard)
         return sent
 
-    async def _click(self, page: Page, at: Place, button: str = "left", clicks: int = 1) -> None:
+    async def click(self, page: Page, at: Place, button: str = "left", clicks: int = 1) -> None:
         moment = self._moment()
         self._touch(page, "touchStart", at, moment)
         await page.deliver(self._touch(page, "touchEnd", None, moment + 0.05))
@@ -93,6 +95,10 @@ class TouchDriver(InputDriver):
 
     async def _drag(self, page: Page, start: Place, end: Place, ms: float, rest: drags.Rest) -> None:
         await self._swipe(page, start, end)
+
+    def grip(self, page: Page) -> Finger:
+        """A finger on the screen."""
+        return Finger(page, self._touch, self._moment())
 
     async def _scroll(self, page: Page, at: Place, way: tuple[int, int]) -> None:
         """A finger goes the other way, a good half of the screen, around the point."""
@@ -149,3 +155,31 @@ class TouchDriver(InputDriver):
         else:
             await page.navigate(allowed[0])
         return ""
+
+
+class Finger:
+    """One that stays on the screen, and is moved by a person: `drags.Grip` for phones. began: when, in seconds."""
+
+    def __init__(
+        self, page: Page, touch: Callable[[Page, str, Place | None, float], asyncio.Future], began: float
+    ) -> None:
+        self.page, self._touch, self._ahead = page, touch, began - time.time()
+
+    async def press(self, at: Place) -> None:
+        await self._told("touchStart", at)
+
+    async def move(self, at: Place) -> None:
+        await self._told("touchMove", at)
+
+    async def heed(self, seen: Mapping[str, Any]) -> None:
+        """Nothing hangs on a finger."""
+
+    async def release(self, at: Place) -> None:
+        await self._told("touchEnd", None)
+
+    def let_go(self, at: Place) -> None:
+        if not self.page.gone:
+            self._touch(self.page, "touchCancel", None, time.time() + self._ahead)
+
+    async def _told(self, kind: str, at: Place | None) -> None:
+        await self.page.deliver(self._touch(self.page, kind, at, time.time() + self._ahead))
