@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -65,14 +66,33 @@ class ComputerEnv:
 
     # -- to be watched ------------------------------------------------------------------------------------------------
     async def screen(self) -> Streams:
-        if self._computer is None or self._computer.desktop is None:
+        if self._played.desktop is None:
             raise EnvError("there is no desktop to be seen", where=self._where())
-        return await self._computer.desktop.vnc()
+        return await self._played.desktop.vnc()
 
     async def service(self, port: int) -> Streams:
+        return await self._played.machine.stream("/port", {"port": port})
+
+    async def terminal(self) -> Streams:
+        return await self._played.machine.stream("/terminal/watch", {})
+
+    async def shell(self, rows: int, columns: int) -> Streams:
+        return await self._played.machine.stream("/terminal/own", {"rows": rows, "columns": columns})
+
+    async def listed(self, path: str) -> Mapping[str, Any]:
+        return json.loads(await self._played.machine.request("GET", "/files/list", params={"path": path}))
+
+    async def read(self, path: str, most: int) -> bytes:
+        return await self._played.machine.request("GET", "/files/read", params={"path": path, "limit": most})
+
+    async def write(self, path: str, content: bytes) -> None:
+        await self._played.machine.request("PUT", "/files/write", params={"path": path}, content=content)
+
+    @property
+    def _played(self) -> Computer:
         if self._computer is None:
             raise EnvError("no episode is played", where=self._where())
-        return await self._computer.machine.stream("/port", {"port": port})
+        return self._computer
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _result(self, done: Done, said_done: bool, ends: bool = False) -> StepResult:

@@ -8,6 +8,7 @@ from pathlib import Path
 import files
 import forward
 import ports
+import ptys
 import streams
 from python import Python
 from server import Refused, Request, Routes
@@ -47,7 +48,8 @@ def routes(home: Path, environment: dict[str, str]) -> Routes:
         ("GET", "/shell/screen"): lambda request: {"screen": shell.look()},
         ("POST", "/python/run"): code,
     }
-    return {**own, **files.routes(home), **streams.routes(str(home), environment), **ports.routes(), **forward.routes()}
+    handed_on = {**streams.routes(str(home), environment), **ports.routes(), **forward.routes()}
+    return {**own, **ptys.routes(shell, str(home), environment), **files.routes(home), **handed_on}
 
 
 def _wait(request: Request) -> float:

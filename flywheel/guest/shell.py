@@ -26,6 +26,7 @@ from pathlib import Path
 
 from foreground import asking
 from kept import Kept
+from tape import Tape
 from terminal import Terminal
 
 ROWS, COLUMNS = 24, 80
@@ -74,6 +75,8 @@ class Shell:
         self._folder, self._environment = folder, environment
         self._screen = Terminal(ROWS, COLUMNS)
         self._screen.feed(_prompt(folder, folder))
+        self.tape = Tape()  # all that its terminal is told
+        self.tape.add(_prompt(folder, folder).encode("utf-8", "replace"))
         self._bash: _Bash | None = None
         self._alone = threading.Lock()
 
@@ -90,7 +93,7 @@ class Shell:
                 raise Busy("a command is still running: wait for it, or end it by C-c")
             if self._bash is None or self._bash.over:
                 self.close()
-                self._bash = _Bash(self._folder, self._environment, self._screen)
+                self._bash = _Bash(self._folder, self._environment, self._screen, self.tape)
             self._bash.begin(command, limit)
             return self._bash.wait(wait_s)
 
@@ -109,8 +112,13 @@ class Shell:
         """Type into the program that is running; what it prints then. Raises Idle where there is none."""
         if self._bash is None or not self._bash.running:
             raise Idle("no program is running that would take keys: run a command")
-        self._bash.type(text)
+        self._bash.type(text.encode("utf-8", "replace"))
         return self.read(wait_s)
+
+    def type(self, data: bytes) -> None:
+        """Keys of somebody who watches; without a program that runs they go nowhere."""
+        if (bash := self._bash) is not None and bash.running:
+            bash.type(data)
 
     def close(self) -> None:
         """End the shell; what runs in its terminal hears of it."""
@@ -120,9 +128,10 @@ class Shell:
 
 
 class _Bash:
-    """The process, its terminal, and the thread that reads what is printed there. screen: where it is shown."""
+    """The process, its terminal, and the thread that reads what is printed there. screen: where it is shown. tape:
+    where all of it is told."""
 
-    def __init__(self, folder: str, environment: dict[str, str], screen: Terminal) -> None:
+    def __init__(self, folder: str, environment: dict[str, str], screen: Terminal, tape: Tape) -> None:
         self._terminal, slave = pty.openpty()
         self._modes = termios.tcgetattr(slave)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -138,7 +147,7 @@ class _Bash:
         finally:
             os.close(slave)
             os.close(theirs)
-        self._screen, self._unseen = screen, bytearray()
+        self._screen, self._tape, self._unseen = screen, tape, bytearray()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._mark, self._kept, self._folder, self._begins = b"", Kept(0), folder, folder
         self._status: int | None = None
@@ -158,17 +167,17 @@ class _Bash:
             self._draw()
             with contextlib.suppress(termios.error):  # a program that crashed may have left others
                 termios.tcsetattr(self._terminal, termios.TCSANOW, self._modes)
-            self._screen.feed(command.rstrip("\n")[-_SHOWN:].replace("\n", "\r\n> ") + "\r\n")
+            shown = command.rstrip("\n")[-_SHOWN:].replace("\n", "\r\n> ") + "\r\n"
+            self._screen.feed(shown)
+            self._tape.add(shown.encode())
         message = b"%s\0%s\0" % (self._mark, command.encode())
         with contextlib.suppress(BrokenPipeError):  # the shell has just gone, which `_read` tells
             while message:
                 message = message[os.write(self._commands, message) :]
 
-    def type(self, text: str) -> None:
-        """What a program does not take within a second is lost."""
-        data = text.encode("utf-8", "replace")
-        while data and not self.over and select.select([], [self._terminal], [], _TYPE_S)[1]:
-            data = data[os.write(self._terminal, data[:_LINE]) :]
+    def type(self, data: bytes) -> None:
+        if not self.over:
+            typed(self._terminal, data)
 
     def wait(self, wait_s: float) -> Printed:
         """Until the command has ended, waits for keys, or wait_s is over."""
@@ -219,6 +228,7 @@ class _Bash:
                 except OSError:
                     data = b""
                 self._unseen += data
+                self._tape.add(data)
                 del self._unseen[:-_SHOWN]
                 if ended := self._kept.add(data, self._mark):
                     status, _, folder = ended.partition(b" ")
@@ -226,12 +236,21 @@ class _Bash:
                 if not data:
                     self._mark, self._folder, self.over = b"", self._begins, True
                 if ended or not data:
-                    self._unseen += _prompt(self._folder, self._begins).encode("utf-8", "replace")
+                    prompt = _prompt(self._folder, self._begins).encode("utf-8", "replace")
+                    self._unseen += prompt
+                    self._tape.add(prompt)
                     self._changed.notify_all()
                 if not data:
                     os.close(self._terminal)
                     os.close(shell)
                     return
+
+
+def typed(terminal: int, data: bytes) -> None:
+    """What a program does not take within a second is lost."""
+    with contextlib.suppress(OSError):
+        while data and select.select([], [terminal], [], _TYPE_S)[1]:
+            data = data[os.write(terminal, data[:_LINE]) :]
 
 
 def _prompt(folder: str, home: str) -> str:

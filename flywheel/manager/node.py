@@ -45,7 +45,8 @@ class Session:
         self._env.add_done_callback(
             lambda future: future.cancelled() or future.exception()
         )  # it may be asked by nobody
-        self._alone = asyncio.Lock()
+        self.alone = asyncio.Lock()  # of the calls, and of what a person does
+        self.visitor: object | None = None  # who has taken it over
         self.kind = note.kind
         self.task: Task | None = None
         self.seen: StepResult | None = None  # the last of its results, and how many there were in this episode
@@ -68,7 +69,7 @@ class Session:
 
     async def call(self, name: str, body: bytes) -> bytes:
         env = await self.env()
-        async with self._alone:
+        async with self.alone:
             return await _CALLS[name](self, env, body)
 
     def told(self, result: StepResult) -> bytes:

@@ -1,7 +1,8 @@
 """One request handed on to a service of a machine, and its answer handed back as a page of an origin of its own.
 
 Whoever wrote the service may be hostile: what it sends is limited, has no say about this node's cookies, and runs in a
-sandbox of the browser.
+sandbox of the browser. There its own scripts are strangers to it, so every page may read what it answers: the address
+is the secret.
 """
 
 from __future__ import annotations
@@ -21,19 +22,23 @@ _SANDBOX = "sandbox allow-scripts allow-forms allow-popups"
 # Of what it answers, and of what the browser says.
 _HELD_BACK = {
     "set-cookie", "set-cookie2", "content-security-policy", "connection", "transfer-encoding", "content-encoding",
-    "content-length", "clear-site-data", "service-worker-allowed", "access-control-allow-credentials",
+    "content-length", "clear-site-data", "service-worker-allowed",
 }  # fmt: skip
 _NOT_SENT = {
     "host", "cookie", "connection", "origin", "referer", "accept-encoding", "content-length", "transfer-encoding",
     "upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions",
 }  # fmt: skip
+_READS = "access-control-"
 _MOST, _WITHIN_S = 2**26, 60.0
 
 
-async def answer(request: web.Request, streams: Streams, path: str) -> web.StreamResponse:
+async def answer(request: web.Request, streams: Streams, port: int, path: str) -> web.StreamResponse:
     """path: what is asked there, its query included, as the browser wrote it; without the slash at its beginning."""
+    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        streams[1].close()
+        return web.Response(status=204, headers=_allowed(request))
     headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
-    address = URL(f"http://service/{path}", encoded=True)
+    address = URL(f"http://localhost:{port}/{path}", encoded=True)
     async with aiohttp.ClientSession(connector=_One(streams), cookie_jar=aiohttp.DummyCookieJar()) as client:
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await _talk(request, client, address)
@@ -50,8 +55,9 @@ async def answer(request: web.Request, streams: Streams, path: str) -> web.Strea
 async def _hand_back(request: web.Request, said: aiohttp.ClientResponse) -> web.StreamResponse:
     made = web.StreamResponse(status=said.status)
     for name, value in said.headers.items():
-        if name.lower() not in _HELD_BACK:
+        if name.lower() not in _HELD_BACK and not name.lower().startswith(_READS):
             made.headers.add(name, value)
+    made.headers.update(_allowed(request))
     made.headers["Content-Security-Policy"] = _SANDBOX
     made.headers["X-Content-Type-Options"] = "nosniff"
     await made.prepare(request)
@@ -62,6 +68,17 @@ async def _hand_back(request: web.Request, said: aiohttp.ClientResponse) -> web.
             break
         await made.write(part)
     return made
+
+
+def _allowed(request: web.Request) -> dict[str, str]:
+    """Who may read it, and what may be asked."""
+    asked = request.headers.get("Access-Control-Request-Headers", "*")
+    return {
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+        "Access-Control-Allow-Headers": asked,
+        "Access-Control-Expose-Headers": "*",
+    }
 
 
 async def _talk(request: web.Request, client: aiohttp.ClientSession, address: URL) -> web.WebSocketResponse:

@@ -1,4 +1,4 @@
-"""A node's pages for people: what its sessions show, desktops to be taken over, services that were started in them.
+"""A node's pages for people: what its sessions show, sessions to be taken over, files and services of their machines.
 
 Who has the token logs in once; a cookie keeps it. A service is somebody else's page: its address holds a secret of its
 own in place of the cookie, and it is sent as a sandboxed page, which the browser gives an origin of its own, so that
@@ -11,31 +11,34 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiohttp import WSMsgType, web
 
-from flywheel.environments.watchable import Streams, Watchable
+from flywheel.environments.env import Env
+from flywheel.environments.watchable import Live, Streams, Watchable
 from flywheel.errors import EnvError
-from flywheel.manager import services
+from flywheel.manager import files, live, services
 
 if TYPE_CHECKING:
     from flywheel.manager.node import Session
 
 _STATIC = Path(__file__).parent / "static"
-_COOKIE, _CHUNK, _OPEN_S = "flywheel-watch", 2**16, 10.0
+_COOKIE, _CHUNK, _OPEN_S, _HEARTBEAT_S = "flywheel-watch", 2**16, 10.0, 20.0
+# Styles may stand in the page, since the terminal writes its own; what comes from a session is never markup.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+_SCRIPTS = ("watch", "socket", "desktop", "page", "terminal", "files", "services", "vnc", "xterm")
 _FILES = {
     "index.html": "text/html",
-    "watch.js": "text/javascript",
     "watch.css": "text/css",
-    "vnc.js": "text/javascript",
+    "xterm.css": "text/css",
+    **{f"{name}.js": "text/javascript" for name in _SCRIPTS},
 }
 
 
@@ -50,7 +53,13 @@ def add(application: web.Application, sessions: Mapping[str, Session], token: st
             web.get("/watch/sessions", watching.guarded(watching.sessions)),
             web.get("/watch/sessions/{session}/picture", watching.guarded(watching.picture)),
             web.get("/watch/sessions/{session}/screen", watching.guarded(watching.screen)),
-            web.route("*", "/watch/services/{secret}/{session}/{port}/{path:.*}", watching.service),
+            web.get("/watch/sessions/{session}/live", watching.guarded(watching.live)),
+            web.get("/watch/sessions/{session}/terminal", watching.guarded(watching.terminal)),
+            web.get("/watch/sessions/{session}/shell", watching.guarded(watching.shell)),
+            web.get("/watch/sessions/{session}/folder", watching.guarded(watching.of_machine(files.folder))),
+            web.get("/watch/sessions/{session}/file", watching.guarded(watching.of_machine(files.file))),
+            web.put("/watch/sessions/{session}/file", watching.guarded(watching.of_machine(files.write))),
+            web.route("*", "/watch/{how:services|whole}/{secret}/{session}/{port}/{path:.*}", watching.service),
         ]
     )
 
@@ -97,35 +106,69 @@ class _Watching:
 
     async def screen(self, request: web.Request) -> web.WebSocketResponse:
         """VNC by a WebSocket, as noVNC speaks it."""
-        if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
-            raise web.HTTPForbidden(text="only its own pages may ask")
-        streams = await self._stream(self._session(request), 0)
-        socket = web.WebSocketResponse(protocols=("binary",), max_msg_size=2**20)
-        await socket.prepare(request)
-        await _joined(socket, streams)
+        return await self._streamed(request, lambda env: env.screen(), ("binary",))
+
+    async def terminal(self, request: web.Request) -> web.WebSocketResponse:
+        """The agent's, as `guest/ptys.py` speaks."""
+        return await self._streamed(request, lambda env: env.terminal())
+
+    async def shell(self, request: web.Request) -> web.WebSocketResponse:
+        """One of the watcher's own."""
+        given = [request.query.get(name, "") for name in ("rows", "columns")]
+        rows, columns = (int(text) if text.isdecimal() and 0 < int(text) <= 1000 else 24 for text in given)
+        return await self._streamed(request, lambda env: env.shell(rows, columns))
+
+    async def live(self, request: web.Request) -> web.WebSocketResponse:
+        session = self._session(request)
+        env = await self._env(session)
+        if not isinstance(env, Live):
+            raise web.HTTPNotFound(text="it has no page")
+        socket = await _socket(request)
+        await live.show(socket, session, env)
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await socket.close()
         return socket
 
+    def of_machine(self, handler: Callable[[web.Request, Watchable], Awaitable[web.Response]]):
+        async def asked(request: web.Request) -> web.Response:
+            if request.method != "GET":
+                _own(request)
+            env = await self._env(self._session(request))
+            if not isinstance(env, Watchable):
+                raise web.HTTPNotFound(text="it has no machine of its own")
+            try:
+                return await handler(request, env)
+            except EnvError as error:
+                raise web.HTTPBadGateway(text=str(error)) from None
+
+        return asked
+
     async def service(self, request: web.Request) -> web.StreamResponse:
-        """What a service in a session's machine answers; WebSockets too."""
+        """What a service in a session's machine answers; WebSockets too. Below `whole` it is asked for the address as
+        it is, for services that can be told where they stand."""
         name, port = request.match_info["session"], request.match_info["port"]
         if not self._knows(request.match_info["secret"], f"service {name}") or not port.isdecimal():
             raise web.HTTPNotFound
-        streams = await self._stream(self._session(request), int(port))
-        return await services.answer(request, streams, request.raw_path.split("/", 6)[6])
+        streams = await self._stream(self._session(request), lambda env: env.service(int(port)))
+        whole = request.match_info["how"] == "whole"
+        path = request.raw_path[1:] if whole else request.raw_path.split("/", 6)[6]
+        return await services.answer(request, streams, int(port), path)
 
     # -- inside -------------------------------------------------------------------------------------------------------
     async def _told(self, name: str, session: Session) -> dict:
         seen, task = session.seen, session.task
-        told = {"id": name, "kind": session.kind, "steps": session.steps, "screen": False, "services": ""}
+        told = {"id": name, "kind": session.kind, "steps": session.steps, "screen": "", "services": ""}
         told |= {"instruction": task.instruction if task else "", "world": task.world if task else ""}
         told |= {"text": seen.observation.text if seen else "", "score": seen.info.get("score") if seen else None}
         told |= {"picture": bool(seen and seen.observation.screenshot)}
         told |= {"over": bool(seen and (seen.terminated or seen.truncated))}
-        if isinstance(await session.env(), Watchable):
-            told |= {
-                "services": f"/watch/services/{self._secret(f'service {name}')}/{name}/",
-                "screen": told["picture"],
-            }
+        env = await session.env()
+        if isinstance(env, Live):
+            told["screen"] = "page"
+        if isinstance(env, Watchable):
+            told["screen"] = "desktop" if told["picture"] else ""
+            own = f"{self._secret(f'service {name}')}/{name}/"
+            told |= {"services": f"/watch/services/{own}", "whole": f"/watch/whole/{own}"}
         return told
 
     def _session(self, request: web.Request) -> Session:
@@ -134,14 +177,29 @@ class _Watching:
             raise web.HTTPNotFound(text="this session is over")
         return found
 
-    async def _stream(self, session: Session, port: int) -> Streams:
-        """To a port; 0: to the screen."""
+    async def _env(self, session: Session) -> Env:
         try:
             async with asyncio.timeout(_OPEN_S):
-                env = await session.env()
-                if not isinstance(env, Watchable):
-                    raise web.HTTPNotFound(text="it has no machine of its own")
-                return await (env.service(port) if port else env.screen())
+                return await session.env()
+        except (EnvError, TimeoutError) as error:
+            raise web.HTTPBadGateway(text=str(error)) from None
+
+    async def _streamed(
+        self, request: web.Request, opens: Callable[[Watchable], Awaitable[Streams]], protocols: tuple[str, ...] = ()
+    ) -> web.WebSocketResponse:
+        _own(request)
+        streams = await self._stream(self._session(request), opens)
+        socket = await _socket(request, protocols)
+        await _joined(socket, streams)
+        return socket
+
+    async def _stream(self, session: Session, opens: Callable[[Watchable], Awaitable[Streams]]) -> Streams:
+        env = await self._env(session)
+        if not isinstance(env, Watchable):
+            raise web.HTTPNotFound(text="it has no machine of its own")
+        try:
+            async with asyncio.timeout(_OPEN_S):
+                return await opens(env)
         except (EnvError, TimeoutError) as error:
             raise web.HTTPBadGateway(text=str(error)) from None
 
@@ -150,6 +208,19 @@ class _Watching:
 
     def _knows(self, given: str, what: str) -> bool:
         return hmac.compare_digest(given.encode(), self._secret(what).encode())
+
+
+def _own(request: web.Request) -> None:
+    """Only a page of this node may ask; browsers tell whose page it is."""
+    if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
+        raise web.HTTPForbidden(text="only its own pages may ask")
+
+
+async def _socket(request: web.Request, protocols: tuple[str, ...] = ()) -> web.WebSocketResponse:
+    _own(request)
+    socket = web.WebSocketResponse(protocols=protocols, max_msg_size=2**20, heartbeat=_HEARTBEAT_S)
+    await socket.prepare(request)
+    return socket
 
 
 async def _joined(socket: web.WebSocketResponse, streams: Streams) -> None:

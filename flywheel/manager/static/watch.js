@@ -1,11 +1,26 @@
-// The sessions of a node: all of them as pictures, one of them live. What comes from a session is text, never markup.
-import RFB from "/watch/static/vnc.js";
+// The sessions of a node: all of them as cards, one of them live, part by part. What comes from a session is text,
+// never markup. A part is opened by a function (place, session, hear) that gives { take(on), close() }; `hear` is told
+// what the person should know, and whether the session is taken over.
+import { desktop } from "/watch/static/desktop.js";
+import { files } from "/watch/static/files.js";
+import { page } from "/watch/static/page.js";
+import { services } from "/watch/static/services.js";
+import { ownShell, terminal } from "/watch/static/terminal.js";
 
 const EVERY_MS = 1000;
+const PARTS = {
+  Page: { open: page, there: (session) => session.screen === "page" },
+  Desktop: { open: desktop, there: (session) => session.screen === "desktop" },
+  Picture: { open: picture, there: (session) => session.picture && !session.screen },
+  Text: { open: text, there: (session) => session.text && !session.services },
+  Terminal: { open: terminal, there: (session) => session.services },
+  Shell: { open: ownShell, there: (session) => session.services },
+  Files: { open: files, there: (session) => session.services },
+  Services: { open: services, there: (session) => session.services },
+};
 const at = (id) => document.getElementById(id);
-let vnc = null;
-let shown = "";
 let sessions = [];
+let shown = { id: "", part: "", panel: null };
 
 const chosen = () => decodeURIComponent(location.hash.slice(1));
 
@@ -37,6 +52,7 @@ function draw() {
   }
 }
 
+// -- all of them
 function drawAll() {
   const cards = new Map([...at("sessions").children].map((card) => [card.dataset.id, card]));
   for (const session of sessions) {
@@ -44,12 +60,12 @@ function drawAll() {
     cards.delete(session.id);
     card.querySelector("b").textContent = session.instruction || "No task yet";
     card.querySelector("small").textContent = about(session);
-    const picture = card.querySelector("img");
+    const image = card.querySelector("img");
     const text = card.querySelector("pre");
-    picture.hidden = !session.picture;
+    image.hidden = !session.picture;
     text.hidden = session.picture;
     text.textContent = session.text;
-    if (session.picture && card.dataset.steps !== String(session.steps)) picture.src = pictureOf(session);
+    if (session.picture && card.dataset.steps !== String(session.steps)) image.src = pictureOf(session);
     card.dataset.steps = session.steps;
   }
   for (const gone of cards.values()) gone.remove();
@@ -60,53 +76,90 @@ function makeCard(session) {
   card.className = "card";
   card.dataset.id = session.id;
   card.href = `#${encodeURIComponent(session.id)}`;
-  const picture = document.createElement("img");
-  picture.alt = "";
-  card.append(picture, document.createElement("pre"), document.createElement("b"), document.createElement("small"));
+  const image = document.createElement("img");
+  image.alt = "";
+  card.append(image, document.createElement("pre"), document.createElement("b"), document.createElement("small"));
   at("sessions").append(card);
   return card;
 }
 
+// -- one of them
 function drawOne(session) {
   at("title").textContent = session ? session.instruction || "No task yet" : "This session is over.";
   at("about").textContent = session ? about(session) : "";
-  at("text").textContent = session?.text ?? "";
-  at("hands").hidden = !session?.screen;
-  at("port").hidden = !session?.services;
-  if (!session) {
-    leave();
-  } else if (session.screen) {
-    enter(session);
-  } else if (session.picture) {
-    const picture = at("view").querySelector("img") ?? document.createElement("img");
-    picture.alt = "The last step's screen";
-    picture.src = pictureOf(session);
-    if (!picture.isConnected) at("view").replaceChildren(picture);
+  const parts = session ? Object.keys(PARTS).filter((part) => PARTS[part].there(session)) : [];
+  at("hands").hidden = !session?.screen && !session?.services;
+  drawTabs(parts);
+  if (!parts.length) leave();
+  else if (shown.id !== session.id || !parts.includes(shown.part)) enter(session, parts[0]);
+  else shown.panel.told?.(session);
+}
+
+function drawTabs(parts) {
+  const place = at("parts");
+  if (parts.join() !== [...place.children].map((tab) => tab.textContent).join()) {
+    place.replaceChildren(...parts.map(makeTab));
+  }
+  for (const tab of place.children) {
+    tab.setAttribute("aria-selected", String(tab.textContent === shown.part));
+    tab.tabIndex = tab.textContent === shown.part ? 0 : -1;
   }
 }
 
-function enter(session) {
-  if (shown === session.id) return;
-  leave();
-  shown = session.id;
-  at("view").className = "vnc";
-  const address = new URL(`/watch/sessions/${encodeURIComponent(session.id)}/screen`, location.href);
-  address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
-  vnc = new RFB(at("view"), address.href, { wsProtocols: ["binary"] });
-  vnc.scaleViewport = true;
-  vnc.viewOnly = !at("take").checked;
-  vnc.addEventListener("disconnect", () => {
-    if (shown === session.id) shown = ""; // it is asked for again, if the session is still there
+function makeTab(part) {
+  const tab = document.createElement("button");
+  tab.setAttribute("role", "tab");
+  tab.setAttribute("aria-controls", "view");
+  tab.textContent = part;
+  tab.addEventListener("click", () => {
+    const session = sessions.find((one) => one.id === chosen());
+    if (session) enter(session, part);
   });
+  return tab;
+}
+
+function enter(session, part) {
+  const taken = shown.id === session.id && at("take").checked;
+  leave();
+  at("view").className = part.toLowerCase();
+  const panel = PARTS[part].open(at("view"), session, hear);
+  shown = { id: session.id, part, panel };
+  at("take").checked = taken;
+  panel.take(taken);
+  drawTabs([...at("parts").children].map((tab) => tab.textContent));
 }
 
 function leave() {
-  shown = "";
+  shown.panel?.close();
+  shown = { id: "", part: "", panel: null };
   at("take").checked = false;
-  vnc?.disconnect();
-  vnc = null;
+  at("note").textContent = "";
   at("view").className = "";
   at("view").replaceChildren();
+}
+
+function hear({ note, taken }) {
+  if (note !== undefined) at("note").textContent = note;
+  if (taken === false && at("take").checked) at("take").checked = false;
+}
+
+function picture(place, session) {
+  const image = document.createElement("img");
+  image.alt = "The last step's screen";
+  const told = (now) => (image.src = pictureOf(now));
+  told(session);
+  place.replaceChildren(image);
+  return { told, take: () => hear({ taken: false }), close() {} };
+}
+
+function text(place, session) {
+  const shownText = document.createElement("pre");
+  shownText.tabIndex = 0;
+  shownText.setAttribute("aria-label", "What the agent reads");
+  const told = (now) => (shownText.textContent = now.text);
+  told(session);
+  place.replaceChildren(shownText);
+  return { told, take: () => hear({ taken: false }), close() {} };
 }
 
 function about(session) {
@@ -120,15 +173,29 @@ function pictureOf(session) {
 }
 
 at("take").addEventListener("change", () => {
-  if (vnc) vnc.viewOnly = !at("take").checked;
-  if (vnc && at("take").checked) vnc.focus();
+  at("note").textContent = "";
+  shown.panel?.take(at("take").checked);
 });
-at("port").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const session = sessions.find((one) => one.id === chosen());
-  const port = new FormData(event.target).get("port");
-  if (session) window.open(`${session.services}${port}/`, "_blank", "noopener,noreferrer");
+at("parts").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const tabs = [...at("parts").children];
+  if (!step) return;
+  const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
+  next.click();
+  next.focus();
 });
+// The one chord that no session is given: it leads out of whatever holds the keyboard.
+window.addEventListener(
+  "keydown",
+  (event) => {
+    if (!(event.ctrlKey && event.altKey && event.key === "Enter" && at("take").checked)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    at("take").click();
+    at("take").focus();
+  },
+  { capture: true },
+);
 window.addEventListener("hashchange", () => {
   leave();
   draw();
