@@ -14,12 +14,12 @@ import test_manager as managers
 from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 from shelves import Shelf, Shelves
+from watched import log_in, logged_in, playing, told
 
 from flywheel.agent.actions import Type
 from flywheel.computer.desk import DESK
 from flywheel.environments.env import Observation
 from flywheel.environments.kind import KINDS
-from flywheel.environments.router import open_environments
 from flywheel.environments.watchable import Streams
 from flywheel.errors import EnvError
 from flywheel.synthesis.tasks import make_task
@@ -40,6 +40,8 @@ class Served(Shelf):
     async def screen(self) -> Streams:
         raise EnvError("there is no desktop to be seen")
 
+    terminal = shell = listed = read = write = screen
+
     async def service(self, port: int) -> Streams:
         if port not in self.ports:
             raise EnvError("nothing answers there")
@@ -53,39 +55,13 @@ def kinds(monkeypatch):
     monkeypatch.setitem(KINDS, "shelves", Shelves(make=Served))
 
 
-@asynccontextmanager
-async def playing(tmp_path, task, sandbox=None, kinds=("shelves",)) -> AsyncIterator[tuple[str, object]]:
-    """The node's address, and a session's environment there, reset."""
-    sandbox = sandbox or {}
-    async with (
-        managers.manager(tmp_path) as it,
-        managers.node(it.address, settings=managers.chosen(**sandbox), kinds=kinds) as one,
-        open_environments(managers.chosen(it.address, **{"wait_s": 30.0, **sandbox}), [task]) as environments,
-        environments.env(task) as env,
-    ):
-        await env.reset(task, task.seed)
-        yield one.address, env
-
-
-@asynccontextmanager
-async def logged_in(address: str) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(address, cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
-        async with client.post("/watch/login", data={"token": managers.SECRET}) as answer:
-            assert answer.status == 200
-        yield client
-
-
-async def told(client: aiohttp.ClientSession) -> dict:
-    async with client.get("/watch/sessions") as answer:
-        return (await answer.json())[0]
-
-
 # -- who may ----------------------------------------------------------------------------------------------------------
 async def test_without_the_token_nothing_is_shown(tmp_path):
     async with playing(tmp_path, managers.task()) as (address, _), aiohttp.ClientSession(address) as client:
         async with client.post("/watch/login", data={"token": "wrong"}) as answer:
             assert answer.status == 403
-        for path in ("/watch/sessions", "/watch/sessions/x/picture", "/watch/sessions/x/screen"):
+        parts = ("picture", "screen", "live", "terminal", "shell", "folder", "file", "recording")
+        for path in ("/watch/sessions", *(f"/watch/sessions/x/{part}" for part in parts)):
             for cookie in ("", "wrong", managers.SECRET):
                 async with client.get(path, headers={"Cookie": f"flywheel-watch={cookie}"}) as answer:
                     assert answer.status == 401
@@ -99,7 +75,11 @@ async def test_another_sites_page_is_told_nothing(tmp_path):
             async with client.get("/watch/sessions", headers={"Sec-Fetch-Site": site}) as answer:
                 assert answer.status == 403
         name = (await told(client))["id"]
-        async with client.get(f"/watch/sessions/{name}/screen", headers={"Origin": "http://evil.test"}) as answer:
+        for part in ("screen", "terminal", "shell"):
+            for origin in ({"Origin": "http://evil.test"}, {"Origin": "null"}, {}):
+                async with client.get(f"/watch/sessions/{name}/{part}", headers=origin) as answer:
+                    assert answer.status == 403
+        async with client.put(f"/watch/sessions/{name}/file?path=x", headers={"Origin": "http://evil.test"}) as answer:
             assert answer.status == 403
 
 
@@ -139,6 +119,8 @@ async def test_a_service_is_shown_as_a_page_of_nobody(tmp_path, service):
             assert await answer.json() == {"path": "/a/b?c=d%20e", "cookie": None, "body": "said"}
             assert answer.headers["Content-Security-Policy"] == "sandbox allow-scripts allow-forms allow-popups"
             assert "Set-Cookie" not in answer.headers
+            assert answer.headers["Access-Control-Allow-Origin"] == "*"  # of nobody, its own scripts are strangers
+            assert "Access-Control-Allow-Credentials" not in answer.headers
             assert answer.headers["X-Own"] == "kept"
         async with client.ws_connect(f"{base}8123/talk") as socket:
             await socket.send_str("hello")
@@ -160,12 +142,6 @@ def page(browser) -> Iterator:
     made.close()
 
 
-def log_in(page, address: str) -> None:
-    page.goto(f"{address}/watch")
-    page.fill("[name=token]", managers.SECRET)
-    page.click("#login button")
-
-
 def test_what_a_session_shows_is_text(tmp_path, page):
     with (
         start_blocking_portal() as loop,
@@ -174,9 +150,8 @@ def test_what_a_session_shows_is_text(tmp_path, page):
         log_in(page, address)
         page.wait_for_selector(".card pre:has-text('onerror')")
         page.click(".card")
-        page.wait_for_selector("#text:has-text('<script>')")
+        page.wait_for_selector("#parts button:text-is('Terminal')")
         assert page.title() == "Sessions"
-        assert page.locator("#view canvas, #hands:visible").count() == 0
         page.click("text=All sessions")
         page.wait_for_selector(".card")
 

@@ -86,15 +86,15 @@ class _Visit:
                 await self._tell(taken=False, note="Somebody else has taken this session over.")
                 self._wanted = False
             else:
-                self._session.visitor = self
+                self._session.visitor, note = self, ""
                 try:
-                    await self._tell(taken=True)
+                    await self._tell(taken=True, note="")
                     await self._visit()
                 except EnvError as error:
-                    self._wanted = False
-                    await self._tell(taken=False, note=str(error))
+                    self._wanted, note = False, str(error)
                 finally:
                     self._session.visitor = None
+                await self._tell(taken=False, note=note)
 
     def end(self) -> None:
         self._over, self._wanted = True, False
