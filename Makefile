@@ -27,7 +27,7 @@ test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment
 	@scripts/deepspeed
 	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_workers.py tests/test_supervised.py
 
-explorer: ## build the pages that need Node (20): the explorer's and the viewer of desktops; they are kept in git
+explorer: ## build the pages that need Node (20): the explorer's and the viewers of desktops and terminals; kept in git
 	cd flywheel/explorer/web && npm ci --no-audit --no-fund && npm run build
 	cd flywheel/manager/web && npm ci --no-audit --no-fund && npm run build
 

@@ -51,3 +51,10 @@ def enter(page, address: str, part: str) -> None:
     log_in(page, address)
     page.click(".card")
     page.click(f"#parts button:text-is('{part}')")
+
+
+def compose(page, text: str) -> None:
+    """Write as an input method does."""
+    browser = page.context.new_cdp_session(page)
+    browser.send("Input.imeSetComposition", {"text": text, "selectionStart": len(text), "selectionEnd": len(text)})
+    browser.send("Input.insertText", {"text": text})

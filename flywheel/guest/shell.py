@@ -254,9 +254,10 @@ def typed(terminal: int, data: bytes) -> None:
 
 
 def _prompt(folder: str, home: str) -> str:
-    """It ends whatever a program has left open: a sequence, a charset, a screen of its own."""
+    """It ends whatever a program has left open: a sequence, a charset, a screen of its own. (1049 would have a watcher's
+    terminal put the cursor elsewhere, where there was none.)"""
     at = "~" + folder[len(home) :] if folder == home or folder.startswith(f"{home}/") else folder
-    return f"\x07\x1b(B\x1b[?1049l{at}$ "
+    return f"\x07\x1b(B\x1b[?1047l{at}$ "
 
 
 def plain(data: bytes) -> str:

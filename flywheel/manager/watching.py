@@ -189,7 +189,11 @@ class _Watching:
     ) -> web.WebSocketResponse:
         _own(request)
         streams = await self._stream(self._session(request), opens)
-        socket = await _socket(request, protocols)
+        try:
+            socket = await _socket(request, protocols)
+        except BaseException:
+            streams[1].close()
+            raise
         await _joined(socket, streams)
         return socket
 
@@ -219,7 +223,10 @@ def _own(request: web.Request) -> None:
 async def _socket(request: web.Request, protocols: tuple[str, ...] = ()) -> web.WebSocketResponse:
     _own(request)
     socket = web.WebSocketResponse(protocols=protocols, max_msg_size=2**20, heartbeat=_HEARTBEAT_S)
-    await socket.prepare(request)
+    try:
+        await socket.prepare(request)
+    except ConnectionError:
+        raise web.HTTPBadRequest(text="who asked is gone") from None
     return socket
 
 

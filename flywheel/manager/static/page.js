@@ -45,6 +45,13 @@ function make(place) {
   return { canvas, field, buttons };
 }
 
+function fit(canvas, { width, height }) {
+  if (canvas.width === width && canvas.height === height) return;
+  Object.assign(canvas, { width, height });
+  canvas.parentElement.style.setProperty("--width", width);
+  canvas.parentElement.style.setProperty("--height", height);
+}
+
 function connect(session, parts, hear) {
   let socket = null;
   let open = true;
@@ -72,8 +79,7 @@ function connect(session, parts, hear) {
       next = null;
       try {
         const image = await createImageBitmap(picture);
-        if (parts.canvas.width !== image.width) parts.canvas.width = image.width;
-        if (parts.canvas.height !== image.height) parts.canvas.height = image.height;
+        fit(parts.canvas, image);
         parts.canvas.getContext("2d").drawImage(image, 0, 0);
         image.close();
       } catch {

@@ -33,5 +33,5 @@ export function services(place, session) {
   box.querySelector(".whole").addEventListener("click", () => go(session.whole));
   show();
   place.replaceChildren(box);
-  return { take() {}, close() {} };
+  return { close() {} };
 }

@@ -13,7 +13,6 @@ const LOOKS = {
   fontFamily: "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace",
   fontSize: 14,
   scrollback: 5000,
-  screenReaderMode: true,
   disableStdin: true,
   theme: { background: "#101216", foreground: "#e4e6ea", cursor: "#e4e6ea" },
   linkHandler: { activate() {} }, // a program's links lead nowhere

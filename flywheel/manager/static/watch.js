@@ -1,6 +1,7 @@
 // The sessions of a node: all of them as cards, one of them live, part by part. What comes from a session is text,
-// never markup. A part is opened by a function (place, session, hear) that gives { take(on), close() }; `hear` is told
-// what the person should know, and whether the session is taken over.
+// never markup. A part is opened by a function (place, session, hear) that gives { take(on), close(), told(session) },
+// without `take` where there is nothing to be taken over; `hear` is told what the person should know, and whether the
+// session is taken over.
 import { desktop } from "/watch/static/desktop.js";
 import { files } from "/watch/static/files.js";
 import { page } from "/watch/static/page.js";
@@ -88,11 +89,11 @@ function drawOne(session) {
   at("title").textContent = session ? session.instruction || "No task yet" : "This session is over.";
   at("about").textContent = session ? about(session) : "";
   const parts = session ? Object.keys(PARTS).filter((part) => PARTS[part].there(session)) : [];
-  at("hands").hidden = !session?.screen && !session?.services;
   drawTabs(parts);
   if (!parts.length) leave();
   else if (shown.id !== session.id || !parts.includes(shown.part)) enter(session, parts[0]);
   else shown.panel.told?.(session);
+  at("hands").hidden = !shown.panel?.take;
 }
 
 function drawTabs(parts) {
@@ -125,7 +126,8 @@ function enter(session, part) {
   const panel = PARTS[part].open(at("view"), session, hear);
   shown = { id: session.id, part, panel };
   at("take").checked = taken;
-  panel.take(taken);
+  panel.take?.(taken);
+  at("hands").hidden = !panel.take;
   drawTabs([...at("parts").children].map((tab) => tab.textContent));
 }
 
@@ -149,7 +151,7 @@ function picture(place, session) {
   const told = (now) => (image.src = pictureOf(now));
   told(session);
   place.replaceChildren(image);
-  return { told, take: () => hear({ taken: false }), close() {} };
+  return { told, close() {} };
 }
 
 function text(place, session) {
@@ -159,7 +161,7 @@ function text(place, session) {
   const told = (now) => (shownText.textContent = now.text);
   told(session);
   place.replaceChildren(shownText);
-  return { told, take: () => hear({ taken: false }), close() {} };
+  return { told, close() {} };
 }
 
 function about(session) {
@@ -174,7 +176,7 @@ function pictureOf(session) {
 
 at("take").addEventListener("change", () => {
   at("note").textContent = "";
-  shown.panel?.take(at("take").checked);
+  shown.panel?.take?.(at("take").checked);
 });
 at("parts").addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
