@@ -81,10 +81,10 @@ async def manager(path: Path, terms: Terms | None = None) -> AsyncIterator[Simpl
 
 
 @asynccontextmanager
-async def node(address: str, name: str = "one", settings: Settings | None = None, kinds=("shelves",)):
+async def node(address: str, name: str = "one", settings: Settings | None = None, kinds=("shelves",), film=0):
     """One that has registered."""
     async with (
-        nodes.opened(name, SECRET, settings or chosen(), kinds) as (made, places),
+        nodes.opened(name, SECRET, settings or chosen(), kinds, film=film) as (made, places),
         served(made.application()) as own,
     ):
         empty = asyncio.Event()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import ClassVar
@@ -18,10 +21,11 @@ from watched import log_in, logged_in, playing, told
 
 from flywheel.agent.actions import Type
 from flywheel.computer.desk import DESK
-from flywheel.environments.env import Observation
+from flywheel.environments.env import Observation, StepResult
 from flywheel.environments.kind import KINDS
 from flywheel.environments.watchable import Streams
 from flywheel.errors import EnvError
+from flywheel.manager.film import Film
 from flywheel.synthesis.tasks import make_task
 
 EVIL = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
@@ -131,6 +135,43 @@ async def test_a_service_is_shown_as_a_page_of_nobody(tmp_path, service):
         for wrong in (base.replace(secret, "0" * len(secret)), f"/watch/services/{secret}/another/"):
             async with client.get(f"{wrong}8123/") as answer:
                 assert answer.status == 404
+
+
+# -- recordings -------------------------------------------------------------------------------------------------------
+def test_a_film_holds_the_newest_steps_within_its_limit():
+    film, task = Film(4000), managers.task()
+    film.begin(task, 3)
+    pictures = [bytes([number]) * 1000 for number in range(5)]
+    for number, picture in enumerate(pictures):
+        film.add(
+            Type("x") if number else None, StepResult(Observation(picture, 1, 1), info={"score": 0.5, "state": {}})
+        )
+    with zipfile.ZipFile(io.BytesIO(film.packed())) as file:
+        about = json.loads(file.read("episode.json"))
+        kept = [file.read(step["picture"]) for step in about["steps"]]
+    assert (about["task"], about["seed"], about["left_out"]) == (task.task_id, 3, 5 - len(kept))
+    assert kept == pictures[-len(kept) :]
+    assert 1 < len(kept) < 5
+    assert about["steps"][-1]["action"] == ["type", {"content": "x"}]
+    film.begin(task, 4)
+    assert film.empty
+
+
+async def test_a_recording_is_there_where_the_node_keeps_one(tmp_path):
+    async with playing(tmp_path, managers.task()) as (address, _), logged_in(address) as client:
+        base = f"/watch/sessions/{(await told(client))['id']}/recording"
+        async with client.get(base) as answer:
+            assert (answer.status, "--film-mb" in await answer.text()) == (404, True)
+    async with playing(tmp_path, managers.task(), film=2**20) as (address, env), logged_in(address) as client:
+        await env.step(Type("set cup 3"))
+        now = await told(client)
+        assert now["film"]
+        async with client.get(f"/watch/sessions/{now['id']}/recording") as answer:
+            assert answer.headers["Content-Disposition"].startswith("attachment")
+            with zipfile.ZipFile(io.BytesIO(await answer.read())) as file:
+                steps = json.loads(file.read("episode.json"))["steps"]
+    assert [step["text"] for step in steps] == [EVIL, steps[1]["text"]]
+    assert "cup=3" in steps[1]["text"]
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------

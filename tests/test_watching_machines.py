@@ -213,5 +213,9 @@ def test_hostile_output_does_nothing_to_who_watches(tmp_path, page):
             page.mouse.click(box["x"] + 8, box["y"] + box["height"] / 2)
             page.keyboard.up(held)
         assert page.evaluate("navigator.clipboard.readText()") == "mine"
-        assert (page.title(), len(page.context.pages), page.url.partition("#")[0]) == ("Sessions", 1, f"{address}/watch")
+        assert (page.title(), len(page.context.pages), page.url.partition("#")[0]) == (
+            "Sessions",
+            1,
+            f"{address}/watch",
+        )
         assert said_by_page == []  # only watched: what a terminal would answer is not sent

@@ -14,12 +14,12 @@ SECRET = managers.SECRET
 
 
 @asynccontextmanager
-async def playing(tmp_path, task, sandbox=None, kinds=("shelves",)) -> AsyncIterator[tuple[str, object]]:
+async def playing(tmp_path, task, sandbox=None, kinds=("shelves",), film=0) -> AsyncIterator[tuple[str, object]]:
     """The node's address, and a session's environment there, reset."""
     sandbox = sandbox or {}
     async with (
         managers.manager(tmp_path) as it,
-        managers.node(it.address, settings=managers.chosen(**sandbox), kinds=kinds) as one,
+        managers.node(it.address, settings=managers.chosen(**sandbox), kinds=kinds, film=film) as one,
         open_environments(managers.chosen(it.address, **{"wait_s": 30.0, **sandbox}), [task]) as environments,
         environments.env(task) as env,
     ):

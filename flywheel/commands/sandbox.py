@@ -62,8 +62,17 @@ def serve(host: str, port: int, state: Path, lease: float, silent: float, per_us
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where it listens.")
 @click.option("--port", default=_NODE_PORT, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--address", default="", help="Where who plays finds it. [default: http://HOST:PORT]")
+@click.option("--film-mb", default=0, show_default=True, type=click.IntRange(0, 4096),
+              help="MB of memory for the steps and pictures of each session, for who watches; 0: none.")  # fmt: skip
 def node(
-    workspace: Path | None, manager: str, kinds: tuple[str, ...], name: str, host: str, port: int, address: str
+    workspace: Path | None,
+    manager: str,
+    kinds: tuple[str, ...],
+    name: str,
+    host: str,
+    port: int,
+    address: str,
+    film_mb: int,
 ) -> None:
     """Have environments for others, by the settings of the workspace; it ends when it was drained."""
     from flywheel import settings as config
@@ -76,7 +85,8 @@ def node(
     token, called = _token(), name or f"{socket.gethostname()}-{port}"
 
     async def run() -> None:
-        async with nodes.opened(called, token, chosen, wanted, ws.root if ws else None) as (made, places):
+        root = ws.root if ws else None
+        async with nodes.opened(called, token, chosen, wanted, root, film_mb * 2**20) as (made, places):
             about = {"address": address or f"http://{host}:{port}", "places": places}
             empty = asyncio.Event()
             working = [

@@ -254,8 +254,8 @@ def typed(terminal: int, data: bytes) -> None:
 
 
 def _prompt(folder: str, home: str) -> str:
-    """It ends whatever a program has left open: a sequence, a charset, a screen of its own. (1049 would have a watcher's
-    terminal put the cursor elsewhere, where there was none.)"""
+    """It ends whatever a program has left open: a sequence, a charset, a screen of its own. (By 1047: 1049 would move
+    the cursor of a watcher's terminal.)"""
     at = "~" + folder[len(home) :] if folder == home or folder.startswith(f"{home}/") else folder
     return f"\x07\x1b(B\x1b[?1047l{at}$ "
 

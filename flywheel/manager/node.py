@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from flywheel.agent.actions import Action
 from flywheel.agent.packing import unpack
 from flywheel.environments import kind as kinds
 from flywheel.environments import wire
@@ -28,6 +29,7 @@ from flywheel.environments.router import open_kinds
 from flywheel.environments.wire import LeaseNote
 from flywheel.errors import BadInput, EnvError
 from flywheel.manager import watching
+from flywheel.manager.film import Film
 from flywheel.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -36,10 +38,11 @@ _MOST = 64 * 2**20  # bytes of a call: a task with its files, a checkpoint
 
 
 class Session:
-    """An environment for as long as its lease; it is entered and left by one task."""
+    """An environment for as long as its lease; it is entered and left by one task. film: bytes of its episode that are
+    kept."""
 
-    def __init__(self, lender: Lender, note: LeaseNote) -> None:
-        self.until = note.until
+    def __init__(self, lender: Lender, note: LeaseNote, film: int = 0) -> None:
+        self.until, self.film = note.until, Film(film)
         self._over = asyncio.Event()
         self._env: asyncio.Future[Env] = asyncio.get_running_loop().create_future()
         self._env.add_done_callback(
@@ -72,9 +75,10 @@ class Session:
         async with self.alone:
             return await _CALLS[name](self, env, body)
 
-    def told(self, result: StepResult) -> bytes:
+    def told(self, result: StepResult, action: Action | None = None) -> bytes:
         """The result as it is sent, kept for who watches."""
         self.seen, self.steps = result, self.steps + 1
+        self.film.add(action, result)
         return wire.result_sent(result)
 
     async def end(self) -> None:
@@ -91,12 +95,13 @@ async def _open(_session: Session, env: Env, _: bytes) -> bytes:
 async def _reset(session: Session, env: Env, body: bytes) -> bytes:
     said, _ = wire.opened(body)
     session.task, session.steps = wire.task_read(said["task"]), -1
+    session.film.begin(session.task, said["seed"])
     return session.told(await env.reset(session.task, said["seed"]))
 
 
 async def _step(session: Session, env: Env, body: bytes) -> bytes:
     (action,) = unpack(body.decode())
-    return session.told(await env.step(action))
+    return session.told(await env.step(action), action)
 
 
 async def _checkpoint(_session: Session, env: Env, _: bytes) -> bytes:
@@ -123,10 +128,12 @@ _CALLS = {
 
 
 class Node:
-    """lenders: by kind. Its sessions begin with their first call."""
+    """lenders: by kind. Its sessions begin with their first call. film: bytes of each one's episode that are kept."""
 
-    def __init__(self, name: str, token: str, lenders: Mapping[str, Lender], identities: Mapping[str, str]) -> None:
-        self.name, self.boot = name, secrets.token_hex(8)
+    def __init__(
+        self, name: str, token: str, lenders: Mapping[str, Lender], identities: Mapping[str, str], film: int = 0
+    ) -> None:
+        self.name, self.boot, self._film = name, secrets.token_hex(8), film
         self._token, self._lenders, self._identities = token, lenders, identities
         self.sessions: dict[str, Session] = {}
         self._over: dict[str, float] = {}  # sessions that have ended, until their leases would have
@@ -182,7 +189,7 @@ class Node:
         lender = self._lenders.get(note.kind)
         if lender is None or self._identities[note.kind] != note.identity:
             raise EnvError(f"this node has no {note.kind} of these settings", where=f"node {self.name}")
-        made = self.sessions[note.session] = Session(lender, note)
+        made = self.sessions[note.session] = Session(lender, note, self._film)
         return made
 
     async def _end(self, request: web.Request) -> web.Response:
@@ -234,15 +241,16 @@ async def _said(client: aiohttp.ClientSession, path: str, body: Mapping[str, Any
 
 @asynccontextmanager
 async def opened(
-    name: str, token: str, settings: Settings, names: Iterable[str], root: Path | None = None
+    name: str, token: str, settings: Settings, names: Iterable[str], root: Path | None = None, film: int = 0
 ) -> AsyncIterator[tuple[Node, dict[str, tuple[int, str]]]]:
-    """A node with environments of these kinds; what it has to offer: places and the identity of settings by kind."""
+    """A node with environments of these kinds; what it has to offer: places and the identity of settings by kind.
+    film: as of `Node`."""
     names = list(names)
     found = {one: kinds.find(one) for one in names}
     identities = {one: wire.identity(kind.identity(settings)) for one, kind in found.items()}
     places = {one: (kind.limits(settings).places, identities[one]) for one, kind in found.items()}
     async with open_kinds(settings, names, root) as lenders:
-        node = Node(name, token, lenders, identities)
+        node = Node(name, token, lenders, identities, film)
         try:
             yield node, places
         finally:

@@ -52,6 +52,7 @@ def add(application: web.Application, sessions: Mapping[str, Session], token: st
             web.get("/watch/static/{name}", watching.static),
             web.get("/watch/sessions", watching.guarded(watching.sessions)),
             web.get("/watch/sessions/{session}/picture", watching.guarded(watching.picture)),
+            web.get("/watch/sessions/{session}/recording", watching.guarded(watching.recording)),
             web.get("/watch/sessions/{session}/screen", watching.guarded(watching.screen)),
             web.get("/watch/sessions/{session}/live", watching.guarded(watching.live)),
             web.get("/watch/sessions/{session}/terminal", watching.guarded(watching.terminal)),
@@ -103,6 +104,14 @@ class _Watching:
         if seen is None or seen.observation.screenshot is None:
             raise web.HTTPNotFound
         return web.Response(body=seen.observation.screenshot, content_type="image/png", headers=_headers())
+
+    async def recording(self, request: web.Request) -> web.Response:
+        session = self._session(request)
+        if session.film.empty:
+            raise web.HTTPNotFound(text="nothing is kept: the node was started without --film-mb")
+        body = await asyncio.to_thread(session.film.packed)
+        headers = _headers() | {"Content-Disposition": 'attachment; filename="episode.zip"'}
+        return web.Response(body=body, content_type="application/zip", headers=headers)
 
     async def screen(self, request: web.Request) -> web.WebSocketResponse:
         """VNC by a WebSocket, as noVNC speaks it."""
@@ -161,6 +170,7 @@ class _Watching:
         told |= {"instruction": task.instruction if task else "", "world": task.world if task else ""}
         told |= {"text": seen.observation.text if seen else "", "score": seen.info.get("score") if seen else None}
         told |= {"picture": bool(seen and seen.observation.screenshot)}
+        told |= {"film": not session.film.empty}
         told |= {"over": bool(seen and (seen.terminated or seen.truncated))}
         env = await session.env()
         if isinstance(env, Live):

@@ -6,6 +6,7 @@ import { desktop } from "/watch/static/desktop.js";
 import { files } from "/watch/static/files.js";
 import { page } from "/watch/static/page.js";
 import { services } from "/watch/static/services.js";
+import { pathOf } from "/watch/static/socket.js";
 import { ownShell, terminal } from "/watch/static/terminal.js";
 
 const EVERY_MS = 1000;
@@ -88,6 +89,8 @@ function makeCard(session) {
 function drawOne(session) {
   at("title").textContent = session ? session.instruction || "No task yet" : "This session is over.";
   at("about").textContent = session ? about(session) : "";
+  at("film").hidden = !session?.film;
+  if (session) at("film").href = pathOf(session, "recording");
   const parts = session ? Object.keys(PARTS).filter((part) => PARTS[part].there(session)) : [];
   drawTabs(parts);
   if (!parts.length) leave();
@@ -171,7 +174,7 @@ function about(session) {
 }
 
 function pictureOf(session) {
-  return `/watch/sessions/${encodeURIComponent(session.id)}/picture?${session.steps}`;
+  return pathOf(session, `picture?${session.steps}`);
 }
 
 at("take").addEventListener("change", () => {
