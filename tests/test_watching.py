@@ -88,6 +88,23 @@ async def test_another_sites_page_is_told_nothing(tmp_path):
 
 
 # -- services ---------------------------------------------------------------------------------------------------------
+APP = """<!DOCTYPE html><html><HEAD lang=en><title>App</title></HEAD><body><script>
+const told = (name, what) => { document.body.dataset[name] = String(what); };
+localStorage.setItem('a', 1); localStorage.b = 2; document.cookie = 'c=3; path=/';
+told('kept', [localStorage.a, localStorage.getItem('b'), localStorage.length, document.cookie, origin]);
+const put = { method: 'PUT', body: '{}', headers: { 'Content-Type': 'application/json', 'X-Own': 'x' } };
+fetch('data', put).then((r) => r.json()).then((r) => told('own', r.body), (e) => told('own', e));
+const sessions = fetch('/watch/sessions', { credentials: 'include' });
+sessions.then((r) => told('foreign', r.status), (e) => told('foreign', e.name));
+const socket = new WebSocket(new URL('talk', location.href.replace('http', 'ws')));
+socket.onopen = () => socket.send('hello'); socket.onmessage = (e) => told('talk', e.data);
+</script>"""
+
+
+async def _app(_: web.Request) -> web.Response:
+    return web.Response(text=APP, content_type="text/html")
+
+
 async def _page(request: web.Request) -> web.Response:
     seen = {"path": request.path_qs, "cookie": request.headers.get("Cookie"), "body": await request.text()}
     answer = web.json_response(seen, headers={"Content-Security-Policy": "none", "X-Own": "kept"})
@@ -108,7 +125,8 @@ def service(monkeypatch):
     @asynccontextmanager
     async def serve() -> AsyncIterator[None]:
         application = web.Application()
-        application.add_routes([web.get("/talk", _echo), web.route("*", "/{path:.*}", _page)])
+        own = [web.get("/app", _app), web.get("/talk", _echo)]
+        application.add_routes([*own, web.route("*", "/{path:.*}", _page)])
         async with managers.served(application) as address:
             monkeypatch.setitem(Served.ports, 8123, int(address.rpartition(":")[2]))
             yield
@@ -129,6 +147,9 @@ async def test_a_service_is_shown_as_a_page_of_nobody(tmp_path, service):
         async with client.ws_connect(f"{base}8123/talk") as socket:
             await socket.send_str("hello")
             assert (await socket.receive_str(timeout=10)) == "hello!"
+        whole = (await told(client))["whole"]
+        async with client.get(f"{whole}8123/a") as answer:
+            assert (await answer.json())["path"] == f"{whole}8123/a"
         async with client.get(f"{base}8124/") as answer:
             assert (answer.status, "nothing answers there" in await answer.text()) == (502, True)
         secret = base.split("/")[3]
@@ -195,6 +216,31 @@ def test_what_a_session_shows_is_text(tmp_path, page):
         assert page.title() == "Sessions"
         page.click("text=All sessions")
         page.wait_for_selector(".card")
+
+
+def test_a_services_scripts_reach_the_service_and_nothing_else(tmp_path, page, service):
+    with (
+        start_blocking_portal() as loop,
+        loop.wrap_async_context_manager(playing(tmp_path, managers.task())) as (address, _),
+        loop.wrap_async_context_manager(service()),
+    ):
+        log_in(page, address)
+        page.click(".card")
+        page.click("#parts button:text-is('Services')")
+        page.fill("[name=port]", "8123")
+        assert "/8123/" in page.inner_text("[aria-label='Command for Jupyter']")
+        with page.expect_popup() as opened:
+            page.click("text=Open the service")
+        app = opened.value
+        app.goto(f"{app.url}app")
+        app.wait_for_selector("body[data-own][data-foreign][data-talk]", state="attached")
+        assert app.evaluate("({...document.body.dataset})") == {
+            "kept": "1,2,2,c=3,null",
+            "own": "{}",
+            "foreign": "TypeError",
+            "talk": "hello!",
+        }
+        app.close()
 
 
 @desktops.needed

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 from aiohttp import WSMsgType, web
@@ -30,6 +33,8 @@ _NOT_SENT = {
 }  # fmt: skip
 _READS = "access-control-"
 _MOST, _WITHIN_S = 2**26, 60.0
+_FIRST = b"<script>%s</script>" % (Path(__file__).parent / "service_page.js").read_bytes()
+_HEAD, _HEAD_WITHIN = re.compile(rb"<head(?:\s[^>]*)?>", re.IGNORECASE), 2**14
 
 
 async def answer(request: web.Request, streams: Streams, port: int, path: str) -> web.StreamResponse:
@@ -39,7 +44,10 @@ async def answer(request: web.Request, streams: Streams, port: int, path: str) -
         return web.Response(status=204, headers=_allowed(request))
     headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
     address = URL(f"http://localhost:{port}/{path}", encoded=True)
-    async with aiohttp.ClientSession(connector=_One(streams), cookie_jar=aiohttp.DummyCookieJar()) as client:
+    async with (
+        _one(streams) as connector,
+        aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as client,
+    ):
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await _talk(request, client, address)
         try:
@@ -62,12 +70,31 @@ async def _hand_back(request: web.Request, said: aiohttp.ClientResponse) -> web.
     made.headers["X-Content-Type-Options"] = "nosniff"
     await made.prepare(request)
     sent = 0
-    async for part in said.content.iter_any():
+    shown = said.headers.get("Content-Type", "").lower().startswith("text/html")
+    async for part in _begun(said.content.iter_any()) if shown else said.content.iter_any():
         sent += len(part)
         if sent > _MOST:
             break
         await made.write(part)
     return made
+
+
+async def _begun(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A document with our script at the beginning of its head."""
+    first: bytes | None = b""  # None once it is sent
+    async for part in parts:
+        if first is None:
+            yield part
+            continue
+        first += part
+        if head := _HEAD.search(first[:_HEAD_WITHIN]):
+            yield first[: head.end()] + _FIRST + first[head.end() :]
+            first = None
+        elif len(first) > _HEAD_WITHIN:
+            yield first
+            first = None
+    if first:
+        yield first
 
 
 def _allowed(request: web.Request) -> dict[str, str]:
@@ -88,7 +115,11 @@ async def _talk(request: web.Request, client: aiohttp.ClientSession, address: UR
     except (aiohttp.ClientError, TimeoutError) as error:
         raise web.HTTPBadGateway(text=f"the service does not answer: {error}") from None
     here = web.WebSocketResponse(protocols=[there.protocol] if there.protocol else (), max_msg_size=2**22)
-    await here.prepare(request)
+    try:
+        await here.prepare(request)
+    except ConnectionError:
+        await there.close()
+        raise web.HTTPBadRequest(text="who asked is gone") from None
     both = [asyncio.ensure_future(_hand_on(here, there)), asyncio.ensure_future(_hand_on(there, here))]
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -110,17 +141,31 @@ async def _hand_on(source, target) -> None:
             await target.send_bytes(message.data)
 
 
+@contextlib.asynccontextmanager
+async def _one(streams: Streams) -> AsyncIterator[_One]:
+    """A connector, and nothing of it is left behind."""
+    connector = _One(streams)
+    try:
+        yield connector
+    finally:
+        for task in connector.handing_on:
+            task.cancel()
+        await asyncio.gather(*connector.handing_on, return_exceptions=True)
+        streams[1].close()
+
+
 class _One(aiohttp.BaseConnector):
     """Whatever is asked for goes over this one connection, which is there already."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(force_close=True)
         self._streams = streams
+        self.handing_on: list[asyncio.Task[None]] = []
 
     async def _create_connection(self, *_: object) -> aiohttp.client_proto.ResponseHandler:
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=theirs)
-        self._handing_on = asyncio.ensure_future(hand_on(self._there, reader, writer))
+        self.handing_on.append(asyncio.ensure_future(hand_on(self._there, reader, writer)))
         return (await asyncio.get_running_loop().create_connection(self._factory, sock=ours))[1]
 
     async def _there(self) -> Streams:

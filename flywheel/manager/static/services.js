@@ -23,7 +23,7 @@ export function services(place, session) {
     address.textContent = whole;
     jupyter.textContent =
       `jupyter lab --no-browser --port=${Number(port.value) || "PORT"} --ServerApp.base_url=${whole} ` +
-      "--IdentityProvider.token='' --ServerApp.allow_origin='*' --ServerApp.disable_check_xsrf=True";
+      "--IdentityProvider.token='' --ServerApp.disable_check_xsrf=True";
   };
   port.addEventListener("input", show);
   form.addEventListener("submit", (event) => {
