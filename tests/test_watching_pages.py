@@ -31,6 +31,7 @@ BODY = """<!doctype html><meta charset=utf-8><title><img src=x onerror=alert(1)>
 <input style="position:absolute;left:20px;top:80px;width:200px;height:30px" oninput="told(this.value)">
 <select style="position:absolute;left:20px;top:130px;width:200px;height:30px" onchange="told(this.value)">
   <option>one<option>two<option>three</select>
+<button style="position:absolute;left:250px;top:80px;width:100px" onclick="told(prompt('Who?'))">Ask</button>
 <canvas id=pad width=180 height=100 style="position:absolute;left:200px;top:180px;background:#dde"></canvas>
 <script>
 const seen = [], state = { terminated: false, seen, ticks: 0 };
@@ -214,6 +215,24 @@ async def closed(socket) -> bool:
     while (await socket.receive()).type in (WSMsgType.TEXT, WSMsgType.BINARY):
         pass
     return True
+
+
+async def test_what_the_browser_shows_over_a_page_is_seen_and_answered(tmp_path, one_page):
+    async with playing(tmp_path, TASK, SMALL, ("browser",)) as (address, env), logged_in(address) as client:
+        live = f"/watch/sessions/{(await told(client))['id']}/live"
+        async with client.ws_connect(live, headers={"Origin": address}) as socket:
+            await socket.send_json({"take": True})
+            await heard(socket, lambda said: said.get("taken"))
+            await socket.send_json({"do": "click", "x": 300 / 400, "y": 100 / 300})
+            asked = await until(env, lambda state: "dialog" in state)
+            assert asked["dialog"] == {"kind": "prompt", "message": "Who?"}
+            async with asyncio.timeout(DEADLINE_S):  # a picture of it: the browser's own shows the page alone
+                while (message := await socket.receive()).data[:4] != b"\x89PNG":
+                    assert message.type in (WSMsgType.TEXT, WSMsgType.BINARY), message
+            await socket.send_json({"do": "text", "text": "Zoë"})
+            await socket.send_json({"do": "press", "key": "Enter"})
+            await socket.send_json({"do": "release", "key": "Enter"})
+            await until(env, lambda state: "Zoë" in state["seen"])
 
 
 async def test_who_watches_and_takes_nothing_holds_up_nobody(tmp_path, one_page):

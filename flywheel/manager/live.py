@@ -42,7 +42,8 @@ async def show(socket: web.WebSocketResponse, session: Session, env: Live) -> No
                 one.cancel()
             visit.end()
             # Not cancelled: what is under way in the page has to be finished, and has a deadline of its own.
-            await asyncio.gather(*parts, acting, return_exceptions=True)
+            await asyncio.gather(*parts, return_exceptions=True)
+            await acting
 
 
 async def _send(socket: web.WebSocketResponse, frames: Frames) -> None:
@@ -88,7 +89,7 @@ class _Visit:
             else:
                 self._session.visitor, note = self, ""
                 try:
-                    await self._tell(taken=True, note="")
+                    await self._tell(taken=True)
                     await self._visit()
                 except EnvError as error:
                     self._wanted, note = False, str(error)

@@ -25,7 +25,7 @@ _SANDBOX = "sandbox allow-scripts allow-forms allow-popups"
 # Of what it answers, and of what the browser says.
 _HELD_BACK = {
     "set-cookie", "set-cookie2", "content-security-policy", "connection", "transfer-encoding", "content-encoding",
-    "content-length", "clear-site-data", "service-worker-allowed",
+    "content-length", "clear-site-data", "service-worker-allowed", "referrer-policy",
 }  # fmt: skip
 _NOT_SENT = {
     "host", "cookie", "connection", "origin", "referer", "accept-encoding", "content-length", "transfer-encoding",
@@ -68,6 +68,7 @@ async def _hand_back(request: web.Request, said: aiohttp.ClientResponse) -> web.
     made.headers.update(_allowed(request))
     made.headers["Content-Security-Policy"] = _SANDBOX
     made.headers["X-Content-Type-Options"] = "nosniff"
+    made.headers["Referrer-Policy"] = "no-referrer"  # its address is a secret
     await made.prepare(request)
     sent = 0
     shown = said.headers.get("Content-Type", "").lower().startswith("text/html")

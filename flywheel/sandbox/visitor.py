@@ -36,7 +36,7 @@ class Visitor:
             note = await self._one(gesture)
             notes += [note] if note else []
         seen = await tab.observe(ms)
-        if self._grip is not None:
+        if self._holds():
             await self._grip.heed(seen)
         tab.cast.shown(await tab.screenshot(), moving=True)
         return notes + tab.notes.take()
@@ -109,7 +109,8 @@ class Visitor:
 
     def _holds(self) -> bool:
         """The page that was grabbed is the one that is seen; else it is let go."""
-        if self._grip is not None and (self._tab.cast.covered or self._grip.page is not self._tab.page):
+        pages = self._tab.stack.pages
+        if self._grip is not None and (self._tab.cast.covered or self._grip.page not in pages[-1:]):
             self._let_go()
         return self._grip is not None
 

@@ -25,7 +25,7 @@ export function terminal(place, session, hear) {
   return {
     take(on) {
       view.allow(on);
-      hear({ note: on ? "Keys go to the program that runs here; to a command of your own, the shell." : "" });
+      if (on) hear({ note: "Keys go to the program that runs here. For commands of your own there is the shell." });
     },
     close() {
       link.close();

@@ -178,7 +178,7 @@ function pictureOf(session) {
 }
 
 at("take").addEventListener("change", () => {
-  at("note").textContent = "";
+  at("note").textContent = at("take").checked ? "Mouse and keys are yours; Ctrl+Alt+Enter gives them back." : "";
   shown.panel?.take?.(at("take").checked);
 });
 at("parts").addEventListener("keydown", (event) => {
