@@ -59,7 +59,7 @@ export function files(place, session, hear) {
       name.textContent = path;
       text.value = content;
       allow();
-      if (why) hear({ note: why });
+      if (why || !taken) hear({ note: why || "Take over to write in it." });
     });
   const line = (entry) => {
     const item = document.createElement("li");

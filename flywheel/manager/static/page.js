@@ -164,7 +164,7 @@ class Hands {
     this.field.setPointerCapture(event.pointerId);
     const at = this.place(event);
     this.press = { ...at, left: event.clientX, top: event.clientY, button: event.button, grabbed: false, timer: 0 };
-    if (this.touch && event.button === 0) {
+    if ((this.touch || event.pointerType === "touch") && event.button === 0) {
       this.press.timer = setTimeout(() => {
         this.press = null;
         this.send({ do: "long", ...at });
