@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 import test_manager as managers
 from aiohttp import WSMsgType, web
 from anyio.from_thread import start_blocking_portal
+from PIL import Image
 from watched import compose, enter, logged_in, playing, told
 
 from flywheel.agent.actions import Click, Drag, Hotkey, Point, Scroll, Type, Wait
@@ -141,11 +143,16 @@ async def test_who_is_watched_sees_the_same(frames):
         async with pool.env() as env:
             alone = await hashes(env, task)
         async with pool.env() as env:
+            shown = []
             with env.watch() as watcher:
+                watcher.put = lambda picture, put=watcher.put: (shown.append(picture), put(picture))
                 watched = await hashes(env, task)
-                assert await asyncio.wait_for(watcher.next(), DEADLINE_S)
+                assert await asyncio.wait_for(watcher.next(), DEADLINE_S) == shown[-1]
             assert env.tab.cast._page is None  # the browser is asked for nothing any more
     assert watched == alone
+    assert {*alone[1:]} <= {*shown}  # what the agent sees, and between its steps what the browser draws
+    sizes = {(image.format, image.size) for image in (Image.open(io.BytesIO(one)) for one in shown)}
+    assert sizes == {(form, env.tab.size) for form in ("PNG", "JPEG")}
 
 
 async def test_nobody_is_asked_for_pictures_while_nobody_watches():

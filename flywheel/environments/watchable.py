@@ -42,7 +42,7 @@ class Watchable(Protocol):
         """A file, made or written over."""
 
 
-class Frames:
+class Pictures:
     """Pictures (PNG or JPEG) for one watcher: the newest. What a slow one has not taken is left out."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Live(Protocol):
 
     touch: bool  # it has fingers for a mouse
 
-    def watch(self) -> AbstractContextManager[Frames]:
+    def watch(self) -> AbstractContextManager[Pictures]:
         """Pictures as they change, until the block ends. Nothing is done for them while nobody watches."""
 
     async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:

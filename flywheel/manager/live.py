@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from aiohttp import WSMsgType, web
 
 from flywheel.environments.gestures import Gesture
-from flywheel.environments.watchable import Frames, Live
+from flywheel.environments.watchable import Live, Pictures
 from flywheel.errors import EnvError
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ _MOST = 256  # gestures that wait
 async def show(socket: web.WebSocketResponse, session: Session, env: Live) -> None:
     """Until the watcher or the session is gone."""
     visit = _Visit(socket, session, env)
-    with env.watch() as frames:
+    with env.watch() as pictures:
         await socket.send_json({"touch": env.touch})
-        parts = [asyncio.ensure_future(_send(socket, frames)), asyncio.ensure_future(visit.hear())]
+        parts = [asyncio.ensure_future(_send(socket, pictures)), asyncio.ensure_future(visit.hear())]
         acting = asyncio.ensure_future(visit.act())
         try:
             await asyncio.wait([*parts, acting, session.life], return_when=asyncio.FIRST_COMPLETED)
@@ -46,9 +46,9 @@ async def show(socket: web.WebSocketResponse, session: Session, env: Live) -> No
             await acting
 
 
-async def _send(socket: web.WebSocketResponse, frames: Frames) -> None:
+async def _send(socket: web.WebSocketResponse, pictures: Pictures) -> None:
     while True:
-        await socket.send_bytes(await frames.next())
+        await socket.send_bytes(await pictures.next())
 
 
 class _Visit:

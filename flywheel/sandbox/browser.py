@@ -20,7 +20,7 @@ from flywheel.agent.actions import Action, CallUser, Finished
 from flywheel.agent.packing import pack, unpack
 from flywheel.environments.env import Observation, StepResult, Task
 from flywheel.environments.gestures import Gesture
-from flywheel.environments.watchable import Frames
+from flywheel.environments.watchable import Pictures
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.reward.verdict import Verdict
 from flywheel.sandbox import page_state
@@ -137,7 +137,7 @@ class BrowserEnv:
             self.tab.rest()
 
     # -- to be watched ----------------------------------------------------------------------------------------------
-    def watch(self) -> AbstractContextManager[Frames]:
+    def watch(self) -> AbstractContextManager[Pictures]:
         return self.tab.cast.watch()
 
     async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:

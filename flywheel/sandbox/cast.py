@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from flywheel.environments.watchable import Frames
+from flywheel.environments.watchable import Pictures
 from flywheel.sandbox.chooser import FileChooser
 from flywheel.sandbox.dialogs import Dialogs
 from flywheel.sandbox.find_bar import FindBar
@@ -40,7 +40,7 @@ class Cast:
 
     def __init__(self, tab: Tab) -> None:
         self._tab = tab
-        self._watchers: set[Frames] = set()
+        self._watchers: set[Pictures] = set()
         self._page: Page | None = None  # which sends its screencast
         self._last, self._sent = b"", False  # the picture of all, and whether it was sent
 
@@ -51,8 +51,8 @@ class Cast:
         return bool(tab.dialogs.open or tab.chooser.open or tab.pickers.open or (page and tab.bar.open(page)))
 
     @contextmanager
-    def watch(self) -> Iterator[Frames]:
-        watcher = Frames()
+    def watch(self) -> Iterator[Pictures]:
+        watcher = Pictures()
         self._watchers.add(watcher)
         if self._tab.screen:
             watcher.put(self._tab.screen)

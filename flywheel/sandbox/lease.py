@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from flywheel.agent.actions import Action
 from flywheel.environments.env import StepResult, Task
 from flywheel.environments.gestures import Gesture
-from flywheel.environments.watchable import Frames
+from flywheel.environments.watchable import Pictures
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox.events import Stepped
 from flywheel.sandbox.hosts import PageSlot
@@ -105,7 +105,7 @@ class Lease:
     def touch(self) -> bool:
         return self.env.touch
 
-    def watch(self) -> AbstractContextManager[Frames]:
+    def watch(self) -> AbstractContextManager[Pictures]:
         return self.env.watch()
 
     async def visit(self, gestures: Sequence[Gesture], ms: float) -> list[str]:
