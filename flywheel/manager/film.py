@@ -6,7 +6,9 @@ import io
 import json
 import zipfile
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from flywheel.agent.actions import NAMES, Action
@@ -51,13 +53,18 @@ class Film:
         while self._size > self._limit and len(self._steps) > 1:
             self._size -= self._steps.popleft()[2]
 
-    def packed(self) -> bytes:
-        """A ZIP file: `episode.json` with the steps, and the pictures that they name."""
-        steps, kept = list(self._steps), io.BytesIO()
+    def packing(self) -> Callable[[], bytes]:
+        """Makes a ZIP file of what is kept now: `episode.json` with the steps, and the pictures that they name. It may
+        be called in another thread."""
+        steps = list(self._steps)
         about = {**self._about, "left_out": self._number - len(steps), "steps": [step for step, _, _ in steps]}
-        with zipfile.ZipFile(kept, "w") as file:
-            file.writestr(zipfile.ZipInfo("episode.json", _TIME), json.dumps(about, indent=1, default=str))
-            for step, picture, _ in steps:
-                if picture is not None:
-                    file.writestr(zipfile.ZipInfo(step["picture"], _TIME), picture)
-        return kept.getvalue()
+        return partial(_packed, about, {step["picture"]: picture for step, picture, _ in steps if picture is not None})
+
+
+def _packed(about: Mapping[str, Any], pictures: Mapping[str, bytes]) -> bytes:
+    kept = io.BytesIO()
+    with zipfile.ZipFile(kept, "w") as file:
+        file.writestr(zipfile.ZipInfo("episode.json", _TIME), json.dumps(about, indent=1, default=str))
+        for name, picture in pictures.items():
+            file.writestr(zipfile.ZipInfo(name, _TIME), picture)
+    return kept.getvalue()

@@ -109,7 +109,7 @@ class _Watching:
         session = self._session(request)
         if session.film.empty:
             raise web.HTTPNotFound(text="nothing is kept: the node was started without --film-mb")
-        body = await asyncio.to_thread(session.film.packed)
+        body = await asyncio.to_thread(session.film.packing())
         headers = _headers() | {"Content-Disposition": 'attachment; filename="episode.zip"'}
         return web.Response(body=body, content_type="application/zip", headers=headers)
 
