@@ -22,7 +22,7 @@ from flywheel.errors import EnvError
 if TYPE_CHECKING:
     from flywheel.manager.node import Session
 
-_TICK_S = 0.08  # between two looks at what a person does
+_TICK_S = 0.08  # between two looks at the page while a person does nothing
 _LONGEST_S = 0.25  # of the clock's time, that passes in the page at once
 _TELL_S = 5.0
 _MOST = 256  # gestures that wait
@@ -124,6 +124,7 @@ class _Visit:
         if gesture.does == "move" and self._gestures and self._gestures[-1].does == "move":
             self._gestures.pop()
         self._gestures.append(gesture)
+        self._changed.set()
 
     async def _tell(self, **said: object) -> None:
         try:
