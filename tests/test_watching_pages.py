@@ -253,7 +253,14 @@ async def test_who_watches_and_takes_nothing_holds_up_nobody(tmp_path, one_page)
                 await socket.send_json({"do": "text", "text": str(number)})
             for _ in range(5):
                 await env.step(Wait())
-            socket._conn.transport.abort()
+            socket._conn.transport.abort()  # in the middle of a gesture, or not
+        await env.step(Wait())
+        async with client.ws_connect(live, headers={"Origin": address}) as socket:
+            taken = False
+            while not taken:  # once the node has seen that the first is gone
+                await socket.send_json({"take": True})
+                taken = (await heard(socket, lambda said: "taken" in said))["taken"]
+        await env.step(Wait())
 
 
 def test_what_is_no_gesture_is_refused():
