@@ -25,7 +25,8 @@ test-worlds: setup-test ## every template of every site at each level, and every
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed
-	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_workers.py tests/test_supervised.py
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_workers.py tests/test_supervised.py \
+		tests/test_trainers.py::test_deepspeed_comes_to_the_same_on_two_nodes
 
 explorer: ## build the pages that need Node (20): the explorer's and the viewers of desktops and terminals; kept in git
 	cd flywheel/explorer/web && npm ci --no-audit --no-fund && npm run build

@@ -112,6 +112,11 @@ def first_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[0][:200]
 
 
+def last_line(text: str) -> str:
+    """As `first_line`, of the last one: a traceback has its reason there."""
+    return (text.strip().splitlines() or [""])[-1].strip()[:200]
+
+
 def known(name: str, names: Iterable[str]) -> str:
     """What to say where a name is not known: the one that was probably meant, and all there are."""
     names = list(names)

@@ -59,6 +59,7 @@ SLOW = (
     "ppo_training",
     "rl_killed",
     "cluster",
+    "trainers",
     "pretrain",
     "tools",
     "engines",

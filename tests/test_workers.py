@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,11 +15,11 @@ import torch
 from lamps import Lamps, settings, small_model, task
 from safetensors.torch import load_file
 from trainees import needs_deepspeed
-from worker_members import Member
+from worker_members import Kept, Member
 
 from flywheel.errors import TrainingError
 from flywheel.scoring import verifiers
-from flywheel.training.parallel import workers
+from flywheel.training.parallel import processes, workers
 from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.rl.run import train_rl
 
@@ -50,6 +51,7 @@ def test_every_member_is_called(groups, size, total):
     [
         ("raise", r"training process 2 of 2: ValueError: it does not fit \(processes\)"),
         ("die", r"training process 2 of 2: has ended \(exit status -9\)"),
+        ("abort", r"training process 2 of 2: has ended \(exit status 3\), its last words: no room on the device"),
     ],
 )
 def test_a_process_that_fails_is_named(groups, fail, said):
@@ -64,12 +66,43 @@ def test_a_member_that_cannot_be_made(rank, said):
 
 
 def test_one_that_hangs_is_named_in_time(groups, monkeypatch):
-    monkeypatch.setattr(workers, "_GRACE_S", 0.1)
+    monkeypatch.setattr(processes, "GRACE_S", 0.1)
     made = groups(partial(Member, 1, "hang"), 2)
     made._limit = 0.5
     with pytest.raises(TrainingError, match=r"training process 1 of 2: has not answered in time \(0 s\)"):
         made.call("add", 1.0)
     made.close()
+
+
+def test_one_that_dies_ends_the_call_where_the_others_do_not_see_it(groups, monkeypatch):
+    made = groups(partial(Member, 1, "die"), 2)
+    monkeypatch.setattr(processes, "GRACE_S", 0.1)  # for the one that is ended
+    with pytest.raises(TrainingError, match=r"training process 2 of 2: has ended \(exit status -9\)"):
+        made.call("wait_for_none")
+    made.close()
+
+
+def test_processes_that_do_not_meet_are_told_in_time(monkeypatch):
+    class OneIsMissing(workers.Here):
+        def __call__(self, start, meets):
+            return processes.LocalRanks(start, [0], meets, self.address)
+
+    monkeypatch.setattr(workers, "_MEET_S", 0.5)
+    monkeypatch.setattr(processes, "GRACE_S", 0.1)
+    with workers.begun_by(OneIsMissing()), pytest.raises(TrainingError, match="has not met the others in time"):
+        WorkerGroup(Member, 2)
+
+
+def test_processes_that_find_different_states_do_not_go_on(groups, tmp_path):
+    """As on machines whose folders are not the same."""
+    made = groups(Kept, 2)
+    assert made.call("load_own", tmp_path) is None
+    (tmp_path / "0").mkdir()
+    made.call("save", tmp_path / "0" / "state", {"key": "key", "done": 3})
+    with pytest.raises(TrainingError, match="the processes do not find the same saved state"):
+        made.call("load_own", tmp_path)
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    assert groups(Kept, 2).call("load_own", tmp_path) == {"key": "key", "done": 3}
 
 
 def test_an_error_of_all_is_that_error(groups):
@@ -81,7 +114,7 @@ def test_an_error_of_all_is_that_error(groups):
     "end",
     [
         "os.kill(os.getpid(), 9)",
-        "[p.ask(('add', (1.0,))) for p in workers._processes]; os.kill(os.getpid(), 9)",
+        "workers._ranks.ask(pickle.dumps(('add', (1.0,)))); os.kill(os.getpid(), 9)",
         "sys.exit()",
     ],
     ids=["killed", "killed while they are at work", "without closing it"],
@@ -89,7 +122,7 @@ def test_an_error_of_all_is_that_error(groups):
 def test_the_others_end_with_the_leader(tmp_path, end):
     """Whatever it ends by."""
     lead = (
-        "import os, sys, pathlib; from functools import partial; from worker_members import Member\n"
+        "import os, pickle, sys, pathlib; from functools import partial; from worker_members import Member\n"
         "from flywheel.training.parallel.workers import WorkerGroup\n"
         "if __name__ == '__main__':\n"
         "    workers = WorkerGroup(partial(Member, 1, 'hang'), 2)\n"

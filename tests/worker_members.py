@@ -9,8 +9,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from flywheel.errors import TrainingError
+from flywheel.settings import Optimizer
+from flywheel.training.parallel.engine import TorchEngine
+from flywheel.training.state import TrainState
 
 
 class Member:
@@ -28,6 +32,9 @@ class Member:
             raise ValueError("it does not fit")
         if self.fail == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.fail == "abort":
+            os.write(2, b"reading\nno room on the device\n")
+            os._exit(3)
         if self.fail == "hang":
             time.sleep(300)
         total = torch.tensor([self.rank + number])
@@ -35,8 +42,25 @@ class Member:
             dist.all_reduce(total)
         return float(total)
 
+    def wait_for_none(self) -> None:
+        """One dies, and the others would not see it."""
+        if self.fail == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(300)
+
     def refuse(self) -> None:
         raise TrainingError("the batch is empty", where="PPO")
 
     def here(self, folder: Path) -> None:
         (folder / str(self.rank)).write_text(str(os.getpid()))
+
+
+class Kept(TrainState):
+    """A training of one number, which each process looks for in a folder of its own."""
+
+    def __init__(self) -> None:
+        module = nn.Linear(1, 1)
+        super().__init__({"one": module}, {"one": TorchEngine(module, Optimizer())})
+
+    def load_own(self, folder: Path) -> dict | None:
+        return self.load(folder / str(dist.get_rank()) / "state", "key")

@@ -13,8 +13,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
 
 from flywheel.cluster import needs
 from flywheel.cluster.connection import Place, reachable
-from flywheel.cluster.node import Shared, fault
-from flywheel.cluster.workers import RayWorkers, refuse
+from flywheel.cluster.node import Shared, fault, reason, refuse
+from flywheel.cluster.workers import RayWorkers
 from flywheel.errors import ClusterError, HeadLost
 from flywheel.settings import Settings
 from flywheel.stages.base import BROWSERS, Context, Stage, Worker
@@ -36,15 +36,15 @@ class RayCluster:
 
     # -- what is done where ---------------------------------------------------------------------------------------
     def workers(self, stage: Stage, ctx: Context) -> AbstractContextManager[RayWorkers | Worker]:
-        """Raises ClusterError where no node that is there now could do a shard."""
+        """Raises ClusterError where no nodes that are there now could do a shard."""
         if stage.needs is None:
             return Worker(stage, ctx)
         self.watch()
         self.alive()
         has = [node["Resources"] for node in _nodes()]
-        wanted = needs.of_stage(stage, ctx, self.limits.cpus, has)
+        wanted = needs.of_stage(stage, ctx, self.limits, has)
         if said := needs.lacking(wanted, has):
-            raise ClusterError(said, where=f"stage {ctx.stage}", fix="add a node that has (docs/cluster.md says how)")
+            raise ClusterError(said, where=f"stage {ctx.stage}", fix="add what is missing (docs/cluster.md says how)")
         return RayWorkers(self, stage, ctx, wanted)
 
     def check(self) -> None:
@@ -66,7 +66,7 @@ class RayCluster:
                 if at not in {node["NodeID"] for node in _nodes()}:
                     continue  # it went meanwhile, and is no part of the cluster any more
                 # A node without flywheel fails as it reads what it is to call: the last line of that has the reason.
-                found = str(error).strip().splitlines()[-1], "look whether flywheel is installed there"
+                found = reason(error), "look whether flywheel is installed there"
             refuse(name, found)
         for one in late:
             refuse(asked[one][1], (f"it gave no answer in {_LOOK_S} s", "end that node, or start it anew"))

@@ -5,19 +5,24 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import queue
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import RayError
 
 import flywheel
 from flywheel.environments import catalogue, foreign, kind
-from flywheel.errors import BadInput
+from flywheel.errors import BadInput, ClusterError, last_line
 from flywheel.progress import listening
 from flywheel.settings import Settings
 from flywheel.stages.base import BROWSERS, Context, Stage, Worker
+
+if TYPE_CHECKING:
+    from flywheel.cluster.trainers import Team
 
 _OVER = None  # in place of a line: the shard is over
 Fault = tuple[str, str]  # what is wrong with a node, and how to mend it
@@ -69,12 +74,23 @@ def fault(shared: Shared, settings: Settings, plays: bool) -> Fault | None:
     return None
 
 
+def refuse(node: str, fault: Fault | None) -> None:
+    """Raises ClusterError for a node that has a fault."""
+    if fault:
+        raise ClusterError(fault[0], where=f"node {node}", fix=fault[1])
+
+
+def reason(error: RayError) -> str:
+    """In one line: what it says ends in the last line of a traceback where there is one."""
+    return last_line(str(error)) or type(error).__name__
+
+
 class ShardWorker:
     """The actor: `stages/base.py: Worker`, and the lines that it says meanwhile. Two calls run at once: one does a
-    shard, the other hears of it."""
+    shard, the other hears of it. team: its nodes, where it has several."""
 
-    def __init__(self, stage: Stage, ctx: Context) -> None:
-        self._stage, self._ctx = stage, ctx
+    def __init__(self, stage: Stage, ctx: Context, team: Team | None = None) -> None:
+        self._stage, self._ctx, self._team = stage, ctx, team
         self._worker = Worker(stage, ctx)
         self._said: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
 
@@ -84,10 +100,18 @@ class ShardWorker:
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         try:
-            with listening(lambda stage, line: self._said.put((stage, line))):
+            with listening(lambda stage, line: self._said.put((stage, line))), self._training():
                 return self._worker.do_shard(shard)
         finally:
             self._said.put(_OVER)
+
+    def _training(self) -> AbstractContextManager[None]:
+        """Within it the processes that train one model are on all of its nodes."""
+        if self._team is None:
+            return nullcontext()
+        from flywheel.training.parallel.workers import begun_by  # brings torch
+
+        return begun_by(self._team)
 
     def news(self, seconds: float) -> list[tuple[str, str]]:
         """Lines said since the last call, once there are any, the shard is over, or so many seconds have passed: the

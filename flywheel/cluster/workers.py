@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,27 +12,17 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from flywheel import progress
 from flywheel.cluster import needs
-from flywheel.cluster.node import Fault, ShardWorker
+from flywheel.cluster.node import ShardWorker, reason, refuse
 from flywheel.errors import ClusterError, WorkerLost
 from flywheel.stages.base import Context, Stage
 
 if TYPE_CHECKING:
     from flywheel.cluster.head import RayCluster
+    from flywheel.cluster.trainers import Team
 
 _TRIES = 3  # of a shard whose worker is lost: more than bad luck, and it would be lost for ever
 _NEWS_S = 1.0  # between two signs of life of a worker, at most
 _CLOSE_S = 30.0  # browsers and models are closed
-
-
-def _reason(error: RayError) -> str:
-    """In one line: what it says ends in the last line of a traceback where there is one."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-
-
-def refuse(node: str, fault: Fault | None) -> None:
-    """Raises ClusterError for a node that has a fault."""
-    if fault:
-        raise ClusterError(fault[0], where=f"node {node}", fix=fault[1])
 
 
 class RayWorkers:
@@ -43,19 +34,22 @@ class RayWorkers:
 
     several = True
 
-    def __init__(self, cluster: RayCluster, stage: Stage, ctx: Context, wanted: needs.Resources) -> None:
+    def __init__(self, cluster: RayCluster, stage: Stage, ctx: Context, wanted: Sequence[needs.Resources]) -> None:
+        """wanted: of each node of a worker, as `needs.of_stage`."""
         ctx.key(stage)  # hashed here, once, and sent along
-        special = {name: count for name, count in wanted.items() if name not in (needs.CPU, needs.GPU)}
-        made = ray.remote(
-            num_cpus=wanted[needs.CPU],
-            num_gpus=wanted.get(needs.GPU, 0),
+        own = wanted[0]
+        special = {name: count for name, count in own.items() if name not in (needs.CPU, needs.GPU)}
+        self._made = ray.remote(
+            num_cpus=own[needs.CPU],
+            num_gpus=own.get(needs.GPU, 0),
             resources=special,
             max_concurrency=2,
             max_restarts=0,  # Ray's own tries would know nothing of deadlines, or of what a shard may be tried for
             max_task_retries=0,
         )(ShardWorker)
-        self._make = lambda: made.remote(stage, ctx)
         self._cluster, self._wanted, self._stage = cluster, wanted, ctx.stage
+        self._asked_for = stage, ctx
+        self._teams: dict[Any, Team] = {}  # worker -> its nodes, where it has several
         self._lock = threading.Condition()
         self._waiting, self._closed = 0, False
         self._coming: dict[Any, Any] = {}  # the answer to whether its node has a fault -> worker
@@ -77,8 +71,8 @@ class RayWorkers:
             self._lock.notify_all()
         if idle:
             ray.wait([one.close.remote() for one in idle], num_returns=len(idle), timeout=_CLOSE_S)
-        for one in (*idle, *others):
-            ray.kill(one)
+        for one in (*idle, *others, *self._teams):
+            self._end(one)
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         """Raises what its work raises; WorkerLost where _TRIES workers were lost over it, HeadLost, and ClusterError
@@ -153,8 +147,9 @@ class RayWorkers:
             try:
                 node, fault = ray.get(one)
             except RayError as error:
+                self._end(worker)
                 if getattr(error, "actor_init_failed", False):
-                    raise WorkerLost(f"no worker can begin: {_reason(error)}", where=f"stage {self._stage}") from error
+                    raise WorkerLost(f"no worker can begin: {reason(error)}", where=f"stage {self._stage}") from error
                 continue  # its node went before it began: another one is asked for
             refuse(node, fault)
             self._cluster.alive()
@@ -166,7 +161,7 @@ class RayWorkers:
         if self._cluster.silent_s > (limit_s := self._cluster.limits.wait_s):
             raise ClusterError(
                 f"no worker came for {limit_s:g} s, and none is at work",
-                where=f"stage {self._stage}: " + ", ".join(f"{name} {count:g}" for name, count in self._wanted.items()),
+                where=f"stage {self._stage}: {needs.told(self._wanted)}",
                 fix="add a node with that, or raise cluster.wait_s",
             )
 
@@ -179,4 +174,21 @@ class RayWorkers:
     def _drop(self, worker: Any) -> None:
         with self._lock:
             self._busy.discard(worker)
+        self._end(worker)
+
+    def _make(self) -> Any:
+        """A worker that begins once there is room for it."""
+        stage, ctx = self._asked_for
+        if len(self._wanted) == 1:
+            return self._made.remote(stage, ctx)
+        from flywheel.cluster.trainers import Team  # brings torch
+
+        team = Team.reserve(self._wanted, self._cluster.shared, ctx.settings, self._cluster.limits.silent_s)
+        worker = self._made.options(scheduling_strategy=team.within(0)).remote(stage, ctx, team)
+        self._teams[worker] = team
+        return worker
+
+    def _end(self, worker: Any) -> None:
         ray.kill(worker)
+        if team := self._teams.pop(worker, None):
+            team.release()

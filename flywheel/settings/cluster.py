@@ -20,6 +20,9 @@ class Cluster(Block):
     this machine for the run. For engine ray."""
     cpus: int = Field(1, ge=1, le=256)
     """Processor cores that a worker on a node takes. For engine ray."""
+    training_nodes: int = Field(1, ge=1, le=64)
+    """Nodes that the processes which train one model are shared out over (`ct.processes`, `sft.processes`,
+    `rl.processes`), as evenly as may be. For engine ray."""
     stages_at_once: int = Field(1, ge=1, le=64)
     """Stages of one iteration that run at the same time, where none reads what another writes: ingest beside
     synthesize, the specialists of RL beside one another. From 2 on those that are beside others are processes of their
@@ -34,4 +37,6 @@ class Cluster(Block):
     def _one_ray(self) -> Cluster:
         if self.engine == "ray" and self.stages_at_once > 1 and not self.address:
             raise ValueError("stages_at_once above 1 needs a cluster that all stages reach: name its address")
+        if self.training_nodes > 1 and not self.address:
+            raise ValueError("training_nodes above 1 needs engine ray and a cluster of several nodes: name its address")
         return self

@@ -18,7 +18,8 @@ class Optimizer(Block):
     """What the processes share out (ZeRO): 1 the optimizer's state, 2 gradients too, 3 weights too. For engine
     deepspeed."""
     processes: int = Field(1, ge=1, le=64)
-    """Processes on this machine that train together. Each has a GPU of its own where there are GPUs."""
+    """Processes that train together, on one machine or on cluster.training_nodes. Each has a GPU of its own where there
+    are GPUs."""
     max_grad_norm: float = Field(1.0, gt=0)
     """A gradient with a larger norm is scaled down to it."""
     weight_decay: float = Field(0.01, ge=0)

@@ -66,6 +66,11 @@ class Settings(Block):
                 raise ValueError("policy.summarizer is language_model, so policy.digest_characters must be above 0")
         if self.cluster.address and self.cluster.engine != "ray":
             raise ValueError("cluster.address is set, so cluster.engine must be ray")
+        if self.cluster.training_nodes > max(self.ct.processes, self.sft.processes, self.rl.processes):
+            raise ValueError(
+                f"cluster.training_nodes is {self.cluster.training_nodes}, so ct.processes, sft.processes or "
+                "rl.processes must be as many or more"
+            )
         if self.policy.backend == "openai" and not self.policy.endpoint:
             raise ValueError("policy.backend is openai, so policy.endpoint must name a server")
         spaces = SPACES[self.policy.template]

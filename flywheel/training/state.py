@@ -6,7 +6,7 @@ CT, SFT, RL and pretraining keep theirs by it, in one process or several, with p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
 from flywheel.files import atomic_file, remove_unfinished
-from flywheel.training.parallel.engine import TrainingEngine
+from flywheel.training.parallel.engine import TrainingEngine, collected
 
 
 class TrainState:
@@ -82,14 +82,27 @@ class TrainState:
                 torch.save({**about, "state": state}, temporary)
 
     def load(self, path: Path, key: str) -> dict[str, Any] | None:
-        """Back to what `save` wrote; returns its `about`, None where there is no file or one of another key."""
-        if not path.is_file():
-            return None
-        raw = torch.load(path, weights_only=True)
-        if raw.get("key") != key:
-            return None
-        self.load_state_dict(raw.pop("state"))
-        return raw
+        """Back to what `save` wrote; returns its `about`, None where there is no file or one of another key.
+
+        Raises TrainingError where the processes, which may be on several machines, do not find the same.
+        """
+        raw = _read(path)
+        state = raw.pop("state", None)
+        found = raw if state and raw.get("key") == key else None
+        engine = next(iter(self._engines.values()))  # all have the same processes
+        if any(other != found for other in collected(found, engine)):
+            fix = "look whether their machines share the folder; where it is NFS, try again in a minute"
+            raise TrainingError("the processes do not find the same saved state", where=path, fix=fix)
+        if found:
+            self.load_state_dict(state)
+        return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """{} where there is none."""
+    with suppress(OSError):
+        list(path.parent.iterdir())  # NFS then asks the server whether it is there, and takes no earlier answer for it
+    return torch.load(path, weights_only=True) if path.is_file() else {}
 
 
 def _copy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,62 +1,86 @@
-"""Training in this process, or in several of one machine that make the same calls and exchange gradients: CT, SFT, RL,
-pretraining.
+"""Training in this process, or in several that make the same calls and exchange gradients: CT, SFT, RL, pretraining.
 
 Several are all of them processes of their own: torch.distributed and DeepSpeed join a process for good, and this one
-has other runs to lead. Between calls they wait at a pipe, for as long as rollouts take; they end with this process, by
-whatever it ends.
+has other runs to lead. Between calls they wait, for as long as rollouts take; they end with this process, by whatever
+it ends. They are all on this machine, but where a cluster has them begun elsewhere (`begun_by`).
 """
 
 from __future__ import annotations
 
 import atexit
-import os
+import pickle
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import timedelta
-from multiprocessing import connection, get_context
-from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-import torch
-import torch.distributed as dist
-
-from flywheel.errors import FlywheelError, TrainingError
-from flywheel.training.parallel.parent import end_with_parent
+from flywheel.errors import FlywheelError, TrainingError, WorkerLost
+from flywheel.training.parallel import processes
+from flywheel.training.parallel.processes import Answer, LocalRanks, Place, Ranks, Start, meeting
 
 T = TypeVar("T")
 
-_HERE = "127.0.0.1"
-_GRACE_S = 10.0  # once one has failed or is to end, for the others
-# One process, that does nothing else, imports the libraries; all members are its forks. A fork of this one would have
-# its locks, and no thread that frees them.
-_forks = get_context("forkserver")
-_forks.set_forkserver_preload(["flywheel.policy.model"])
+_MEET_S = 300.0  # until all have imported the libraries, and have reached one another
+
+
+class Launch(Protocol):
+    """Begins the processes of a group. address: of this machine, by which all of them reach it."""
+
+    address: str
+
+    def __call__(self, start: Start, meets: Place) -> Ranks:
+        """meets: where they meet."""
+
+
+class Here:
+    """All of them on this machine."""
+
+    address = "127.0.0.1"
+
+    def __call__(self, start: Start, meets: Place) -> Ranks:
+        return LocalRanks(start, range(start.size), meets, self.address)
+
+
+_launch: ContextVar[Launch] = ContextVar("launch", default=Here())  # noqa: B039 (it has no state)
+
+
+@contextmanager
+def begun_by(launch: Launch) -> Iterator[None]:
+    """Within the block groups of several processes are begun so."""
+    token = _launch.set(launch)
+    try:
+        yield
+    finally:
+        _launch.reset(token)
 
 
 class WorkerGroup(Generic[T]):
-    """size: processes. make: gives each its member; it can be pickled. threads: of each. limit: seconds that a call, or
-    the start, may take where there are several. where: the setting that says how many, which errors name.
+    """size: processes. make: gives each its member; it can be pickled. threads: that those of one machine share. limit:
+    seconds that a call, or the start, may take where there are several. where: the setting that says how many, which
+    errors name.
 
-    Raises what `make` raises, or TrainingError where a process ends.
+    Raises what `make` raises, TrainingError where a process ends (on the nodes of a cluster WorkerLost), ClusterError
+    where a node cannot take part.
     """
 
     def __init__(
         self, make: Callable[[], T], size: int = 1, threads: int = 1, limit: float = 3600, where: str = "processes"
     ) -> None:
-        self._processes: list[_Process] = []
-        self._limit = limit
+        self._limit, self._size, self._where = limit, size, where
+        self._ranks: Ranks | None = None
         if size == 1:
             self._member = make()
             return
         atexit.register(self.close)  # else this process would wait for them as it ends
-        # Here they meet. It takes a free port as it begins to listen: one that is only looked up may be gone by then.
-        self._store = dist.TCPStore(_HERE, 0, is_master=True, wait_for_workers=False)
-        place = {"WORLD_SIZE": str(size), "MASTER_ADDR": _HERE, "MASTER_PORT": str(self._store.port)}
+        launch = _launch.get()
+        self._store = meeting(launch.address)
         try:
-            for rank in range(size):
-                self._processes.append(_Process(make, rank, place, threads, limit, where))
-            self._answers()
+            start = Start(bytes(ForkingPickler.dumps(make)), size, threads, limit)
+            self._ranks = launch(start, (launch.address, self._store.port))
+            self._answers(min(limit, _MEET_S), "has not met the others")
+            self._answers(limit)
         except BaseException:
             self.close()
             raise
@@ -64,124 +88,64 @@ class WorkerGroup(Generic[T]):
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a method of every member; returns what the first one's gives.
 
-        Raises what it raises; TrainingError where another process has ended, failed, or is late.
+        Raises what it raises; TrainingError or WorkerLost where another process has ended, failed, or is late.
         """
-        if not self._processes:
+        if self._ranks is None:
             return getattr(self._member, name)(*arguments)
-        for process in self._processes:
-            process.ask((name, arguments))
-        return self._answers()
+        self._ranks.ask(bytes(ForkingPickler.dumps((name, arguments))))
+        return self._answers(self._limit)
 
-    def _answers(self) -> Any:
+    def _answers(self, limit: float, late: str = "has not answered") -> Any:
         """The first one's. Where some fail: the error of the one that the others fell with."""
-        ends, errors, answers = time.monotonic() + self._limit, [], []
-        for process in self._processes:
-            try:
-                answers.append(process.answer(_GRACE_S if errors else ends - time.monotonic()))
-            except _Failed as failed:
-                errors.append(failed)
+        ends, waiting, results, errors = time.monotonic() + limit, set(range(self._size)), {}, []
+        while waiting:
+            left = ends - time.monotonic()
+            come = self._ranks.answers(waiting, left)
+            if not come and left <= 0:
+                why = f"{late} in time ({limit:.0f} s)"
+                errors += [_Failed(2, rank, self._named(rank, why, TrainingError)) for rank in waiting]
+                break
+            for one in come:
+                waiting.remove(one.rank)
+                failed, results[one.rank] = self._read(one)
+                if failed:
+                    errors.append(failed)
+                    grace_s = (0.0, processes.GRACE_S, self._ranks.grace_s)[failed.follows]
+                    ends = min(ends, time.monotonic() + grace_s)
         if errors:
-            raise min(errors, key=lambda failed: failed.follows).error
-        return answers[0]
+            raise min(errors, key=lambda failed: failed[:2]).error
+        return results[0]
+
+    def _read(self, answer: Answer) -> tuple[_Failed | None, Any]:
+        rank = answer.rank
+        if answer.ended:
+            return _Failed(0, rank, self._named(rank, answer.ended, self._ranks.lost)), None
+        result, error = pickle.loads(answer.said)
+        if error is None:
+            return None, result
+        if not isinstance(error, FlywheelError):
+            follows = 2 if error.startswith("RuntimeError") else 1
+            return _Failed(follows, rank, self._named(rank, error, TrainingError)), None
+        place = ", ".join(filter(None, (error.where, self._ranks.where(rank))))
+        return _Failed(1, rank, type(error)(error.what, where=place, fix=error.fix)), None
+
+    def _named(self, rank: int, why: str, kind: type[FlywheelError]) -> FlywheelError:
+        again = "" if kind is WorkerLost else "start again, it goes on where it was; "
+        fix = f"{again}if it comes again, take fewer processes or smaller packs"
+        place = ", ".join(filter(None, (self._ranks.where(rank), self._where)))
+        return kind(f"training process {rank + 1} of {self._size}: {why}", where=place, fix=fix)
 
     def close(self) -> None:
         atexit.unregister(self.close)
-        for process in self._processes:
-            process.pipe.close()
-        for process in self._processes:
-            process.end()
-        self._processes = []
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.close()
 
 
-class _Failed(Exception):
-    """error: what the run is to end with. follows: 0 for a process that has ended, 2 for an error that may be that of
-    losing another one, 1 for others."""
+class _Failed(NamedTuple):
+    """follows: 0 for a process that has ended, 2 for an error that may be that of losing another one, 1 for others.
+    error: what the run is to end with."""
 
-    def __init__(self, error: BaseException, follows: int) -> None:
-        super().__init__(str(error))
-        self.error, self.follows = error, follows
-
-
-class _Process:
-    """One of them, as this process sees it."""
-
-    def __init__(
-        self, make: Callable[[], Any], rank: int, place: dict[str, str], threads: int, limit: float, where: str
-    ) -> None:
-        self.pipe, theirs = _forks.Pipe()
-        self._name = f"training process {rank + 1} of {place['WORLD_SIZE']}"
-        self._where = where
-        place = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        # No daemon, which could start none of its own: pretraining has its screens drawn beside it.
-        self._process = _forks.Process(target=_work, args=(theirs, make, place, threads, limit))
-        self._process.start()
-        theirs.close()
-
-    def ask(self, call: tuple[str, tuple[Any, ...]]) -> None:
-        with suppress(OSError):  # it has ended, which its answer will say
-            self.pipe.send(call)
-
-    def answer(self, limit: float) -> Any:
-        """Raises _Failed."""
-        connection.wait([self.pipe, self._process.sentinel], max(0.0, limit))
-        try:
-            if not self.pipe.poll():
-                raise EOFError
-            result, error = self.pipe.recv()
-        except (EOFError, OSError):
-            self._process.join(0.1 if limit > 0 else 0)
-            code = self._process.exitcode
-            why = f"has not answered in time ({limit:.0f} s)" if code is None else f"has ended (exit status {code})"
-            raise _Failed(self._named(why), 2 if code is None else 0) from None
-        if isinstance(error, FlywheelError):
-            raise _Failed(error, 1)
-        if error is not None:
-            raise _Failed(self._named(error), 2 if error.startswith("RuntimeError") else 1)
-        return result
-
-    def _named(self, why: str) -> TrainingError:
-        fix = "start again, it goes on where it was; if it comes again, take fewer processes or smaller packs"
-        return TrainingError(f"{self._name}: {why}", where=self._where, fix=fix)
-
-    def end(self) -> None:
-        self._process.join(_GRACE_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        self._process.close()
-
-
-def _work(pipe: Connection, make: Callable[[], Any], place: dict[str, str], threads: int, limit: float) -> None:
-    """What each process does: make its member, then what it is told, until the pipe is closed."""
-    end_with_parent()
-    torch.set_num_threads(threads)
-    try:
-        _meet(place, limit)
-        member = make()
-        pipe.send((None, None))
-        while True:
-            name, arguments = pipe.recv()
-            pipe.send((getattr(member, name)(*arguments), None))
-    except (EOFError, BrokenPipeError):  # the pipe was closed, or who held it has ended
-        pass
-    except BaseException as error:
-        with suppress(OSError):
-            pipe.send((None, error if isinstance(error, FlywheelError) else f"{type(error).__name__}: {error}"))
-    finally:
-        os._exit(0)  # without an exchange with processes that may be gone
-
-
-def _meet(place: dict[str, str], limit: float) -> None:
-    """place: the environment that this process is to have, with what torchrun would set; DeepSpeed reads it too."""
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo"} | place
-    cuda = torch.cuda.is_available()
-    if cuda:
-        torch.cuda.set_device(int(place["RANK"]) % torch.cuda.device_count())
-    wait = timedelta(seconds=limit)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=dist.TCPStore(_HERE, int(place["MASTER_PORT"]), is_master=False, timeout=wait),
-        rank=int(place["RANK"]),
-        world_size=int(place["WORLD_SIZE"]),
-        timeout=wait,
-    )
+    follows: int
+    rank: int
+    error: FlywheelError

@@ -78,11 +78,10 @@ class ZeroEngine:
 
     def state_dict(self) -> dict[str, Any]:
         """The files of DeepSpeed's checkpoint, by name: of all processes, in each."""
-        with tempfile.TemporaryDirectory() as folder:
-            shared = collected(folder, self)[0]  # one folder for all; the processes are on one machine or share /tmp
-            self._engine.save_checkpoint(shared, tag=_TAG)
-            files = {str(path.relative_to(shared)): path.read_bytes() for path in _files(Path(shared))}
-            collected(None, self)  # nobody's folder goes before all have read
+        with tempfile.TemporaryDirectory() as folder:  # of this process's files: another one may be on another machine
+            self._engine.save_checkpoint(folder, tag=_TAG)
+            own = {str(path.relative_to(folder)): path.read_bytes() for path in _files(Path(folder))}
+        files = {name: content for each in collected(own, self) for name, content in each.items()}
         return {"stage": self.stage, "size": self.size, "files": files}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

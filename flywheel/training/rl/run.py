@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -164,12 +165,12 @@ class _Run:
         self.trajectories: list[str] = []
         self.weights: list[str] = []
         self.key = run_key(settings, sft_folder, domain, iteration, tasks, prior)
-        self.workers: WorkerGroup[RLTrainer] = thread.submit(self._open_workers, sft_folder).result()
+        begin = partial(copy_context().run, self._open_workers, sft_folder)  # a cluster may say where (`begun_by`)
+        self.workers: WorkerGroup[RLTrainer] = thread.submit(begin).result()
 
     def _open_workers(self, sft_folder: Path) -> WorkerGroup[RLTrainer]:
         make = partial(RLTrainer, sft_folder, self.settings, self._seed("value"), self.algorithm)
-        size = self.rl.processes
-        return WorkerGroup(make, size, max(1, torch.get_num_threads() // size), self.rl.batch_timeout_s, "rl.processes")
+        return WorkerGroup(make, self.rl.processes, torch.get_num_threads(), self.rl.batch_timeout_s, "rl.processes")
 
     async def train(self, open_environments: OpenEnvironments, on_metric: OnMetric, stop: Callable[[], bool]) -> None:
         await self._on_thread(self._load)

@@ -48,7 +48,8 @@ def train_supervised(
 
     A killed run that is called again with the same arguments goes on from the state in `state_folder` and ends with
     the same weights; the state is left for the caller to delete. Raises TrainingError where there are no samples, the
-    loss is not finite, or one of several processes ends.
+    loss is not finite, or one of several processes ends (on the nodes of a cluster that is WorkerLost, and a node that
+    cannot take part ClusterError).
     """
     name = out_folder.name
     if not samples:
@@ -56,7 +57,7 @@ def train_supervised(
     batches = plan(len(samples), settings.batch, seed)
     path, key = state_folder / "supervised.pt", _key(model_folder, samples, settings, seed)
     make, size = partial(SupervisedTrainer, model_folder, samples, settings, name), settings.processes
-    workers = WorkerGroup(make, size, max(1, torch.get_num_threads() // size), where=f"{name}.processes")
+    workers = WorkerGroup(make, size, torch.get_num_threads(), where=f"{name}.processes")
     try:
         about = workers.call("load", path, key) or {"key": key, "done": 0, "losses": []}
         done, losses = about["done"], about["losses"]
