@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,8 @@ def placed(cluster: RayCluster, settings: Settings) -> Iterator[None]:
 
 
 class EnvironmentNode:
-    """The actor. Two calls run at once: one has the environments, the other ends it."""
+    """The actor. Two calls run at once: one has the environments, the other ends it. With a method that is a coroutine
+    Ray would run all of them in a loop of its own."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
@@ -77,24 +78,25 @@ class EnvironmentNode:
         """Raises ClusterError where this machine has a fault: it may have joined after the others were looked at."""
         refuse(host, fault(shared, settings, plays=True))  # it makes the settings' own worlds known, too
         kinds = catalogue.kinds(settings)
-        asyncio.run(
-            self._until_over(serving.play(name, token, settings, kinds, shared.root, manager=manager, host=host))
-        )
+        playing = serving.play(name, token, settings, kinds, shared.root, manager=manager, host=host)
+        asyncio.run(_until(self._over, playing))
 
     def end(self) -> None:
         self._over.set()
 
-    async def _until_over(self, work: Any) -> None:
-        playing = asyncio.ensure_future(work)
-        over = asyncio.ensure_future(asyncio.to_thread(self._over.wait))
-        try:
-            await asyncio.wait([playing, over], return_when=asyncio.FIRST_COMPLETED)
-            if playing.done():
-                playing.result()
-        finally:
-            self._over.set()  # its thread is waited for
-            playing.cancel()
-            await asyncio.gather(playing, over, return_exceptions=True)
+
+async def _until(over: threading.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work until it ends, or is over."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(asyncio.to_thread(over.wait))
+    try:
+        await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        over.set()  # its thread is waited for
+        working.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
 
 
 @dataclass(frozen=True)
