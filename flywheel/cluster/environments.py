@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as At
 
 from flywheel import progress
@@ -194,9 +194,11 @@ class _Nodes:
         del self._actors[at]
         try:
             ray.get(one.job)
-            self._why = "it was drained"
-        except RayError as error:
+            self._why = "they were drained"
+        except RayTaskError as error:
             self._why = reason(error)
+        except RayError as error:
+            self._why = f"they were lost ({type(error).__name__})"
         ray.kill(one.handle)
         if one.name not in self._begun:
             self._not_before[at] = time.monotonic() + _AGAIN_S
@@ -234,7 +236,7 @@ def _told(environ: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def _own_address(head: Place) -> str:
