@@ -34,6 +34,7 @@ from flywheel.environments.managed import CLUSTER, MANAGER, TOKEN
 from flywheel.errors import ClusterError
 from flywheel.manager import serving
 from flywheel.manager.ledger import Ledger, Terms
+from flywheel.manager.node import opened
 from flywheel.manager.server import application
 from flywheel.settings import Settings
 from flywheel.stages.base import BROWSERS
@@ -77,9 +78,8 @@ class EnvironmentNode:
     def run(self, shared: Shared, settings: Settings, name: str, host: str, manager: str, token: str) -> None:
         """Raises ClusterError where this machine has a fault: it may have joined after the others were looked at."""
         refuse(host, fault(shared, settings, plays=True))  # it makes the settings' own worlds known, too
-        kinds = catalogue.kinds(settings)
-        playing = serving.play(name, token, settings, kinds, shared.root, manager=manager, host=host)
-        asyncio.run(_until(self._over, playing))
+        opening = opened(name, token, settings, catalogue.kinds(settings), shared.root)
+        asyncio.run(_until(self._over, serving.play(opening, token, manager=manager, host=host)))
 
     def end(self) -> None:
         self._over.set()
