@@ -69,12 +69,13 @@ def _turn(ws: Workspace, number: int | None, overrides: dict[str, Any], until: s
     if turns.complete(ws, k):
         return Completed(message=f"iteration {label(k)} is complete: nothing to do")
     begun = ws.frozen_params(k).exists()
-    pipeline.until(until, list((frozen.load(ws, k) if begun else chosen).synthesis.domains))  # refused before it begins
+    own = frozen.load(ws, k) if begun else chosen
+    pipeline.until(until, list(own.synthesis.domains))  # refused before it begins
     if until == due.INGEST and not begun and (lacking := due.recordings_lacking(ws, chosen)):
         return Completed(name="NothingToDo", message=f"{lacking} recordings are lacking for iteration {label(k)}")
     turns.look(ws, chosen, k)
     turns.found(ws, chosen)
-    with cluster.open_cluster(ws, chosen):
+    with cluster.open_cluster(ws, own.model_copy(update={"cluster": chosen.cluster})):
         return _stages_and_end(ws, chosen, k, until)
 
 

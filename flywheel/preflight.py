@@ -53,7 +53,7 @@ def check(ws: Workspace, settings: Settings, iteration: int = 1) -> None:
     if settings.sandbox.backend == "manager":
         from flywheel.environments import managed  # its HTTP client takes a sixth of a second to load
 
-        managed.token(settings)
+        managed.check(settings)
     if settings.policy.backend == "openai":
         _policy_servers(settings.policy)
 

@@ -32,6 +32,7 @@ from flywheel.errors import BadInput, EnvError, EnvTimeout
 from flywheel.manager import node as nodes
 from flywheel.manager import server
 from flywheel.manager.ledger import Ledger, Terms
+from flywheel.rollout.pool import Places
 from flywheel.sandbox.check import check_env
 from flywheel.settings import Settings, parse
 from flywheel.synthesis.tasks import make_task
@@ -309,6 +310,20 @@ async def test_who_waits_gets_the_place_that_becomes_free(tmp_path):
             await asyncio.wait([waiting], timeout=0.2)
             assert not waiting.done()
         assert (await asyncio.wait_for(waiting, DEADLINE_S)).observation.text
+
+
+async def test_as_many_are_played_at_once_as_all_nodes_have(tmp_path):
+    settings = {"kinds": {"shelves": {"places": 1}}}
+    async with (
+        manager(tmp_path) as it,
+        node(it.address, settings=chosen(**settings)),
+        node(it.address, "two", chosen(**settings)),
+        open_environments(run := chosen(it.address, **settings), [task()]) as environments,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        places = Places(run, ["shelves"])
+        async with places.one(task()), environments.env(task()), places.one(task()), environments.env(task()):
+            assert {one.node for one in it.ledger.sessions.values()} == {"one", "two"}
 
 
 async def test_an_environment_that_does_not_begin_is_a_crash(tmp_path, monkeypatch):

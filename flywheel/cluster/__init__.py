@@ -55,6 +55,10 @@ def open_cluster(ws: Workspace, settings: Settings) -> Iterator[Cluster]:
 
     Raises BadInput for settings that cannot work, ClusterError where a node cannot take part.
     """
+    if settings.sandbox.backend == "manager":
+        from flywheel.environments import managed  # its HTTP client takes a sixth of a second to load
+
+        managed.check(settings)
     with contextlib.ExitStack() as stack:
         cluster: Cluster = Local()
         if settings.cluster.engine == "ray":

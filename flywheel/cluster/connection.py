@@ -36,17 +36,20 @@ Place = tuple[str, int]  # host and port
 def open_ray(ws: Workspace, settings: Settings) -> Iterator[RayCluster]:
     """The cluster, its nodes looked at.
 
-    Raises BadInput where Ray is not installed or cannot be reached, ClusterError for a node with a fault.
+    Raises BadInput where Ray is not installed or cannot be reached, ClusterError for a node with a fault, and where no
+    environments come to be on the nodes that are to have them.
     """
     if importlib.util.find_spec("ray") is None:
         raise BadInput("Ray is not installed", where="cluster.engine", fix="pip install 'flywheel[ray]'")
     with _connected(settings) as place:
+        from flywheel.cluster import environments
         from flywheel.cluster.head import RayCluster
 
         with _shared(ws) as shared:
             cluster = RayCluster(shared, settings, place)
             cluster.check()
-            yield cluster
+            with environments.placed(cluster, settings):
+                yield cluster
 
 
 def reachable(place: Place) -> bool:

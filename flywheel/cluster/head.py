@@ -25,11 +25,12 @@ _BETWEEN_S = 2  # two looks at the head
 
 
 class RayCluster:
-    """place: where the head listens."""
+    """place: where the head listens. environ: variables of the environment that its workers get."""
 
     def __init__(self, shared: Shared, settings: Settings, place: Place) -> None:
         self.shared, self.limits = shared, settings.cluster
-        self._settings, self._place = settings, place
+        self._settings, self.place = settings, place
+        self.environ: dict[str, str] = {}
         self._lock = threading.Lock()
         self._looked = self._lost = 0.0  # when the head was last looked at, and since when it has not answered
         self._life = time.monotonic()
@@ -41,7 +42,7 @@ class RayCluster:
             return Worker(stage, ctx)
         self.watch()
         self.alive()
-        has = [node["Resources"] for node in _nodes()]
+        has = [node["Resources"] for node in living()]
         wanted = needs.of_stage(stage, ctx, self.limits, has)
         if said := needs.lacking(wanted, has):
             raise ClusterError(said, where=f"stage {ctx.stage}", fix="add what is missing (docs/cluster.md says how)")
@@ -50,7 +51,7 @@ class RayCluster:
     def check(self) -> None:
         """Look at every node that work may come to. Raises ClusterError."""
         look, asked = ray.remote(num_cpus=0, max_retries=0)(fault), {}
-        for node in _nodes():
+        for node in living():
             if any(node["Resources"].get(name) for name in (needs.CPU, needs.GPU, BROWSERS)):
                 there = look.options(scheduling_strategy=At(node["NodeID"], soft=False))
                 plays = bool(node["Resources"].get(BROWSERS))
@@ -63,7 +64,7 @@ class RayCluster:
             try:
                 found = ray.get(one)
             except RayError as error:
-                if at not in {node["NodeID"] for node in _nodes()}:
+                if at not in {node["NodeID"] for node in living()}:
                     continue  # it went meanwhile, and is no part of the cluster any more
                 # A node without flywheel fails as it reads what it is to call: the last line of that has the reason.
                 found = reason(error), "look whether flywheel is installed there"
@@ -79,14 +80,14 @@ class RayCluster:
             if now - self._looked < _BETWEEN_S:
                 return
             self._looked = now
-            if reachable(self._place):
+            if reachable(self.place):
                 self._lost = 0.0
                 return
             self._lost = self._lost or now
             if now - self._lost > _LOST_S:
                 raise HeadLost(
                     f"the head of the Ray cluster has not answered for {_LOST_S} s",
-                    where=":".join(map(str, self._place)),
+                    where=":".join(map(str, self.place)),
                     fix="start it, then run again: what was finished is kept",
                 )
 
@@ -100,6 +101,6 @@ class RayCluster:
         return time.monotonic() - self._life
 
 
-def _nodes() -> list[dict[str, Any]]:
+def living() -> list[dict[str, Any]]:
     """Those that are alive, as Ray tells of them."""
     return [node for node in ray.nodes() if node["Alive"]]

@@ -16,13 +16,18 @@ def of_stage(stage: Stage, ctx: Context, limits: Cluster, nodes: Sequence[Resour
     run on the others, where there are any. nodes: what each node has; with device `auto` GPUs are asked for where there
     are any, and the machines without one then have no part in it."""
     wanted: list[dict[str, float]] = [{CPU: limits.cpus} for _ in range(_spread(stage, ctx, limits))]
-    if BROWSERS in (stage.needs or ()):
+    if plays(stage, ctx.settings):
         wanted[0][BROWSERS] = ctx.settings.sandbox.browsers
     count = gpus(stage, ctx, lambda: any(node.get(GPU) for node in nodes))
     for own, share in zip(wanted, shares(count, len(wanted)), strict=True):
         if share:
             own[GPU] = share
     return wanted
+
+
+def plays(stage: Stage, settings: Settings) -> bool:
+    """Whether a worker of the stage has environments on its own node; leased ones are elsewhere."""
+    return BROWSERS in (stage.needs or ()) and settings.sandbox.backend == "local"
 
 
 def shares(count: int, nodes: int) -> list[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import queue
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -15,11 +17,12 @@ import ray
 from ray.exceptions import RayError
 
 import flywheel
+from flywheel.cluster import needs
 from flywheel.environments import catalogue, foreign, kind
 from flywheel.errors import BadInput, ClusterError, last_line
 from flywheel.progress import listening
 from flywheel.settings import Settings
-from flywheel.stages.base import BROWSERS, Context, Stage, Worker
+from flywheel.stages.base import Context, Stage, Worker
 
 if TYPE_CHECKING:
     from flywheel.cluster.trainers import Team
@@ -87,16 +90,19 @@ def reason(error: RayError) -> str:
 
 class ShardWorker:
     """The actor: `stages/base.py: Worker`, and the lines that it says meanwhile. Two calls run at once: one does a
-    shard, the other hears of it. team: its nodes, where it has several."""
+    shard, the other hears of it. environ: variables of the environment that its process gets. team: its nodes, where it
+    has several."""
 
-    def __init__(self, stage: Stage, ctx: Context, team: Team | None = None) -> None:
+    def __init__(self, stage: Stage, ctx: Context, environ: Mapping[str, str], team: Team | None = None) -> None:
+        os.environ.update(environ)  # not by Ray's runtime_env, which stands in logs and in command lines
         self._stage, self._ctx, self._team = stage, ctx, team
         self._worker = Worker(stage, ctx)
         self._said: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
 
     def fault(self, shared: Shared) -> tuple[str, Fault | None]:
         """The node's address, and its fault: it may have joined after the others were looked at."""
-        return ray.util.get_node_ip_address(), fault(shared, self._ctx.settings, BROWSERS in (self._stage.needs or ()))
+        settings = self._ctx.settings
+        return ray.util.get_node_ip_address(), fault(shared, settings, needs.plays(self._stage, settings))
 
     def do_shard(self, shard: str) -> tuple[Path, Any, bool]:
         try:

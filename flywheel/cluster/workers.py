@@ -179,12 +179,13 @@ class RayWorkers:
     def _make(self) -> Any:
         """A worker that begins once there is room for it."""
         stage, ctx = self._asked_for
+        environ = self._cluster.environ
         if len(self._wanted) == 1:
-            return self._made.remote(stage, ctx)
+            return self._made.remote(stage, ctx, environ)
         from flywheel.cluster.trainers import Team  # brings torch
 
         team = Team.reserve(self._wanted, self._cluster.shared, ctx.settings, self._cluster.limits.silent_s)
-        worker = self._made.options(scheduling_strategy=team.within(0)).remote(stage, ctx, team)
+        worker = self._made.options(scheduling_strategy=team.within(0)).remote(stage, ctx, environ, team)
         self._teams[worker] = team
         return worker
 

@@ -45,11 +45,18 @@ def serve(host: str, port: int, state: Path, lease: float, silent: float, per_us
     """Be the manager: nodes register here, who plays leases here."""
     from flywheel.manager.ledger import Ledger, Terms
     from flywheel.manager.server import application
+    from flywheel.manager.serving import listening
 
     ledger = Ledger(state, Terms(lease_s=lease, silent_s=silent, per_user=per_user))
     made = application(ledger, _token())
-    click.echo(f"manager at http://{host}:{port}: {len(ledger.nodes)} nodes, {len(ledger.sessions)} sessions", err=True)
-    _serve(_running(made, host, port))
+
+    async def run() -> None:
+        async with listening(made, host, port) as address:
+            known = f"{len(ledger.nodes)} nodes, {len(ledger.sessions)} sessions"
+            click.echo(f"manager at {address}: {known}", err=True)
+            await asyncio.Event().wait()
+
+    _serve(run())
 
 
 @sandbox.command(epilog="Example: flywheel sandbox node --manager http://HOST:4300 --kind browser --kind terminal")
@@ -78,33 +85,18 @@ def node(
     from flywheel import settings as config
     from flywheel.environments import kind as environment_kinds
     from flywheel.manager import node as nodes
+    from flywheel.manager.serving import play
 
     ws = workspace_here(workspace)
     chosen, wanted = config.load(ws.params) if ws else config.Settings(), kinds or ("browser",)
     environment_kinds.check(chosen, wanted)
     token, called = _token(), name or f"{socket.gethostname()}-{port}"
 
-    async def run() -> None:
-        root = ws.root if ws else None
-        async with nodes.opened(called, token, chosen, wanted, root, film_mb * 2**20) as (made, places):
-            about = {"address": address or f"http://{host}:{port}", "places": places}
-            empty = asyncio.Event()
-            working = [
-                asyncio.ensure_future(_running(made.application(), host, port)),
-                asyncio.ensure_future(nodes.beats(made, manager, token, about, empty)),
-                asyncio.ensure_future(empty.wait()),
-            ]
-            click.echo(f"node {called} at {about['address']}: {', '.join(wanted)}", err=True)
-            try:
-                done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-                for one in done:
-                    one.result()
-            finally:
-                for one in working:
-                    one.cancel()
-                await asyncio.gather(*working, return_exceptions=True)
+    def ready(at: str) -> None:
+        click.echo(f"node {called} at {at}: {', '.join(wanted)}", err=True)
 
-    _serve(run())
+    opening = nodes.opened(called, token, chosen, wanted, ws.root if ws else None, film_mb * 2**20)
+    _serve(play(opening, token, manager=manager, host=host, port=port, address=address, ready=ready))
 
 
 @sandbox.command(epilog="Example: flywheel sandbox status --json")
@@ -161,22 +153,6 @@ def _asked(method: str, manager: str, path: str) -> dict[str, Any]:
     if answer.status_code >= 400:
         raise BadInput(said["error"], where=said.get("where", manager), fix=said.get("fix", ""))
     return said
-
-
-async def _running(application: Any, host: str, port: int) -> None:
-    """Serve until cancelled. Raises BadInput where the port is in use."""
-    from aiohttp import web
-
-    from flywheel.local_server import at_port
-
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    try:
-        with at_port(port, host):
-            await web.TCPSite(runner, host, port, backlog=2048).start()
-        await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
 
 
 def _serve(work: Coroutine[Any, Any, None]) -> None:

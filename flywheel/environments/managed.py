@@ -23,16 +23,17 @@ from flywheel.errors import BadInput, EnvError, EnvTimeout
 from flywheel.settings import Settings
 
 log = logging.getLogger(__name__)
-TOKEN = "FLYWHEEL_SANDBOX_TOKEN"
+CLUSTER = "cluster"  # in place of an address: the manager that the run has itself (`flywheel/cluster/environments.py`)
+MANAGER, TOKEN = "FLYWHEEL_SANDBOX_MANAGER", "FLYWHEEL_SANDBOX_TOKEN"  # where the run tells its address; the token
 _BEAT_S, _GRACE_S, _ASK_S, _PAUSE_S = 5.0, 5.0, 10.0, 0.25
 
 
 class ManagedEnvironments:
     """Leases an environment a task. Made by `open_managed`."""
 
-    def __init__(self, settings: Settings, client: aiohttp.ClientSession, token: str) -> None:
+    def __init__(self, settings: Settings, client: aiohttp.ClientSession, manager: str, token: str) -> None:
         self._settings, self._client = settings, client
-        self._manager, self._headers = settings.sandbox.manager.rstrip("/"), {"Authorization": f"Bearer {token}"}
+        self._manager, self._headers = manager, {"Authorization": f"Bearer {token}"}
         self._user = settings.sandbox.user or _user()
         self._identities: dict[str, str] = {}
         self._held: set[str] = set()
@@ -184,22 +185,42 @@ class _CheckpointableEnv(_Env):
         return await self._remote.result("restore", checkpoint)
 
 
-def token(settings: Settings) -> str:
-    """The manager's. Raises BadInput where the settings name no manager, or there is no token."""
-    if not settings.sandbox.manager:
+def check(settings: Settings) -> None:
+    """What can be known before a run begins. Raises BadInput."""
+    if settings.sandbox.manager != CLUSTER:
+        _manager(settings)
+    elif settings.cluster.engine != "ray":
+        raise BadInput("sandbox.manager is cluster, and there is none", where="cluster.engine", fix="set it to ray")
+    elif settings.cluster.stages_at_once > 1:
+        raise BadInput(
+            "sandbox.manager is cluster, which stages beside one another do not share",
+            where="cluster.stages_at_once",
+            fix="set it to 1, or start a manager (`flywheel sandbox serve`)",
+        )
+
+
+def _manager(settings: Settings) -> tuple[str, str]:
+    """Its address and token. Raises BadInput where the settings name none, or there is no token."""
+    address = settings.sandbox.manager
+    if not address:
         raise BadInput("no manager is named", where="sandbox.manager", fix="name its address, such as http://HOST:4300")
+    if address == CLUSTER:
+        address = os.environ.get(MANAGER, "")
+        if not address:
+            fix = "`flywheel run` opens one; elsewhere name a manager's address, or set sandbox.backend to local"
+            raise BadInput("no cluster of a run's is open here", where="sandbox.manager: cluster", fix=fix)
     found = os.environ.get(TOKEN, "")
     if not found:
         raise BadInput(f"the manager's token is not in {TOKEN}", where="sandbox.manager", fix=f"export {TOKEN}=...")
-    return found
+    return address.rstrip("/"), found
 
 
 @asynccontextmanager
 async def open_managed(settings: Settings) -> AsyncIterator[ManagedEnvironments]:
-    """Raises BadInput as `token` does."""
-    known, connector = token(settings), aiohttp.TCPConnector(limit=0)
+    """Raises BadInput where the settings name no manager that there is, or there is no token."""
+    known, connector = _manager(settings), aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as client:
-        made = ManagedEnvironments(settings, client, known)
+        made = ManagedEnvironments(settings, client, *known)
         beating = asyncio.create_task(made.beats())
         try:
             yield made

@@ -21,15 +21,17 @@ log = logging.getLogger(__name__)
 
 
 class Places:
-    """Room for episodes: at most rollout.max_concurrent at once, and of each kind as many as it has environments.
+    """Room for episodes: at most rollout.max_concurrent at once, and of each kind as many as it has environments. Of
+    leased ones the manager alone knows how many all nodes have: who has no place waits for it there.
 
     kinds: of the tasks that are played. count: the most that there can be at once.
     """
 
     def __init__(self, settings: Settings, kinds: Iterable[str]) -> None:
-        of_kind = {name: kind.find(name).limits(settings).places for name in set(kinds)}
-        self.count = min(settings.rollout.max_concurrent, sum(of_kind.values()))
-        self._free = asyncio.Semaphore(settings.rollout.max_concurrent)
+        most, leased = settings.rollout.max_concurrent, settings.sandbox.backend == "manager"
+        of_kind = {name: most if leased else kind.find(name).limits(settings).places for name in set(kinds)}
+        self.count = min(most, sum(of_kind.values()))
+        self._free = asyncio.Semaphore(most)
         self._of_kind = {name: asyncio.Semaphore(places) for name, places in of_kind.items()}
 
     @asynccontextmanager

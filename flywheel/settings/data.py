@@ -80,7 +80,8 @@ class Rollout(Block):
     samples: int = Field(4, ge=1)
     """Trajectories of each task. SFT takes those that solved it (rejection sampling)."""
     max_concurrent: int = Field(16, ge=1, le=4096)
-    """Trajectories that are played at once, at most. No more than sandbox.pages can be."""
+    """Trajectories that are played at once, at most. No more than sandbox.pages can be, on each node where
+    environments are leased."""
     temperature: float = Field(0.5, gt=0)
     """Sampling temperature. At 1 a model as small as the shipped one garbles every second answer."""
     tasks_per_shard: int = Field(20, ge=1)

@@ -14,8 +14,9 @@ class Sandbox(Block):
 
     backend: Literal["local", "manager"] = "local"
     """Where environments are. local: on this machine. manager: on the nodes of the manager."""
-    manager: str = Field("", pattern=r"^(https?://[^\s/]+(:\d+)?/?)?$")
-    """Address of the manager, such as http://HOST:4300. Its token is read from FLYWHEEL_SANDBOX_TOKEN."""
+    manager: str = Field("", pattern=r"^(cluster|https?://[^\s/]+(:\d+)?/?)?$")
+    """Address of the manager, such as http://HOST:4300. Its token is read from FLYWHEEL_SANDBOX_TOKEN. cluster: the run
+    has one itself, with the nodes of its Ray cluster that have browsers."""
     user: str = Field("", max_length=100)
     """Name under which the manager counts sessions. Empty: the user's."""
     width: int = Field(224, ge=64, le=4096)
