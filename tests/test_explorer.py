@@ -7,15 +7,13 @@ import json
 
 import httpx
 import pytest
-from explored import SCRIPT, explorer, held_out, rollouts
+from explored import SCRIPT, explorer, rollouts
 from PIL import Image
 from synthetic_rows import image_row
 
 from flywheel import secret
 from flywheel.explorer.guard import LONGEST
 from flywheel.explorer.login import Login
-from flywheel.files import write_json
-from flywheel.store import metrics
 from flywheel.store.partitions import write
 from flywheel.workspace import Workspace
 
@@ -268,59 +266,6 @@ def test_screens_are_given_as_pictures_for_ever_and_small_in_lists(served):
     assert client.get(f"/thumbnails/3/{'c' * 64}").json()["error"].startswith("the screen is no picture")
     for name, status in (("d" * 64, 404), ("..%2f..%2fauth", 404), ("x", 400)):
         assert client.get(f"/screens/3/{name}").status_code == status
-
-
-# -- iterations ------------------------------------------------------------------------------------------------------
-
-
-def test_iterations_are_told_as_the_views_say(ws):
-    rollouts(ws, 1)
-    write(ws, "metrics", 1, "sft", [metrics.row("loss", 1 / n, domain="all", step=n) for n in range(1, 6)])
-    promoted = {"model": "models/base", "digest": "d", "iteration": 1, "promoted": True, "reason": "not worse"}
-    write_json(ws.promotion(1), promoted)
-    with explorer(ws) as (_, client):
-        found = client.get("/api/iterations").json()
-        (row,) = found["iterations"]
-        assert (row["iteration"], row["p_v1"], row["to_sft"], row["promoted"]) == (1, 0.5, 0, True)
-        assert row["reason"] == "not worse"
-        assert [(one["k"], one["pass"]) for one in found["pass"]] == [(1, 0.5), (2, 1.0)]
-        assert found["curves"] == [{"stage": "sft", "name": "loss", "n": 5}]
-        points = client.get("/api/curves/sft/loss?iteration=1").json()
-        assert [point["step"] for point in points["own"]] == [1, 2, 3, 4, 5]
-        assert found["other"] is None
-        assert points["theirs"] == []
-        assert client.get("/api/curves/sft/loss?iteration=2").json() == {"own": [], "theirs": []}
-        assert client.get("/api/curves/sft/loss?iteration=x").status_code == 400
-
-
-def test_another_workspace_comes_beside_this_one_with_its_name_and_as_it_writes(ws, tmp_path):
-    other = Workspace(tmp_path / "twin" / ws.root.name)
-    other.root.mkdir(parents=True)
-    rollouts(ws, 1)
-    with explorer(ws, other) as (_, client):
-        assert client.get("/api/iterations").json()["other"]["iterations"] == []
-        rollouts(other, 1)
-        write(other, "metrics", 1, "sft", [metrics.row("loss", 0.5, domain="all", step=n) for n in (1, 2)])
-        found = client.get("/api/iterations").json()["other"]
-        assert found["name"] == str(other.root), "folders of one name are told apart by their paths"
-        assert [(row["iteration"], row["p_v1"]) for row in found["iterations"]] == [(1, 0.5)]
-        points = client.get("/api/curves/sft/loss?iteration=1").json()
-        assert (points["own"], [point["value"] for point in points["theirs"]]) == ([], [0.5, 0.5])
-        assert client.get("/api/trajectories").json()["total"] == 6, "the list is of this workspace alone"
-
-
-def test_held_out_tasks_are_compared_by_the_newest_models_episodes(ws):
-    held_out(ws)
-    with explorer(ws) as (_, client):
-        found = client.get("/api/held-out/1/2").json()
-        assert [(row["task_id"], row["before"], row["after"]) for row in found] == [
-            ("k0", False, True),
-            ("k1", False, False),
-            ("k2", False, False),
-        ], "half of the episodes is not more than half"
-        assert (found[0]["trajectory_before"], found[0]["trajectory_after"]) == ("t1e0", "t2e0")
-        assert client.get("/api/held-out/1/9").json() == []
-        assert client.get("/api/held-out/x/9").status_code == 400
 
 
 # -- a store that grows, is empty, or is damaged -----------------------------------------------------------------------

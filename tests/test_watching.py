@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import aiohttp
 import desktops
+import managers
 import pytest
-import test_manager as managers
 from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 from shelves import Shelf, Shelves

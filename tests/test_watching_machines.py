@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator
 
 import computers
+import managers
 import pytest
-import test_manager as managers
 from aiohttp import WSMsgType
 from anyio.from_thread import start_blocking_portal
 from watched import compose, enter, logged_in, playing, told

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import aiohttp
+import managers
 import pytest
-import test_manager as managers
 from aiohttp import WSMsgType, web
 from anyio.from_thread import start_blocking_portal
 from PIL import Image

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
-import test_manager as managers
+import managers
 
 from flywheel.environments.router import open_environments
 
