@@ -52,6 +52,7 @@ class Tab:
 
     size = (8, 8)
     notes = Notes()
+    cast = SimpleNamespace(shown=lambda picture: None)  # nobody watches
     url = "http://page/"
 
     async def open(self, *_, **__):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import namedtuple
 
 from x11 import X11
 
 FAILSAFE, PAUSE = False, 0
+Point, Size = namedtuple("Point", "x y"), namedtuple("Size", "width height")
 _hands = X11(os.environ["DISPLAY"])
 _KEYS = {
     "alt": "Alt", "altleft": "Alt", "backspace": "Backspace", "capslock": "CapsLock", "command": "Meta",
@@ -25,11 +27,11 @@ _DRAG_MOVES = 8  # in between: a program begins to drag when the pointer has mov
 
 
 def size():
-    return _hands.size
+    return Size(*_hands.size)
 
 
 def position():
-    return _hands.position()
+    return Point(*_hands.position())
 
 
 def moveTo(x=None, y=None, duration=0.0, *_):
