@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -31,7 +31,7 @@ def desktop(width: int, height: int, apps: Sequence[Sequence[str]]) -> Iterator[
         guest = subprocess.Popen([sys.executable, str(_GUEST), "--socket", f"{folder}/guest"], env=environment)
         try:
             with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/guest"), base_url="http://guest") as client:
-                _wait(Path(folder, "guest"))
+                _wait(client)
                 body = {"width": width, "height": height, "apps": [list(words) for words in apps]}
                 told = client.post("/desktop/start", json=body, timeout=_READY_S).raise_for_status().json()
                 yield told["display"], home
@@ -51,9 +51,13 @@ def pyautogui(display: str, program: str, *words: str) -> dict:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def _wait(socket: Path) -> None:
+def _wait(client: httpx.Client) -> None:
+    """Until the guest listens: its socket is there a moment before."""
     until = time.monotonic() + _READY_S
-    while not socket.is_socket():
+    while True:
+        with suppress(httpx.ConnectError):
+            client.get("/")
+            return
         if time.monotonic() > until:
             raise EnvTimeout(f"the guest did not start in {_READY_S:g} s")
         time.sleep(0.01)
