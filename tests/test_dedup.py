@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,6 +174,22 @@ def test_steps_are_put_in_order_where_they_do_not_lie_so(monkeypatch, order):
     done = [number >> 25 for (number,) in hashed]
     found = {name: [code >> 25 for code in codes] for name, codes in told.items()}
     assert found == {f"t{k}": done[7 * k : 7 * k + 7] for k in range(900)}
+
+
+def test_each_trajectory_comes_once_from_many_files_that_two_threads_read(tmp_path):
+    """Its steps may lie at the end of one file and the beginning of the next one."""
+    rows = [(f"t{k // 15:04d}", k % 15, "click", "click()", k % 7 / 7, 0.5, None, None) for k in range(15 * 400)]
+    columns = ("trajectory_id", "step", "action_type", "action", "x", "y", "x2", "y2")
+    kinds = (pa.string(), pa.int32(), pa.string(), pa.string(), *[pa.float64()] * 4)
+    values = zip(columns, zip(*rows, strict=True), kinds, strict=True)
+    made = pa.table({name: pa.array(column, kind) for name, column, kind in values})
+    for first in range(0, len(rows), 100):
+        pq.write_table(made.slice(first, 100), tmp_path / f"{first:05d}.parquet")
+    connection = duckdb.connect(config={"threads": 2})
+    for _ in range(5):  # which thread is the first is chance
+        table = pa.concat_tables(encode(connection, f"FROM read_parquet('{tmp_path}/*.parquet')"))
+        assert table["trajectory_id"].to_pylist() == [f"t{k:04d}" for k in range(400)]
+        assert {len(codes) for codes in table["steps"].to_pylist()} == {15}
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=9), min_size=2, max_size=6))
