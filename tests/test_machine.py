@@ -61,7 +61,7 @@ async def test_a_guest_that_is_gone_and_one_that_hangs_are_named(monkeypatch):
 
 
 async def test_a_machine_that_cannot_start_says_why(monkeypatch, tmp_path):
-    monkeypatch.setattr("flywheel.computer.walls._GUEST", tmp_path)
+    monkeypatch.setattr("flywheel.computer.walls.GUEST", tmp_path)
     with pytest.raises(EnvError, match=r"did not start: .*__main__"):
         await Machine.start(MachineSettings())
 
