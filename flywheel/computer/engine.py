@@ -27,6 +27,7 @@ _LOOK_S = 60.0
 _BASE, _USERS = 0x70000000, 65536  # podman numbers a machine's users from there: none of them is one of this machine's
 _USER = 1000
 _PROCESSES = 32768  # of one user on all machines: podman may give no more, where it has not the rights of a full root
+_OPEN_TO_ALL = "/proc/pressure"  # which every user may write; docker has no words for it
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # which engines hand on unasked
 _MB = 2**20
 
@@ -89,7 +90,7 @@ def _apart(engine: str, folder: Path) -> list[str]:
         words += ["--security-opt", option]
     words += ["--tmpfs", "/sys:ro,size=4k,mode=0"]
     if engine == "podman":
-        words += ["--read-only-tmpfs=false", "--no-hosts"]
+        words += ["--read-only-tmpfs=false", "--no-hosts", "--security-opt", f"mask={_OPEN_TO_ALL}"]
     return [*words, *_user(engine)]
 
 

@@ -210,11 +210,15 @@ class Machine:
         """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server
         and window manager."""
         found = []
-        for pid in self._begun.processes():
+        for pid in self.processes():
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 found.append(b" ".join(words).decode("utf-8", "replace").strip())
         return sorted(text for text in found if text and not text.startswith(_OWN) and walls.INSIDE not in text)
+
+    def processes(self) -> list[int]:
+        """Ids of what runs in it, as this machine numbers them."""
+        return self._begun.processes()
 
     @property
     def memory(self) -> int:
