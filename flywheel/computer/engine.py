@@ -27,7 +27,7 @@ _LOOK_S = 60.0
 _BASE, _USERS = 0x70000000, 65536  # podman numbers a machine's users from there: none of them is one of this machine's
 _USER = 1000
 _PROCESSES = 32768  # of one user on all machines: podman may give no more, where it has not the rights of a full root
-_OPEN_TO_ALL = "/proc/pressure"  # which every user may write; docker has no words for it
+_SYS, _PRESSURE = "/sys", "/proc/pressure"  # the latter every user may write, and docker has no words for it
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # which engines hand on unasked
 _MB = 2**20
 
@@ -88,9 +88,10 @@ def _apart(engine: str, folder: Path) -> list[str]:
     words += ["--ulimit", "nofile=1024:4096", "--ulimit", f"nproc={most}:{most}"]
     for option in ("no-new-privileges", "label=disable", f"seccomp={rules}"):
         words += ["--security-opt", option]
-    words += ["--tmpfs", "/sys:ro,size=4k,mode=0"]
     if engine == "podman":
-        words += ["--read-only-tmpfs=false", "--no-hosts", "--security-opt", f"mask={_OPEN_TO_ALL}"]
+        words += ["--read-only-tmpfs=false", "--no-hosts", "--security-opt", f"mask={_SYS}:{_PRESSURE}"]
+    else:
+        words += ["--tmpfs", f"{_SYS}:ro,size=4k,mode=0"]
     return [*words, *_user(engine)]
 
 
@@ -107,7 +108,7 @@ def _user(engine: str) -> list[str]:
 def _memory(engine: str, place: str, size_bytes: int) -> list[str]:
     """A place in memory, to be written by the user alone."""
     if engine == "podman":
-        return ["--mount", f"type=tmpfs,destination={place},tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true"]
+        return ["--mount", f"type=tmpfs,destination={place},tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true,notmpcopyup"]
     user, group = _user(engine)[1].split(":")
     return ["--tmpfs", f"{place}:rw,exec,nosuid,nodev,size={size_bytes},mode=0700,uid={user},gid={group}"]
 

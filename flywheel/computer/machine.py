@@ -53,7 +53,7 @@ class MachineSettings(Block):
     """Seconds until it must have started."""
     walls: Literal["bubblewrap", "podman", "docker"] = "bubblewrap"
     """What keeps it apart: bubblewrap, or a container of an engine of this machine's."""
-    image: str = ""
+    image: str = Field("", pattern=r"^([A-Za-z0-9]\S*)?$")
     """Of its container, which the engine has; none: this machine's own programs, read-only, as under bubblewrap."""
 
     @model_validator(mode="after")
