@@ -36,8 +36,8 @@ def small_world(monkeypatch):
     monkeypatch.setitem(worlds.VERIFIERS, "wanted", wanted)
 
 
-@pytest.fixture(params=WALLS)
-def apart(request) -> str:
+@pytest.fixture(params=WALLS, name="apart")
+def each_wall(request) -> str:
     """Each of what may keep a machine apart, where it can here."""
     if why := MachineSettings(walls=request.param).missing()[0]:
         pytest.skip(why)

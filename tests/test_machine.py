@@ -11,7 +11,7 @@ from io import BytesIO
 import computers
 import processes
 import pytest
-from computers import apart  # noqa: F401 - what keeps a machine apart
+from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
 from flywheel.computer import home, limits
 from flywheel.computer.machine import GuestRefused, Machine, MachineSettings

@@ -9,9 +9,8 @@ import signal
 
 import computers
 import desktops
-import processes
 import pytest
-from computers import apart, small_world  # noqa: F401 - every test has its verifier
+from computers import each_wall, small_world  # noqa: F401 - every test has its verifier
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import (

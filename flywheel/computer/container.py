@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from flywheel.computer.machine import MachineSettings
 
 _GONE_S = 20.0  # that an engine may take to clean up
-_LIMITING = ";".join(f"echo {most} >/proc/sys/user/{name}" for name, most in {**LIMITS, "max_user_namespaces": 0}.items())
+_LIMITING = ";".join(
+    f"echo {most} >/proc/sys/user/{name}" for name, most in {**LIMITS, "max_user_namespaces": 0}.items()
+)
 
 
 class Container:
@@ -57,9 +59,7 @@ class Container:
             hello.listen(1)
             name = f"flywheel-{os.getpid()}-{secrets.token_hex(4)}"
             most = engine.limited(chosen.memory_mb, chosen.processes, chosen.cores)
-            words = engine.command(
-                chosen.walls, name, chosen.image, most, chosen.home_mb * 2**20, readable, folder
-            )
+            words = engine.command(chosen.walls, name, chosen.image, most, chosen.home_mb * 2**20, readable, folder)
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE, start_new_session=True, limit=2**16,
@@ -139,10 +139,9 @@ class Container:
     async def _limit(self) -> None:
         """What the kernel counts for one user's processes on all machines together gets a limit for this one, where it
         has users of its own: the engine may not have the right to let the guest do so."""
-        its = f"/proc/{self._guest}/ns/user"
-        if os.stat(its).st_ino == os.stat("/proc/self/ns/user").st_ino:
+        if _users(self._guest) == _users(os.getpid()):
             return
-        words = ["nsenter", f"--user={its}", "sh", "-ec", _LIMITING]
+        words = ["nsenter", f"--user=/proc/{self._guest}/ns/user", "sh", "-ec", _LIMITING]
         done = await asyncio.create_subprocess_exec(*words, stderr=asyncio.subprocess.PIPE)
         _, said = await done.communicate()
         if done.returncode:
@@ -153,6 +152,11 @@ class Container:
         done = await asyncio.create_subprocess_exec(*engine.removed(*self._named), **quiet)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), _GONE_S)
+
+
+def _users(pid: int) -> int:
+    """The namespace of users that a process is in."""
+    return Path(f"/proc/{pid}/ns/user").stat().st_ino
 
 
 def _readable(home: int, name: str) -> None:

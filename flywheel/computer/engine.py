@@ -20,7 +20,7 @@ from flywheel.computer import seccomp, walls
 from flywheel.errors import last_line
 
 HELLO = "hello"  # the socket, among those that a machine is served by, at which the guest makes itself known
-_OWN = "localhost/flywheel-empty:1"  # the image of ours: folders alone, in which this machine's programs are seen
+OWN = "localhost/flywheel-empty:1"  # the image of ours: folders alone, in which this machine's programs are seen
 _FOLDERS = ("dev", "etc", "home", "opt", "proc", "run", "sys", "tmp", "var")
 _OLDEST = (3, 9)  # the Python that the guest starts under
 _LOOK_S = 60.0
@@ -42,16 +42,19 @@ def missing(engine: str, image: str) -> tuple[str, str]:
         return f"{engine} is not installed", f"install {engine}, or set machine.walls to bubblewrap"
     if why := _asked([engine, "ps", "--quiet"]):
         return f"{engine} does not work here: {why}", f"see that `{engine} ps` works for this user"
-    if why := _asked([engine, "image", "inspect", image or _OWN]):
+    if why := _asked([engine, "image", "inspect", image or OWN]):
         if image:
-            return f"{engine} has no image {image}: {why}", f"{engine} pull {image}, or build it; none is pulled by a run"
-        if why := _asked([engine, "import", "-", _OWN], _empty()):
+            return (
+                f"{engine} has no image {image}: {why}",
+                f"{engine} pull {image}, or build it; none is pulled by a run",
+            )
+        if why := _asked([engine, "import", "-", OWN], _empty()):
             return f"{engine} imports no image: {why}", f"see that `{engine} import` works for this user"
     with tempfile.TemporaryDirectory(prefix="flywheel-machine-") as folder:
         words = [*_apart(engine, Path(folder)), *_seen(image, ()), *_started(image)]
         look = f"import sys; sys.version_info >= {_OLDEST} or sys.exit('Python is older than {_OLDEST}')"
         if why := _asked([*words, "-c", look]):
-            return f"{engine} runs no Python in {image or _OWN}: {why}", "see docs/computer.md, Containers"
+            return f"{engine} runs no Python in {image or OWN}: {why}", "see docs/computer.md, Containers"
     return "", ""
 
 
@@ -108,7 +111,10 @@ def _user(engine: str) -> list[str]:
 def _memory(engine: str, place: str, size_bytes: int) -> list[str]:
     """A place in memory, to be written by the user alone."""
     if engine == "podman":
-        return ["--mount", f"type=tmpfs,destination={place},tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true,notmpcopyup"]
+        return [
+            "--mount",
+            f"type=tmpfs,destination={place},tmpfs-size={size_bytes},tmpfs-mode=0700,chown=true,notmpcopyup",
+        ]
     user, group = _user(engine)[1].split(":")
     return ["--tmpfs", f"{place}:rw,exec,nosuid,nodev,size={size_bytes},mode=0700,uid={user},gid={group}"]
 
@@ -116,7 +122,7 @@ def _memory(engine: str, place: str, size_bytes: int) -> list[str]:
 def _seen(image: str, readable: Sequence[Path]) -> list[str]:
     """What of this machine is seen there: of its programs nothing, where the image has its own."""
     paths = [*([] if image else walls.system()), *map(str, readable)]
-    seen = {path: path for path in paths if os.path.exists(path)}
+    seen = {path: path for path in paths if Path(path).exists()}
     seen |= {place: str(file) for place, file in walls.named().items()}
     seen[walls.INSIDE] = str(walls.GUEST)
     return [word for place, path in seen.items() for word in ("--volume", f"{path}:{place}:ro")]
@@ -128,7 +134,7 @@ def _started(image: str) -> list[str]:
     variables = {**walls.environment(*([] if image else [python.parent])), **dict.fromkeys(_PROXIES, "")}
     variables |= {name.upper(): value for name, value in variables.items() if name in _PROXIES}
     words = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-    return [*words, "--entrypoint", "python3" if image else str(python), image or _OWN, "-I"]
+    return [*words, "--entrypoint", "python3" if image else str(python), image or OWN, "-I"]
 
 
 def _asked(words: Sequence[str], given: bytes = b"") -> str:
@@ -137,7 +143,9 @@ def _asked(words: Sequence[str], given: bytes = b"") -> str:
         done = subprocess.run(words, input=given, capture_output=True, timeout=_LOOK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return last_line(done.stderr.decode("utf-8", "replace")) or f"exit status {done.returncode}" if done.returncode else ""
+    return (
+        last_line(done.stderr.decode("utf-8", "replace")) or f"exit status {done.returncode}" if done.returncode else ""
+    )
 
 
 def _empty() -> bytes:

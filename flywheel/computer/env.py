@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from flywheel.agent.actions import Action, CallUser, Finished
-from flywheel.computer import checker
+from flywheel.computer import checker, keeping
 from flywheel.computer.computer import Computer, Done
 from flywheel.computer.given import Given
+from flywheel.computer.keeping import Kept
 from flywheel.computer.osworld import evaluation
 from flywheel.computer.state import state
 from flywheel.computer.warm import Warm
@@ -25,7 +27,7 @@ from flywheel.reward.verifier import Verifier, apply
 class ComputerEnv:
     """warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
 
-    No checkpoints: the memory of running programs cannot be kept.
+    No checkpoints: the memory of running programs cannot be kept. A part can (`environments.env.Keepable`).
     """
 
     def __init__(self, warm: Warm[Computer], find: Callable[[Task], Verifier], limit_s: float) -> None:
@@ -59,6 +61,27 @@ class ComputerEnv:
                 self._answer = action.content
             self._gave_up = isinstance(action, CallUser)
             return await self._result(done, isinstance(action, Finished | CallUser), ends)
+
+    async def keep(self) -> bytes:
+        if self._task is None or self._over:
+            raise EnvError("no episode is played", where=self._where(), fix="reset the environment first")
+        async with self._deadline("keep", self._task):
+            return (await keeping.keep(self._computer, self._task, self._steps)).packed()
+
+    async def bring_back(self, kept: bytes) -> StepResult:
+        if self._task is None:
+            raise EnvError("no task was begun", where=self._where(), fix="reset the environment to the task first")
+        async with self._deadline("bring back", self._task):
+            part = Kept.opened(kept)
+            if part.task != self._task.task_id:
+                raise EnvError(f"what was kept is of task {part.task}", where=self._where(), fix="reset to that task")
+            await self._end()
+            self._steps, self._over, self._answer, self._gave_up = part.steps, False, "", False
+            self._computer = await self._warm.take()
+            done, lost = await keeping.bring_back(self._computer, self._given, part)
+            result = await self._result(done, False)
+            self._warm.fill()
+            return replace(result, info={**result.info, "lost": lost})
 
     async def close(self) -> None:
         self._task, self._over = None, True

@@ -45,7 +45,7 @@ def program() -> bytes:
 
 
 def profile() -> dict[str, Any]:
-    """The same for engines of containers, which read JSON. A call by the numbers of another processor ends who makes it.
+    """The same for engines of containers, which read JSON. Who calls by the numbers of another processor is ended.
 
     Bubblewrap forbids namespaces of users by itself: here their makers are refused. clone3 hides from us what it is
     asked for, so there is none, and libraries take clone.

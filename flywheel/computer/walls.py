@@ -1,4 +1,4 @@
-"""What a machine, or a program that judges what was left in one, sees; and the words that bubblewrap is started with."""
+"""What a machine, or a program that judges what was left in one, sees; and the words that bubblewrap starts it by."""
 
 from __future__ import annotations
 
