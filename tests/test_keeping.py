@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import computers
 import desktops
+import managers
+import pytest
 from computers import small_world  # noqa: F401 - every test has its verifier
 from test_terminal import opened
 
 from flywheel.agent.actions import RunPython, Terminal, Wait
+from flywheel.environments.env import Observation, StepResult
+from flywheel.environments.router import open_environments
+from flywheel.errors import EnvError
+from flywheel.sandbox.check_keeping import fault
 
 pytestmark = computers.needed
 PICKLED = Path("/tmp/flywheel-pickled")
@@ -98,3 +105,64 @@ async def test_the_applications_of_a_task_begin_anew():
         assert (await env.step(Terminal("pwd; rm ~/run"))).info["result"] == "/usr\n"
         lost = (await env.bring_back(await env.keep())).info["lost"]
         assert any(line.startswith("windows: sh ") for line in lost), lost
+
+
+# -- who says that it keeps a part ------------------------------------------------------------------------------------
+async def test_a_node_keeps_it_too(tmp_path, monkeypatch):
+    monkeypatch.setenv(managers.TOKEN, managers.SECRET)
+    task, kinds = computers.task("terminal"), {"terminal": {"run_s": computers.RUN_S, "wait_ms": 10.0}}
+    async with (
+        managers.manager(tmp_path) as manager,
+        managers.node(manager.address, settings=managers.chosen(kinds=kinds), kinds=("terminal",)),
+        open_environments(managers.chosen(manager.address, kinds=kinds), [task]) as environments,
+    ):
+        moves = (Terminal("x=5; cd /tmp"), Terminal("echo $x $PWD"))
+        assert await fault(lambda: environments.env(task), task, moves) == ""
+
+
+class Claims:
+    """An environment that keeps its step, but for a flaw."""
+
+    def __init__(self, flaw: str) -> None:
+        self._flaw, self._steps, self._task = flaw, -1, None
+
+    def _result(self, **info) -> StepResult:
+        shown = f"{self._steps} {id(self)}" if self._flaw == "is seen otherwise elsewhere" else str(self._steps)
+        return StepResult(Observation(None, text=shown), truncated=self._steps >= self._task.max_steps, info=info)
+
+    async def reset(self, task, seed) -> StepResult:
+        self._steps, self._task = 0, task
+        return self._result()
+
+    async def step(self, action) -> StepResult:
+        self._steps += 1
+        return self._result()
+
+    async def close(self) -> None:
+        pass
+
+    async def keep(self) -> bytes:
+        at_work = self._task is not None and self._steps < self._task.max_steps
+        if not at_work and self._flaw not in (("before a reset",) if self._task is None else ("after the end",)):
+            raise EnvError("no episode")
+        return b"step %d." % self._steps
+
+    async def bring_back(self, kept: bytes) -> StepResult:
+        if not kept.endswith(b".") and self._flaw != "nobody kept":
+            raise EnvError("none")
+        self._steps = 0 if self._flaw == "count of its steps" else int(kept[5:-1] or 0)
+        return self._result(**({} if self._flaw == "what is lost" else {"lost": []}))
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    ["", "before a reset", "after the end", "count of its steps", "what is lost", "seen otherwise", "nobody kept"],
+)
+async def test_who_does_not_keep_it_well_is_caught(flaw):
+    @asynccontextmanager
+    async def made():
+        yield Claims("is seen otherwise elsewhere" if flaw == "seen otherwise" else flaw)
+
+    said = await fault(made, computers.task("terminal"), (Wait(), Wait()))
+    assert flaw in said
+    assert bool(said) == bool(flaw)
