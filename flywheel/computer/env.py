@@ -41,14 +41,11 @@ class ComputerEnv:
     async def reset(self, task: Task, seed: int) -> StepResult:
         """A fresh computer. seed: what the task shows is drawn already, so it changes nothing."""
         async with self._deadline("reset", task):
-            await self._end()
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = Given.of(task)
-        async with self._deadline("reset", task, self._given.osworld.seconds if self._given.osworld else 0.0):
-            self._computer = await self._warm.take()
-            result = await self._result(await self._computer.begin(self._given, self._limit_s), False)
-            self._warm.fill()
-            return result
+        more_s = self._given.osworld.seconds if self._given.osworld else 0.0
+        async with self._deadline("reset", task, more_s), self._instead() as computer:
+            return await self._result(await computer.begin(self._given, self._limit_s), False)
 
     async def step(self, action: Action) -> StepResult:
         if self._task is None or self._over:
@@ -75,17 +72,16 @@ class ComputerEnv:
             part = Kept.opened(kept)
             if part.task != self._task.task_id:
                 raise EnvError(f"what was kept is of task {part.task}", where=self._where(), fix="reset to that task")
-            await self._end()
             self._steps, self._over, self._answer, self._gave_up = part.steps, False, "", False
-            self._computer = await self._warm.take()
-            done, lost = await keeping.bring_back(self._computer, self._given, part)
-            result = await self._result(done, False)
-            self._warm.fill()
-            return replace(result, info={**result.info, "lost": lost})
+            async with self._instead() as computer:
+                done, lost = await keeping.bring_back(computer, self._given, part)
+                result = await self._result(done, False)
+                return replace(result, info={**result.info, "lost": lost})
 
     async def close(self) -> None:
         self._task, self._over = None, True
-        await self._end()
+        computer, self._computer = self._computer, None
+        await self._end(computer)
 
     # -- to be watched ------------------------------------------------------------------------------------------------
     async def screen(self) -> Streams:
@@ -148,10 +144,22 @@ class ComputerEnv:
         told = {"answer": self._answer, "values": given.values, "begin": given.files, "state": state}
         return await checker.check(given.checker, machine.home, machine.home_bytes, told)
 
-    async def _end(self) -> None:
-        computer, self._computer = self._computer, None
+    @staticmethod
+    async def _end(computer: Computer | None) -> None:
         if computer is not None:
             await computer.close()
+
+    @asynccontextmanager
+    async def _instead(self) -> AsyncIterator[Computer]:
+        """A fresh computer in the place of the one that was played, which ends meanwhile: engines take long to clean
+        up after a container. Another one is begun to be warm afterwards."""
+        ending, self._computer = asyncio.ensure_future(self._end(self._computer)), None
+        try:
+            self._computer = await self._warm.take()
+            yield self._computer
+        finally:
+            await ending
+        self._warm.fill()
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:
