@@ -89,7 +89,8 @@ class Container:
         """As of `Bubble`."""
         if self._group is not None:
             return self._group.processes()
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
+            signal.pidfd_send_signal(self._held, 0)  # it lives: its number is nobody else's
             return [self._guest, *(process.pid for process in psutil.Process(self._guest).children(recursive=True))]
         return []
 

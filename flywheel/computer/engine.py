@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flywheel.computer import seccomp, walls
 from flywheel.errors import last_line
+from flywheel.guest.first import FILES
 
 HELLO = "hello"  # the socket, among those that a machine is served by, at which the guest makes itself known
 OWN = "localhost/flywheel-empty:1"  # the image of ours: folders alone, in which this machine's programs are seen
@@ -29,7 +30,6 @@ _USER = 1000
 _PROCESSES = 32768  # of one user on all machines: podman may give no more, where it has not the rights of a full root
 _SYS, _PRESSURE = "/sys", "/proc/pressure"  # the latter every user may write, and docker has no words for it
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")  # which engines hand on unasked
-_MB = 2**20
 
 
 @functools.cache
@@ -44,10 +44,8 @@ def missing(engine: str, image: str) -> tuple[str, str]:
         return f"{engine} does not work here: {why}", f"see that `{engine} ps` works for this user"
     if why := _asked([engine, "image", "inspect", image or OWN]):
         if image:
-            return (
-                f"{engine} has no image {image}: {why}",
-                f"{engine} pull {image}, or build it; none is pulled by a run",
-            )
+            fix = f"{engine} pull {image}, or build it: no run pulls one"
+            return f"{engine} has no image {image}: {why}", fix
         if why := _asked([engine, "import", "-", OWN], _empty()):
             return f"{engine} imports no image: {why}", f"see that `{engine} import` works for this user"
     with tempfile.TemporaryDirectory(prefix="flywheel-machine-") as folder:
@@ -88,7 +86,7 @@ def _apart(engine: str, folder: Path) -> list[str]:
     most = _PROCESSES if own == resource.RLIM_INFINITY else min(own, _PROCESSES)
     words = [engine, "run", "--rm", "--pull", "never", "--network", "none", "--hostname", "computer"]
     words += ["--read-only", "--cap-drop", "ALL", "--log-driver", "none", "--ipc", "private"]
-    words += ["--ulimit", "nofile=1024:4096", "--ulimit", f"nproc={most}:{most}"]
+    words += ["--ulimit", "nofile={}:{}".format(*FILES), "--ulimit", f"nproc={most}:{most}"]
     for option in ("no-new-privileges", "label=disable", f"seccomp={rules}"):
         words += ["--security-opt", option]
     if engine == "podman":

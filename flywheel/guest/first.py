@@ -18,7 +18,7 @@ from pathlib import Path
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = 4, 24, 47, 4
 _CAPABILITIES, _RIGHTS = 0x20080522, 64  # the version of capset's words; how many there may be
-_FILES = (1024, 4096)  # that a process may have open, without asking for more and at most
+FILES = (1024, 4096)  # that a process may have open, without asking for more and at most
 LIMITS = {"max_inotify_instances": 8, "max_fanotify_groups": 0}
 _EVERY_S = 1.0
 
@@ -52,7 +52,7 @@ def _limit() -> None:
     for name, most in LIMITS.items():
         with contextlib.suppress(OSError):
             Path("/proc/sys/user", name).write_text(str(most), encoding="ascii")
-    resource.setrlimit(resource.RLIMIT_NOFILE, _FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, FILES)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
     for number in range(_RIGHTS):
