@@ -150,7 +150,7 @@ class Claims:
     async def bring_back(self, kept: bytes) -> StepResult:
         if not kept.endswith(b".") and self._flaw != "nobody kept":
             raise EnvError("none")
-        self._steps = 0 if self._flaw == "count of its steps" else int(kept[5:-1] or 0)
+        self._steps = int(kept[5:-1]) if kept.startswith(b"step") and self._flaw != "count of its steps" else 0
         return self._result(**({} if self._flaw == "what is lost" else {"lost": []}))
 
 
