@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from pathlib import Path
 
 import computers
 import processes
@@ -81,7 +81,13 @@ def test_an_image_that_is_not_there_or_has_no_python_is_told(apart):
 
 
 def test_nothing_is_left_when_who_began_it_is_killed(apart):
-    begun = subprocess.Popen([sys.executable, "-c", BEGIN, apart], stdout=subprocess.PIPE, text=True, cwd=Path.cwd())
+    with tempfile.TemporaryDirectory(prefix="fw-") as folder:  # sockets want short paths
+        _killed(apart, {**os.environ, "TMPDIR": folder})
+
+
+def _killed(apart: str, environment: dict[str, str]) -> None:
+    words = [sys.executable, "-c", BEGIN, apart]
+    begun = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         pids = [int(pid) for pid in begun.stdout.readline().split()]
         assert len(pids) >= 4
