@@ -20,5 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts.parser.add_argument("--sessions", type=int, default=5000, help="at the manager")
     parts.parser.add_argument("--seconds", type=float, default=10.0, help="that the manager is asked for")
     parts.parser.add_argument("--clients", type=int, default=1000, help="of the manager that are killed")
+    walls = ["bubblewrap", "podman", "docker"]
+    parts.parser.add_argument("--walls", choices=walls, default=walls[0], help="of the machines that escape, desktops")
     parts.parser.add_argument("--seed", type=int, default=2026)
     return parts.main(argv)

@@ -15,14 +15,16 @@ from collections.abc import Iterator
 import computer_plain as plain
 import psutil
 
-from flywheel.agent.actions import Type
+from flywheel.agent.actions import Finished, Type
 from flywheel.bench import BenchCase
 from flywheel.computer.desk import DESK
 from flywheel.computer.desktop import Desktop
 from flywheel.computer.machine import MachineSettings
 from flywheel.computer.warm import Warm
+from flywheel.computer.worlds import WORLDS
 from flywheel.environments.router import open_environments
-from flywheel.settings import Settings
+from flywheel.environments.world import TaskWorld
+from flywheel.settings import parse
 from flywheel.synthesis.tasks import make_task
 
 _BENCH, _WIDTH, _HEIGHT = "computer", 1280, 720
@@ -46,7 +48,8 @@ print(json.dumps({"seconds": time.monotonic() - began, "seen": seen}))
 def cases(options) -> Iterator[BenchCase]:
     yield asyncio.run(_cold_leases(options.leases))
     yield asyncio.run(_warm_leases(options.leases))
-    yield asyncio.run(_resets(options.leases))
+    yield asyncio.run(_resets("reset_ms", DESK, options))
+    yield asyncio.run(_resets("reset_ms_terminal", WORLDS["chores"], options))
     yield asyncio.run(_memory(options.desktops))
     yield _steps("desktop_steps", options.steps, "xterm")
     yield _steps("desktop_steps_gtk", options.steps, "mousepad")
@@ -86,22 +89,27 @@ async def _warm_leases(count: int) -> BenchCase:
     return _p95("lease_ms_warm", times, 150)
 
 
-async def _resets(count: int) -> BenchCase:
-    """As the environment resets: a warm desktop, the task's files, its application, the first picture."""
-    times = []
-    tasks = [make_task(DESK, list(DESK.templates)[number % 3], 1, number, "train") for number in range(count)]
-    async with open_environments(Settings(), tasks) as environments, environments.env(tasks[0]) as env:
+async def _resets(case: str, world: TaskWorld, options) -> BenchCase:
+    """As the environment resets once an episode is over: a warm machine, the files of the task, its set-up, its
+    applications; what is seen first."""
+    times, templates = [], list(world.templates)
+    names = [templates[number % len(templates)] for number in range(options.leases)]
+    tasks = [make_task(world, name, 1, number, "train") for number, name in enumerate(names)]
+    kinds = {tasks[0].environment: {"machine": {"walls": options.walls}}}
+    settings = parse({"sandbox": {"kinds": kinds}}, where="bench")
+    async with open_environments(settings, tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:
             await asyncio.sleep(_PAUSE_S)
             began = time.monotonic()
             await env.reset(task, task.seed)
             times.append((time.monotonic() - began) * 1000)
-    return _p95("reset_ms", times, 1000)
+            await env.step(Finished("done"))
+    return _p95(case, times, 1000, walls=options.walls)
 
 
-def _p95(case: str, times: list[float], goal: float) -> BenchCase:
+def _p95(case: str, times: list[float], goal: float, **more: str) -> BenchCase:
     p95 = statistics.quantiles(times, n=20)[-1]
-    extra = {"n": len(times), "median": statistics.median(times), "goal_of": "p95"}
+    extra = {"n": len(times), "median": statistics.median(times), "goal_of": "p95", **more}
     return BenchCase(_BENCH, case, "ms", p95, None, "", None, goal, p95 <= goal, extra)
 
 

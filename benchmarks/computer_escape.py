@@ -15,13 +15,14 @@ from flywheel.computer.machine import Machine
 
 
 def cases(options) -> Iterator[BenchCase]:
+    hostile.SMALL = hostile.SMALL.model_copy(update={"walls": options.walls})
     got = asyncio.run(_all())
     for name, what in got.items():
         if what:
             print(f"{name}: {what}", file=sys.stderr)
     succeeded = sum(map(bool, got.values()))
     extra = {"n": len(got), "bombs": len(attacks.BOMBS), "goal_of": "ours"}
-    extra |= {"cgroups": not limits.missing(), "screen": not desktop.missing()}
+    extra |= {"walls": options.walls, "cgroups": not limits.missing(), "screen": not desktop.missing()}
     yield BenchCase("computer", "escape", "attacks that succeed", succeeded, None, "", None, 0, not succeeded, extra)
 
 

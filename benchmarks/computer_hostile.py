@@ -17,7 +17,7 @@ from pathlib import Path
 import computer_attacks as attacks
 import psutil
 
-from flywheel.computer import limits, state, walls
+from flywheel.computer import state, walls
 from flywheel.computer.desktop import Desktop
 from flywheel.computer.machine import Machine, MachineSettings
 from flywheel.errors import EnvError, EnvTimeout
@@ -131,12 +131,13 @@ async def bomb(target: Target, name: str) -> str:
             with contextlib.suppress(EnvError):
                 if target.secret in json.dumps(await _looked(attacker)):
                     got = "the secret was read from outside"
-        if not limits.missing() and attacker.memory > SMALL.memory_mb * 2**20 * 1.05:
+        held = attacker.memory > 0  # by cgroups
+        if held and attacker.memory > SMALL.memory_mb * 2**20 * 1.05:
             got = f"it has {attacker.memory} bytes"
-        if not limits.missing() and len(attacker._group.processes()) > SMALL.processes:
+        if held and len(attacker.processes()) > SMALL.processes:
             got = "it has more processes than it may"
         got = got or await target.harm()
-        pids = attacker._group.processes() if attacker._group else []
+        pids = attacker.processes()
     finally:
         await attacker.close()
     return got or ("" if await _gone(pids) else "some of its processes are left")

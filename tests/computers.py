@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from flywheel.sandbox import isolation
 from flywheel.sandbox.fake import fake_task
 from flywheel.settings import Settings, parse
 
+WALLS = ("bubblewrap", "podman", "docker")
 needed = pytest.mark.skipif(bool(isolation.missing()), reason=isolation.missing() or "-")
 RUN_S = 3.0  # that a command is waited for, where none is to be interrupted
 
@@ -32,6 +34,20 @@ def wanted(params: Mapping[str, Any], state: Mapping[str, Any]) -> float:
 def small_world(monkeypatch):
     """The verifier of `task`."""
     monkeypatch.setitem(worlds.VERIFIERS, "wanted", wanted)
+
+
+@pytest.fixture(params=WALLS, name="apart")
+def each_wall(request) -> str:
+    """Each of what may keep a machine apart, where it can here."""
+    if why := MachineSettings(walls=request.param).missing()[0]:
+        pytest.skip(why)
+    return request.param
+
+
+def guest(machine: Machine) -> int:
+    """The first process of a machine."""
+    found = [pid for pid in machine.processes() if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
+    return min(found, key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]))
 
 
 def task(kind: str, **params: Any) -> Task:

@@ -45,7 +45,7 @@ def desk_task(template: str, level: int = 1, seed: int = 5, **changes):
 
 def _process(desktop: Desktop) -> int:
     """What all that runs in it descends from."""
-    return desktop.machine._process.pid
+    return desktop.machine._begun.process.pid
 
 
 async def played(env, task, steps):

@@ -11,6 +11,7 @@ from io import BytesIO
 import computers
 import processes
 import pytest
+from computers import each_wall  # noqa: F401 - what keeps a machine apart
 
 from flywheel.computer import home, limits
 from flywheel.computer.machine import GuestRefused, Machine, MachineSettings
@@ -34,11 +35,11 @@ async def run(machine: Machine, command: str) -> str:
     return told["text"]
 
 
-async def test_nothing_is_left_of_a_machine():
-    async with computers.machine() as machine:
+async def test_nothing_is_left_of_a_machine(apart):
+    async with computers.machine(walls=apart) as machine:
         await run(machine, "(trap '' TERM HUP; setsid sleep 999 &) ; sleep 999 & echo x >file")
-        pids = [machine._process.pid, *(pid for pid, _ in processes.descendants(machine._process.pid))]
-        folder, groups = machine._folder, machine._group.folders if machine._group else ()
+        pids, folder = [machine._begun.process.pid, *machine.processes()], machine._folder
+        groups = machine._begun._group.folders if machine._begun._group else ()
         assert len(pids) >= 5
         assert folder.is_dir()
     assert await processes.gone(pids)
@@ -48,10 +49,10 @@ async def test_nothing_is_left_of_a_machine():
         await machine.request("GET", "/health")
 
 
-async def test_a_guest_that_is_gone_and_one_that_hangs_are_named(monkeypatch):
+async def test_a_guest_that_is_gone_and_one_that_hangs_are_named(monkeypatch, apart):
     monkeypatch.setattr("flywheel.computer.machine._GRACE_S", 0.2)
-    async with computers.machine() as machine:
-        guest = next(pid for pid, name in processes.descendants(machine._process.pid) if name.startswith("python"))
+    async with computers.machine(walls=apart) as machine:
+        guest = computers.guest(machine)
         os.kill(guest, signal.SIGSTOP)
         with pytest.raises(EnvTimeout, match=r"did not answer in 0\.2 s"):
             await machine.call("/shell/run", {"command": "true"})
@@ -60,26 +61,27 @@ async def test_a_guest_that_is_gone_and_one_that_hangs_are_named(monkeypatch):
             await machine.call("/shell/run", {"command": "true"})
 
 
-async def test_a_machine_that_cannot_start_says_why(monkeypatch, tmp_path):
-    monkeypatch.setattr("flywheel.computer.walls._GUEST", tmp_path)
+async def test_a_machine_that_cannot_start_says_why(monkeypatch, tmp_path, apart):
+    monkeypatch.setattr("flywheel.computer.walls.GUEST", tmp_path)
     with pytest.raises(EnvError, match=r"did not start: .*__main__"):
-        await Machine.start(MachineSettings())
+        await Machine.start(MachineSettings(walls=apart))
 
 
-async def test_its_programs_are_told_with_groups_and_without(monkeypatch):
+async def test_its_programs_are_told_with_groups_and_without(monkeypatch, apart):
     async def told() -> tuple[list[str], int]:
-        async with computers.machine() as machine:
+        async with computers.machine(walls=apart) as machine:
             await run(machine, "exec -a 'a name' sleep 999 & sleep 998 &")
             await machine.call("/python/run", {"code": "1"})
             return machine.programs(), machine.memory
 
     assert (await told())[0] == ["a name 999", "sleep 998"]
-    monkeypatch.setattr(limits, "group", lambda *_: None)
+    for way in ("group", "of"):
+        monkeypatch.setattr(limits, way, lambda *_: None)
     assert await told() == (["a name 999", "sleep 998"], 0)
 
 
-async def test_ports_and_programs_are_handed_on():
-    async with computers.machine() as machine:
+async def test_ports_and_programs_are_handed_on(apart):
+    async with computers.machine(walls=apart) as machine:
         await machine.put("serve.py", _SERVE)
         reader, writer = await machine.stream("/program", {"command": ["python3", "serve.py"]})
         assert await reader.readline() == b"on\n"
@@ -96,8 +98,8 @@ async def test_ports_and_programs_are_handed_on():
 
 
 # -- the home, from outside -------------------------------------------------------------------------------------------
-async def test_what_lies_in_a_home_is_read_and_never_followed():
-    async with computers.machine() as machine:
+async def test_what_lies_in_a_home_is_read_and_never_followed(apart):
+    async with computers.machine(walls=apart) as machine:
         await run(machine, "mkdir -p a/b; echo x >a/b/x; ln -s /etc/passwd link; ln -s a folder; mkfifo pipe; "
                            "truncate -s 1T huge; printf '\\377' >$'\\377'; chmod 0 a/b/x")  # fmt: skip
         read = machine.home.read
@@ -139,13 +141,13 @@ async def test_a_home_is_kept_as_an_archive_within_a_limit():
             machine.home.archive(2**20)
 
 
-async def test_a_kept_home_is_put_into_another_machine():
+async def test_a_kept_home_is_put_into_another_machine(apart):
     make = "mkdir -p a/empty .config; echo x >a/x; chmod 750 a/x; ln -s /etc/passwd a/link; echo y >.config/y"
     look = "cat a/x .config/y; stat -c %a a/x; readlink a/link; git -C repo status -s | wc -l"
-    async with computers.machine() as machine:
+    async with computers.machine(walls=apart) as machine:
         await run(machine, f"{make}; git init -q repo; head -c 300000 /dev/urandom >raw")
         kept = await machine.checkpoint()
-    async with computers.machine() as other:
+    async with computers.machine(walls=apart) as other:
         await other.restore(kept)
         assert await other.checkpoint() == kept
         assert await run(other, look) == "x\ny\n750\n/etc/passwd\n0\n"

@@ -9,9 +9,8 @@ import signal
 
 import computers
 import desktops
-import processes
 import pytest
-from computers import small_world  # noqa: F401 - every test has its verifier
+from computers import each_wall, small_world  # noqa: F401 - every test has its verifier
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import (
@@ -68,23 +67,23 @@ class opened:
 
 async def hang(env) -> None:
     """Stop its guest, and with it whatever answers."""
-    for pid, name in processes.descendants(env._computer.machine._process.pid):
-        if name.startswith("python"):
-            os.kill(pid, signal.SIGSTOP)
+    os.kill(computers.guest(env._computer.machine), signal.SIGSTOP)
 
 
 # -- the contract -----------------------------------------------------------------------------------------------------
-async def test_a_terminal_passes_the_suite():
+async def test_a_terminal_passes_the_suite(apart):
     task = computers.task("terminal", setup=["mkdir made"], ports={"8000": "/"})
-    async with open_environments(computers.settings("terminal", timeout_s=8.0), [task]) as environments:
+    chosen = computers.settings("terminal", timeout_s=8.0, machine={"walls": apart})
+    async with open_environments(chosen, [task]) as environments:
         await check_env(lambda: environments.env(task), task, hang, able=frozenset(TYPES), moves=MOVES)
 
 
 @desktops.needed
-async def test_a_computer_passes_the_suite():
+async def test_a_computer_passes_the_suite(apart):
     """That with hands alone: tests/test_desktop.py."""
     task, able = computers.task("computer", apps=[["xterm"]]), frozenset(TYPES)
-    async with open_environments(desktops.settings(run_s=computers.RUN_S), [task]) as environments:
+    chosen = desktops.settings(run_s=computers.RUN_S, machine={"walls": apart})
+    async with open_environments(chosen, [task]) as environments:
         await check_env(lambda: environments.env(task), task, able=able, moves=(*MOVES, Click(MIDDLE), Type("a")))
 
 
@@ -219,7 +218,7 @@ async def test_a_guest_that_is_gone_is_a_crash_and_the_next_lease_is_sound():
     async with open_environments(computers.settings("terminal", warm=0), [task]) as environments:
         async with environments.env(task) as env:
             await env.reset(task, 5)
-            os.killpg(env._computer.machine._process.pid, signal.SIGKILL)
+            os.kill(computers.guest(env._computer.machine), signal.SIGKILL)
             with pytest.raises(EnvError, match="gone") as raised:
                 await env.step(Terminal("true"))
             assert not isinstance(raised.value, EnvTimeout)

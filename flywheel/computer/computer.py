@@ -63,10 +63,7 @@ class Computer:
 
     async def begin(self, given: Given, limit_s: float) -> Done:
         """Its files, its set-up commands, its applications; what is seen then. Raises EnvError where one fails."""
-        self._given = given
-        if given.site:
-            self.site = Site(given.site)
-            await self.machine.serve(PORT, self.site.start)
+        await self.serve(given)
         for path, text in given.files.items():
             await self.machine.put(path, text.encode("utf-8", "replace"))
         for path, text in given.binary.items():
@@ -77,6 +74,18 @@ class Computer:
             await self._set_up(command, limit_s)
         if given.setup:  # what they printed is not for the agent
             await self._set_up(r"printf '\033[H\033[2J'", limit_s)
+        return await self.opened()
+
+    async def serve(self, given: Given) -> None:
+        """Its task's site, before anything else."""
+        self._given = given
+        if given.site:
+            self.site = Site(given.site)
+            await self.machine.serve(PORT, self.site.start)
+
+    async def opened(self) -> Done:
+        """Its applications, its tools; what is seen then. Raises EnvError where one does not start."""
+        given = self._given
         if self.desktop is not None:
             await self.desktop.launch(
                 [browser.command(*rest) if app == browser.APP else [app, *rest] for app, *rest in given.apps]
@@ -86,7 +95,7 @@ class Computer:
             from flywheel.computer.tools.servers import Tools
 
             self._tools = await Tools.start(self.machine, given.tools, self._chosen)
-        return await self._seen("", "")
+        return await self.seen()
 
     async def do(self, action: Action) -> Done:
         """Carry out an action, if the task allows it.
@@ -107,7 +116,21 @@ class Computer:
             note, screenshot = await self.desktop.do(action)
         else:
             note, result = await self._typed(action)
-        return await self._seen(note, result, screenshot)
+        return await self.seen(note, result, screenshot)
+
+    async def seen(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> Done:
+        """What came of an action, with what is seen then. screenshot: where it was taken already."""
+        if self.desktop is not None and screenshot is None:
+            screenshot = await self.desktop.screenshot()
+        tools = self._tools.told if self._tools is not None else ""
+        shown = "" if self._gui else await self.functions.look()
+        self.text = "\n\n".join(filter(None, (tools, shown)))
+        return Done(note, result, screenshot, self.text)
+
+    @property
+    def tools(self) -> bool:
+        """Its task has tools."""
+        return self._tools is not None
 
     async def close(self) -> None:
         try:
@@ -140,15 +163,6 @@ class Computer:
             return "", await self.functions.keys(action)
         except (Cannot, GuestRefused) as refused:
             return getattr(refused, "what", str(refused)), ""
-
-    async def _seen(self, note: str, result: str, screenshot: bytes | None = None) -> Done:
-        """What came of an action, with what is seen then. screenshot: where it was taken already."""
-        if self.desktop is not None and screenshot is None:
-            screenshot = await self.desktop.screenshot()
-        tools = self._tools.told if self._tools is not None else ""
-        shown = "" if self._gui else await self.functions.look()
-        self.text = "\n\n".join(filter(None, (tools, shown)))
-        return Done(note, result, screenshot, self.text)
 
     async def _set_up(self, command: str, limit_s: float) -> None:
         """In the agent's shell, in the home."""

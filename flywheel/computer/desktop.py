@@ -35,7 +35,7 @@ class Desktop:
     @classmethod
     async def start(cls, width: int, height: int, chosen: MachineSettings, readable: Sequence[Path] = ()) -> Desktop:
         """A fresh one, with no application. readable: as `Machine.start`. Raises EnvError where it does not start."""
-        if lacking := missing():
+        if not chosen.image and (lacking := missing()):
             raise EnvError(f"no desktop without {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
         places = [_place(name) for name in _PACKAGES]
         machine = await Machine.start(chosen, [*places, *readable])

@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from flywheel.agent.actions import Action, CallUser, Finished
-from flywheel.computer import checker
+from flywheel.computer import checker, keeping
 from flywheel.computer.computer import Computer, Done
 from flywheel.computer.given import Given
+from flywheel.computer.keeping import Kept
 from flywheel.computer.osworld import evaluation
 from flywheel.computer.state import state
 from flywheel.computer.warm import Warm
@@ -25,7 +27,7 @@ from flywheel.reward.verifier import Verifier, apply
 class ComputerEnv:
     """warm: gives fresh computers. find: the verifier of a task. limit_s: deadline of a reset and of a step.
 
-    No checkpoints: the memory of running programs cannot be kept.
+    No checkpoints: the memory of running programs cannot be kept. A part can (`environments.env.Keepable`).
     """
 
     def __init__(self, warm: Warm[Computer], find: Callable[[Task], Verifier], limit_s: float) -> None:
@@ -39,14 +41,11 @@ class ComputerEnv:
     async def reset(self, task: Task, seed: int) -> StepResult:
         """A fresh computer. seed: what the task shows is drawn already, so it changes nothing."""
         async with self._deadline("reset", task):
-            await self._end()
             self._task, self._steps, self._over, self._answer = task, 0, False, ""
             self._given = Given.of(task)
-        async with self._deadline("reset", task, self._given.osworld.seconds if self._given.osworld else 0.0):
-            self._computer = await self._warm.take()
-            result = await self._result(await self._computer.begin(self._given, self._limit_s), False)
-            self._warm.fill()
-            return result
+        more_s = self._given.osworld.seconds if self._given.osworld else 0.0
+        async with self._deadline("reset", task, more_s), self._instead() as computer:
+            return await self._result(await computer.begin(self._given, self._limit_s), False)
 
     async def step(self, action: Action) -> StepResult:
         if self._task is None or self._over:
@@ -60,9 +59,29 @@ class ComputerEnv:
             self._gave_up = isinstance(action, CallUser)
             return await self._result(done, isinstance(action, Finished | CallUser), ends)
 
+    async def keep(self) -> bytes:
+        if self._task is None or self._over:
+            raise EnvError("no episode is played", where=self._where(), fix="reset the environment first")
+        async with self._deadline("keep", self._task):
+            return (await keeping.keep(self._computer, self._task, self._steps)).packed()
+
+    async def bring_back(self, kept: bytes) -> StepResult:
+        if self._task is None:
+            raise EnvError("no task was begun", where=self._where(), fix="reset the environment to the task first")
+        async with self._deadline("bring back", self._task):
+            part = Kept.opened(kept)
+            if part.task != self._task.task_id:
+                raise EnvError(f"what was kept is of task {part.task}", where=self._where(), fix="reset to that task")
+            self._steps, self._over, self._answer, self._gave_up = part.steps, False, "", False
+            async with self._instead() as computer:
+                done, lost = await keeping.bring_back(computer, self._given, part)
+                result = await self._result(done, False)
+                return replace(result, info={**result.info, "lost": lost})
+
     async def close(self) -> None:
         self._task, self._over = None, True
-        await self._end()
+        computer, self._computer = self._computer, None
+        await self._end(computer)
 
     # -- to be watched ------------------------------------------------------------------------------------------------
     async def screen(self) -> Streams:
@@ -125,10 +144,22 @@ class ComputerEnv:
         told = {"answer": self._answer, "values": given.values, "begin": given.files, "state": state}
         return await checker.check(given.checker, machine.home, machine.home_bytes, told)
 
-    async def _end(self) -> None:
-        computer, self._computer = self._computer, None
+    @staticmethod
+    async def _end(computer: Computer | None) -> None:
         if computer is not None:
             await computer.close()
+
+    @asynccontextmanager
+    async def _instead(self) -> AsyncIterator[Computer]:
+        """A fresh computer in the place of the one that was played, which ends meanwhile: engines take long to clean
+        up after a container. Another one is begun to be warm afterwards."""
+        ending, self._computer = asyncio.ensure_future(self._end(self._computer)), None
+        try:
+            self._computer = await self._warm.take()
+            yield self._computer
+        finally:
+            await ending
+        self._warm.fill()
 
     @asynccontextmanager
     async def _deadline(self, what: str, task: Task, more_s: float = 0.0) -> AsyncIterator[None]:

@@ -83,12 +83,12 @@ class ComputerKind:
                     fix=f"raise timeout_s to {world.judging_s:g}",
                 )
         try:
-            self._look()
+            self._look(chosen)
         except EnvError as error:
             raise BadInput(error.what, where=f"sandbox.kinds.{self._name}", fix=error.fix) from None
 
     def examine(self, settings: Settings) -> Iterable[Finding]:
-        yield guarded(self._name, self._look)
+        yield guarded(self._name, lambda: self._look(self._chosen(settings)))
         for world in self.own.values():
             if isinstance(world, OsworldWorld):
                 yield Finding(world.name, "ok" if not world.left_out else "optional", world.told)
@@ -110,11 +110,15 @@ class ComputerKind:
             )
         return chosen
 
-    def _look(self) -> str:
+    def _look(self, chosen: TerminalSettings) -> str:
         """What it needs is there, in words. Raises EnvError that says how to get what is not."""
-        screen = issubclass(self._form, ComputerSettings)
-        if screen and (lacking := desktop.missing(self._apps)):
+        screen, machine = issubclass(self._form, ComputerSettings), chosen.machine
+        if screen and not machine.image and (lacking := desktop.missing(self._apps)):
             raise EnvError(f"desktops lack {', '.join(lacking)}", fix=f"apt-get install {' '.join(lacking)}")
-        if why := isolation.missing():
-            raise EnvError(why, fix="apt-get install bubblewrap")
-        return "Xvnc, openbox and the applications are there, and bubblewrap works" if screen else "bubblewrap works"
+        why, fix = machine.missing()
+        if not why and isolation.missing() and any(world.judging_s for world in self.own.values()):
+            why, fix = f"no checker without bubblewrap: {isolation.missing()}", "apt-get install bubblewrap"
+        if why:
+            raise EnvError(why, fix=fix)
+        works = f"{machine.walls} works" + (f", and has the image {machine.image}" if machine.image else "")
+        return f"Xvnc, openbox and the applications are there, and {works}" if screen and not machine.image else works

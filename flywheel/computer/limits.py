@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("memory", "pids", "cpu")  # of version 1
 _GONE_S = 5.0
 
 
@@ -36,14 +37,18 @@ class Group:
             return [int(line) for line in (self.folders[0] / "cgroup.procs").read_text().split()]
         return []
 
-    def end(self) -> None:
-        """Kill what is in it, and remove it."""
+    def kill(self) -> None:
+        """Kill what is in it."""
         until = time.monotonic() + _GONE_S
         while self.processes() and time.monotonic() < until:
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.002)
+
+    def end(self) -> None:
+        """Kill what is in it, and remove it."""
+        self.kill()
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -81,6 +86,19 @@ def group(memory_mb: int, processes: int, cores: float) -> Group | None:
     return made
 
 
+def of(pid: int) -> Group | None:
+    """The one that a process has for itself alone; None where it has none that can be seen from here."""
+    try:
+        own = dict(line.split(":", 2)[1:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    except OSError:
+        return None
+    for parents in ((_ROOT / own.get("", "/").lstrip("/"),), tuple(_v1(own, one) for one in _CONTROLLERS)):
+        found = Group(tuple(dict.fromkeys(parents)))
+        if found.processes() == [pid]:
+            return found
+    return None
+
+
 def missing() -> str:
     """Why machines have no limits together here; "" where they have."""
     return "" if _where() else "this user may make no cgroups (memory, pids)"
@@ -98,7 +116,7 @@ def _where() -> _Where | None:
     own = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     for version, parents in (
         (2, (_ROOT / own.get("", "/").lstrip("/"),)),
-        (1, tuple(_v1(own, controller) for controller in ("memory", "pids", "cpu"))),
+        (1, tuple(_v1(own, controller) for controller in _CONTROLLERS)),
     ):
         if all(_usable(parent, version) for parent in parents):
             return _Where(version, parents)

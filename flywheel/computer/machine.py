@@ -1,4 +1,4 @@
-"""One machine: processes of its own under bubblewrap, a home folder in memory, and the guest that acts there.
+"""One machine: processes of its own, a home folder in memory, and the guest that acts there.
 
 It sees the system's programs, its home and nothing else of this machine; it has no network but its own loopback. The
 guest is its first process, which the others can neither end nor look into; its socket is handed to it open, so there is
@@ -11,22 +11,21 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
-import psutil
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from flywheel.computer import home, limits, seccomp, walls
+from flywheel.computer import bubble, engine, home, walls
+from flywheel.computer.bubble import Bubble
+from flywheel.computer.container import Container
 from flywheel.computer.home import Home
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox import isolation
 from flywheel.settings.block import Block
 
 log = logging.getLogger(__name__)
@@ -51,6 +50,20 @@ class MachineSettings(Block):
     """Processor cores that it may keep busy. Without cgroups: not held to."""
     start_s: float = Field(20.0, gt=0)
     """Seconds until it must have started."""
+    walls: Literal["bubblewrap", "podman", "docker"] = "bubblewrap"
+    """What keeps it apart: bubblewrap, or a container of an engine of this machine's."""
+    image: str = Field("", pattern=r"^([A-Za-z0-9]\S*)?$")
+    """Of its container, which the engine has; none: this machine's own programs, read-only, as under bubblewrap."""
+
+    @model_validator(mode="after")
+    def _an_image_is_a_containers(self) -> MachineSettings:
+        if self.image and self.walls == "bubblewrap":
+            raise ValueError("bubblewrap has no images: set walls to podman or docker, or leave image out")
+        return self
+
+    def missing(self) -> tuple[str, str]:
+        """Why no machine starts here, and how to mend it; empty where one does. The first time it is tried for real."""
+        return bubble.missing() if self.walls == "bubblewrap" else engine.missing(self.walls, self.image)
 
 
 class Machine:
@@ -59,10 +72,8 @@ class Machine:
     home_bytes: what its home can hold.
     """
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, folder: Path, group: limits.Group | None, home_bytes: int
-    ) -> None:
-        self._process, self._folder, self._group, self.home_bytes = process, folder, group, home_bytes
+    def __init__(self, begun: Bubble | Container, folder: Path, home_bytes: int) -> None:
+        self._begun, self._folder, self.home_bytes = begun, folder, home_bytes
         transport = httpx.AsyncHTTPTransport(uds=str(folder / "guest"), limits=httpx.Limits(max_connections=8))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://guest")
         self.home: Home
@@ -73,34 +84,25 @@ class Machine:
 
         Raises EnvError where it does not start, EnvTimeout where it is not ready in time.
         """
-        if why := isolation.missing():
-            raise EnvError(f"no machine without bubblewrap: {why}", fix="apt-get install bubblewrap")
+        way = Bubble if chosen.walls == "bubblewrap" else Container
+        why, fix = await asyncio.to_thread(chosen.missing)
+        if why:
+            raise EnvError(f"no machine: {why}", where="computer", fix=fix)
         folder = Path(tempfile.mkdtemp(prefix="flywheel-machine-"))
-        group = limits.group(chosen.memory_mb, chosen.processes, chosen.cores)
-        listening, (ours, theirs) = socket.socket(socket.AF_UNIX), socket.socketpair()
-        rules = seccomp.opened()
+        listening = socket.socket(socket.AF_UNIX)
         try:
             listening.bind(str(folder / "guest"))
             (folder / walls.SERVED).mkdir()
-            descriptors = (listening.fileno(), theirs.fileno(), rules)
-            command = walls.command(readable, chosen.home_mb * 2**20, folder / walls.SERVED, *descriptors)
-            process = await asyncio.create_subprocess_exec(
-                *(group.entering(command) if group else command),
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-                pass_fds=descriptors, env={}, start_new_session=True, limit=2**16,
-            )  # fmt: skip
+            begun = await way.begin(chosen, readable, folder, listening)
         except BaseException:
-            ours.close()
-            _remove(folder, group)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             listening.close()
-            theirs.close()
-            os.close(rules)
-        made = cls(process, folder, group, chosen.home_mb * 2**20)
+        made = cls(begun, folder, chosen.home_mb * 2**20)
         try:
             async with asyncio.timeout(chosen.start_s):
-                made.home = Home(await _ready(ours, process))
+                made.home = Home(await _ready(begun))
                 await made.request("GET", "/health")  # the connection is there when somebody wants it
         except TimeoutError:
             await made.close()
@@ -108,9 +110,7 @@ class Machine:
         except BaseException:
             await made.close()
             raise
-        finally:
-            ours.close()
-        made._heard = asyncio.create_task(_drain(process))
+        made._heard = asyncio.create_task(_drain(begun.process))
         return made
 
     async def call(self, path: str, body: Mapping[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
@@ -170,7 +170,9 @@ class Machine:
 
         Raises GuestRefused where the port is taken.
         """
-        await start(self._folder / walls.SERVED / str(port))
+        path = self._folder / walls.SERVED / str(port)
+        await start(path)
+        path.chmod(0o666)  # the user in there may be another one, and nobody else has a way to it
         await self.call("/forward", {"port": port, "path": f"/run/{walls.SERVED}/{port}"})
 
     async def put(self, path: str, content: bytes) -> None:
@@ -207,58 +209,43 @@ class Machine:
         """The commands of what runs in it, as this machine sees them, less the guest with its shell, Python, X server
         and window manager."""
         found = []
-        for pid in self._processes():
+        for pid in self.processes():
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 found.append(b" ".join(words).decode("utf-8", "replace").strip())
         return sorted(text for text in found if text and not text.startswith(_OWN) and walls.INSIDE not in text)
 
-    def _processes(self) -> list[int]:
-        if self._group is not None:
-            return self._group.processes()
-        with contextlib.suppress(psutil.Error):
-            return [process.pid for process in psutil.Process(self._process.pid).children(recursive=True)]
-        return []
+    def processes(self) -> list[int]:
+        """Ids of what runs in it, as this machine numbers them."""
+        return self._begun.processes()
 
     @property
     def memory(self) -> int:
         """Bytes that it uses, files included; 0 without cgroups."""
-        return self._group.memory if self._group else 0
+        return self._begun.memory
 
     async def close(self) -> None:
         """End all of it. It may be called twice."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, 9)
-        await self._process.wait()
+        await self._begun.close()
         if hasattr(self, "_heard"):
             self._heard.cancel()
         if hasattr(self, "home"):
             self.home.close()
         await self._client.aclose()
-        await asyncio.to_thread(_remove, self._folder, self._group)
-        self._group = None
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
 class GuestRefused(EnvError):
     """The guest could not do what was asked, and says why: a file that is not there, a port that nobody listens at."""
 
 
-async def _ready(ours: socket.socket, process: asyncio.subprocess.Process) -> int:
-    """The home folder, open, which the guest sends before anything else runs there."""
-    ours.setblocking(False)
-    loop, there = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(ours, there.set)
-    try:
-        await there.wait()
-    finally:
-        loop.remove_reader(ours)
-    _, descriptors, _, _ = socket.recv_fds(ours, 16, 1)
-    if not descriptors:
-        said = " ".join((await process.stderr.read()).decode("utf-8", "replace").split())
+async def _ready(begun: Bubble | Container) -> int:
+    """The home folder, open."""
+    descriptor = await begun.home()
+    if descriptor is None:
+        said = " ".join((await begun.process.stderr.read()).decode("utf-8", "replace").split())
         raise EnvError(f"a machine did not start: {said[-300:]}", where="computer")
-    os.set_inheritable(descriptors[0], False)
-    return descriptors[0]
+    return descriptor
 
 
 async def _drain(process: asyncio.subprocess.Process) -> None:
@@ -270,9 +257,3 @@ def _reason(body: bytes | bytearray) -> str:
     with contextlib.suppress(ValueError, TypeError, KeyError):
         return str(json.loads(body)["error"])[:500]
     return "the guest refused"
-
-
-def _remove(folder: Path, group: limits.Group | None) -> None:
-    if group is not None:
-        group.end()
-    shutil.rmtree(folder, ignore_errors=True)

@@ -12,6 +12,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 # By name the numbers on x86_64 and on aarch64. Those since Linux 5.1 are the same on both.
 _DENIED = {
@@ -28,10 +29,12 @@ _DENIED = {
 _SOCKET, _IOCTL = (41, 198), (16, 29)
 _SOCKETS = (1, 2, 10, 16)  # of the kinds unix, IPv4, IPv6, netlink
 _INPUTS = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_REFUSE = "SCMP_ACT_ERRNO"  # with EPERM
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # what the kernel calls it; the column above
 _X32 = 0x40000000  # calls of the same kernel by other numbers
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of BPF
 _NUMBER, _MACHINE, _FIRST, _SECOND = 0, 4, 16, 24  # where each stands, the arguments by their lower halves
+_NEW_USER, _NO_CALL, _ALL = 0x10000000, 38, 0xFFFFFFFF  # CLONE_NEWUSER; ENOSYS; of what the kernel reads as 32 bits
 _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1  # with EPERM
 
 
@@ -39,6 +42,28 @@ def program() -> bytes:
     """For this machine's processor; b"" for one that is not known here."""
     known = _MACHINES.get(platform.machine())
     return b"".join(_lines(*known)) if known else b""
+
+
+def profile() -> dict[str, Any]:
+    """The same for engines of containers, which read JSON. Who calls by the numbers of another processor is ended.
+
+    Bubblewrap forbids namespaces of users by itself: here their makers are refused. clone3 hides from us what it is
+    asked for, so there is none, and libraries take clone.
+    """
+    past = max(_SOCKETS)
+    kinds = [_where(0, "GT", past), *(_where(0, "EQ", kind) for kind in range(past) if kind not in _SOCKETS)]
+    rules = [
+        {"names": list(_DENIED), "action": _REFUSE},
+        *({"names": ["socket"], "action": _REFUSE, "args": [kind]} for kind in kinds),
+        *({"names": ["ioctl"], "action": _REFUSE, "args": [_where(1, "MASKED_EQ", _ALL, asked)]} for asked in _INPUTS),
+        {"names": ["clone"], "action": _REFUSE, "args": [_where(0, "MASKED_EQ", _NEW_USER, _NEW_USER)]},
+        {"names": ["clone3"], "action": _REFUSE, "errnoRet": _NO_CALL},
+    ]
+    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
+
+
+def _where(argument: int, how: str, value: int, then: int = 0) -> dict[str, Any]:
+    return {"index": argument, "op": f"SCMP_CMP_{how}", "value": value, "valueTwo": then}
 
 
 def opened() -> int:

@@ -1,5 +1,4 @@
-"""What a machine, or a program that judges what was left in one, sees and may do: the words that bubblewrap is started
-with."""
+"""What a machine, or a program that judges what was left in one, sees; and the words that bubblewrap starts it by."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from flywheel.sandbox import isolation
 HOME = "/home/user"
 INSIDE = "/opt/flywheel/guest"  # where the guest lies in a machine
 SERVED = "served"  # the folder of unix sockets of services outside
-_GUEST = Path(__file__).resolve().parent.parent / "guest"
+GUEST = Path(__file__).resolve().parent.parent / "guest"
 _RIGHTS = ("CAP_SYS_RESOURCE", "CAP_SETPCAP")  # with which the guest limits its machine, and gives them up
 _LIMITS = "/proc/sys/user"  # of each machine's own, and to be written with that right alone
 _ETC = Path(__file__).parent / "etc"
@@ -25,8 +24,8 @@ _READ_ONLY = ("/proc", "/dev", "/")  # in /proc lie the kernel's own settings, w
 _KEYS = "/etc/ssl/private"  # of this machine's servers
 _FONTS = "/var/cache/fontconfig"  # without it each program looks at each font anew: a third of a second
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_TEMPORARY = ("/dev/shm", "/tmp", "/run")
-_ENVIRONMENT = {
+TEMPORARY = ("/dev/shm", "/tmp", "/run")
+ENVIRONMENT = {
     "HOME": HOME,
     "USER": "user",
     "LOGNAME": "user",
@@ -48,12 +47,27 @@ def command(
     words = [*_apart(rules), "--as-pid-1"]
     for right in _RIGHTS:
         words += ["--cap-add", right]
-    words += _system(readable, (*_TEMPORARY, HOME), home_bytes)
+    words += _system(readable, (*TEMPORARY, HOME), home_bytes)
     words += ["--ro-bind", str(served), f"/run/{SERVED}"]
-    words += ["--ro-bind", str(_GUEST), INSIDE, "--bind", *[_LIMITS] * 2]
+    words += ["--ro-bind", str(GUEST), INSIDE, "--bind", *[_LIMITS] * 2]
     words += _shut()
-    words += _told({**_ENVIRONMENT, "PATH": f"{HOME}/.local/bin:{PATHS}:{Path(python).parent}"})
+    words += _told(environment(Path(python).parent))
     return [*words, "--chdir", HOME, "--", python, "-I", INSIDE, "--fd", str(listening), "--ready-fd", str(ready)]
+
+
+def system() -> tuple[str, ...]:
+    """The system's programs with what they read, by paths of this machine's."""
+    return (*isolation.SYSTEM, *isolation.ETC, _FONTS, sys.base_prefix)
+
+
+def named() -> dict[str, Path]:
+    """Files by which the user and the machine have names, by where they lie in there."""
+    return {f"/etc/{file.name}": file for file in sorted(_ETC.iterdir())}
+
+
+def environment(*more: Path) -> dict[str, str]:
+    """Of a machine's programs. more: folders of programs."""
+    return {**ENVIRONMENT, "PATH": ":".join([f"{HOME}/.local/bin", PATHS, *map(str, more)])}
 
 
 def checker(
@@ -61,11 +75,11 @@ def checker(
 ) -> list[str]:
     """The words that start a program which judges what was left in a machine: it sees the system's programs and what is
     bound, by where that lies in there, and may write in /tmp alone. rules: as of `command`."""
-    words = [*_apart(rules), *_system(readable, _TEMPORARY, memory_bytes)]
+    words = [*_apart(rules), *_system(readable, TEMPORARY, memory_bytes)]
     for place, path in bound.items():
         words += ["--ro-bind", str(path), place]
     words += _shut()
-    words += _told({**_ENVIRONMENT, "HOME": "/tmp", "PATH": f"{PATHS}:{Path(os.path.realpath(sys.executable)).parent}"})
+    words += _told({**ENVIRONMENT, "HOME": "/tmp", "PATH": f"{PATHS}:{Path(os.path.realpath(sys.executable)).parent}"})
     return [*words, "--chdir", "/tmp", "--", *program]
 
 
@@ -80,10 +94,10 @@ def _system(readable: Sequence[Path], written: Sequence[str], size_bytes: int) -
     words = ["--proc", "/proc", "--dev", "/dev"]
     for place in written:
         words += ["--perms", "0700", "--size", str(size_bytes), "--tmpfs", place]
-    for path in (*isolation.SYSTEM, *isolation.ETC, *map(str, readable), _FONTS, sys.base_prefix):
+    for path in (*system(), *map(str, readable)):
         words += ["--ro-bind-try", path, path]
-    for file in sorted(_ETC.iterdir()):  # the user has a name there
-        words += ["--ro-bind", str(file), f"/etc/{file.name}"]
+    for place, file in named().items():
+        words += ["--ro-bind", str(file), place]
     return words
 
 
@@ -101,8 +115,8 @@ def _shut() -> list[str]:
     return words
 
 
-def _told(environment: Mapping[str, str]) -> list[str]:
-    return [word for name, value in environment.items() for word in ("--setenv", name, value)]
+def _told(variables: Mapping[str, str]) -> list[str]:
+    return [word for name, value in variables.items() for word in ("--setenv", name, value)]
 
 
 @functools.cache

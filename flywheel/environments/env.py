@@ -87,3 +87,15 @@ class Checkpointable(Protocol):
 
     async def restore(self, checkpoint: bytes) -> StepResult:
         """Back to a checkpoint of this task: what follows is the same as what followed it."""
+
+
+@runtime_checkable
+class Keepable(Protocol):
+    """An `Env` of which a part can be kept: not all that is at work in it can. What is brought back is a fresh session
+    with that part, at the same step; `info["lost"]` says line by line what else there had been."""
+
+    async def keep(self) -> bytes:
+        """The part that `bring_back` takes. What is at work goes on."""
+
+    async def bring_back(self, kept: bytes) -> StepResult:
+        """Go on from what was kept of this task."""

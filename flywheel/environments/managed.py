@@ -78,7 +78,7 @@ class ManagedEnvironments:
                         remote = _Remote(self._client, lease, limit_s)
                         head, _ = wire.opened(await remote.call("open", limit_s=self._settings.sandbox.wait_s))
                         await stack.enter_async_context(held.pop_all())
-                        return _CheckpointableEnv(remote) if head["checkpoints"] else _Env(remote)
+                        return next((form for what, form in _FORMS.items() if head.get(what)), _Env)(remote)
             except Unreachable as error:
                 self._why = error.what
             await asyncio.sleep(_PAUSE_S)
@@ -183,6 +183,17 @@ class _CheckpointableEnv(_Env):
 
     async def restore(self, checkpoint: bytes) -> StepResult:
         return await self._remote.result("restore", checkpoint)
+
+
+class _KeepableEnv(_Env):
+    async def keep(self) -> bytes:
+        return wire.opened(await self._remote.call("keep"))[1]
+
+    async def bring_back(self, kept: bytes) -> StepResult:
+        return await self._remote.result("bring_back", kept)
+
+
+_FORMS = {"checkpoints": _CheckpointableEnv, "keeps": _KeepableEnv}  # by what a node says of its environment
 
 
 def check(settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """Start the guest: `python flywheel/guest --socket FILE`, or `--port N` with the token in FLYWHEEL_GUEST_TOKEN.
 
 Inside of a machine that flywheel opens it is the first process, which none of the others can end, and is handed its
-socket (`--fd`).
+socket (`--fd`; where the machine is a container, by who waits at `--hello`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ def main() -> None:
     parser.add_argument("--token-file", type=Path, help=f"a file with the token, in place of {TOKEN}")
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--hello", help=argparse.SUPPRESS)
     options = parser.parse_args()
     token = os.environ.pop(TOKEN, "")
     if options.token_file is not None:
         token = options.token_file.read_text(encoding="utf-8").strip()
-    listening = _listening(options, token)
+    waits = socket.socket(fileno=options.ready_fd) if options.ready_fd is not None else None
+    if options.hello:
+        waits, listening = first.met(options.hello)
+    else:
+        listening = _listening(options, token)
     home, environment, screen = Path.home(), {**os.environ, "HOME": str(Path.home())}, Screen()
     routes = {
         **_functions(home, environment),
@@ -47,8 +52,8 @@ def main() -> None:
         ("GET", "/health"): lambda request: {"ok": True},
     }
     server = serve(listening, routes, token)
-    if options.ready_fd is not None:
-        first.ready(options.ready_fd, home)
+    if waits is not None:
+        first.ready(waits, home)
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the desktop ends with it
     server.serve_forever()

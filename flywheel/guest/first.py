@@ -18,30 +18,41 @@ from pathlib import Path
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _CLEAR_ALL = 4, 24, 47, 4
 _CAPABILITIES, _RIGHTS = 0x20080522, 64  # the version of capset's words; how many there may be
-_FILES = (1024, 4096)  # that a process may have open, without asking for more and at most
-_LIMITS = {"max_inotify_instances": 8, "max_fanotify_groups": 0}
+FILES = (1024, 4096)  # that a process may have open, without asking for more and at most
+LIMITS = {"max_inotify_instances": 8, "max_fanotify_groups": 0}
 _EVERY_S = 1.0
 
 
-def ready(number: int, home: Path) -> None:
-    """Limit what runs here, and keep apart from it; then hand the home folder, open, to whoever waits at a socket."""
+def met(path: str) -> tuple[socket.socket, socket.socket]:
+    """A machine that is a container: who waits at this socket, and what is handed over there to answer at."""
+    waits = socket.socket(socket.AF_UNIX)
+    waits.connect(path)
+    _, descriptors, _, _ = socket.recv_fds(waits, 16, 1)
+    if not descriptors:
+        raise SystemExit("flywheel guest: nobody waits any more")
+    return waits, socket.socket(fileno=descriptors[0])
+
+
+def ready(waits: socket.socket, home: Path) -> None:
+    """Limit what runs here, and keep apart from it; then hand the home folder, open, to whoever waits. Once they are
+    gone there is nothing to live for."""
     _limit()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal that the first process has no handler for does not reach it
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    with socket.socket(fileno=number) as waits:
-        folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
-        socket.send_fds(waits, [b"ready"], [folder])
-        os.close(folder)
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    socket.send_fds(waits, [b"ready"], [folder])
+    os.close(folder)
     threading.Thread(target=_bury, daemon=True).start()
+    threading.Thread(target=_outlive_nobody, args=(waits,), daemon=True).start()
 
 
 def _limit() -> None:
     """What the kernel counts for one user's processes on all machines together has a limit for this one; then the right
     to set it is given up, with whatever other there is."""
-    for name, most in _LIMITS.items():
+    for name, most in LIMITS.items():
         with contextlib.suppress(OSError):
             Path("/proc/sys/user", name).write_text(str(most), encoding="ascii")
-    resource.setrlimit(resource.RLIMIT_NOFILE, _FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, FILES)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
     for number in range(_RIGHTS):
@@ -49,6 +60,12 @@ def _limit() -> None:
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, none):
         raise OSError(ctypes.get_errno(), "rights could not be given up")
+
+
+def _outlive_nobody(waits: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        waits.recv(1)  # nothing is ever said
+    os._exit(0)
 
 
 def _bury() -> None:

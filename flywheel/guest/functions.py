@@ -7,6 +7,7 @@ from pathlib import Path
 
 import files
 import forward
+import keeping
 import ports
 import ptys
 import streams
@@ -49,6 +50,7 @@ def routes(home: Path, environment: dict[str, str]) -> Routes:
         ("POST", "/python/run"): code,
     }
     handed_on = {**streams.routes(str(home), environment), **ports.routes(), **forward.routes()}
+    handed_on |= keeping.routes(shell, python)
     return {**own, **ptys.routes(shell, str(home), environment), **files.routes(home), **handed_on}
 
 

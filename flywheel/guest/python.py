@@ -42,13 +42,21 @@ class Python:
         self._process: subprocess.Popen | None = None
         self._alone = threading.Lock()
 
-    def run(self, code: str, wait_s: float, limit: int) -> Ran:
-        """Run code; after wait_s it is interrupted. limit: bytes of what it prints that are kept."""
+    @property
+    def begun(self) -> bool:
+        """There is one that holds what code has left in it."""
+        return self._process is not None and self._process.poll() is None
+
+    def run(self, code: str, wait_s: float, limit: int, how: str = "code") -> Ran:
+        """Run code; after wait_s it is interrupted. limit: bytes of what it prints that are kept.
+
+        how: "keep" and "bring back" put what it holds into a file, and take it from there (`code` being its path).
+        """
         with self._alone:
-            if self._process is None or self._process.poll() is not None:
+            if not self.begun:
                 self._start()
             kept = Kept(limit)
-            message = json.dumps(code).encode() + b"\n"
+            message = json.dumps({"code": code, "as": how}).encode() + b"\n"
             threading.Thread(target=self._send, args=(message,), daemon=True).start()
             told = self._wait(kept, wait_s)
             stopped = told is None and self._process.poll() is None

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib
 import json
 import os
+import pickle
 import sys
 import traceback
+import types
+from pathlib import Path
 from typing import TextIO
 
 
@@ -17,7 +22,11 @@ def main() -> None:
     names: dict = {"__name__": "__main__"}
     _tell(told, False)
     for line in asked:
-        error = _run(json.loads(line), names)
+        said = json.loads(line)
+        try:
+            error = _HOW[said["as"]](said["code"], names)
+        except BaseException:  # of what is to be kept or brought back: code's own is caught already
+            error = True
         sys.stdout.flush()
         sys.stderr.flush()
         _tell(told, error)
@@ -47,6 +56,41 @@ def _run(code: str, names: dict) -> bool:
         print("".join(shown.format()), end="", file=sys.stderr)
         return True
 
+
+def _keep(path: str, names: dict) -> bool:
+    """Into a file: a line of JSON (modules by name, names of what is lost), then a pickle of the rest. Each value must
+    be such as another interpreter of the same Python can take in again."""
+    modules, held, lost = {}, {}, []
+    for name, value in list(names.items()):
+        if name in _NOT_ITS_OWN:
+            continue
+        if isinstance(value, types.ModuleType):
+            modules[name] = value.__name__
+            continue
+        try:
+            pickle.loads(pickle.dumps(value))
+        except BaseException:
+            lost.append(name)
+        else:
+            held[name] = value
+    with Path(path).open("wb") as file:
+        file.write(json.dumps({"modules": modules, "lost": lost}).encode() + b"\n")
+        pickle.dump(held, file)
+    return False
+
+
+def _bring_back(path: str, names: dict) -> bool:
+    with Path(path).open("rb") as file:
+        said = json.loads(file.readline())
+        for name, module in said["modules"].items():
+            with contextlib.suppress(BaseException):  # a file that was there is not any more
+                names[name] = importlib.import_module(module)
+        names.update(pickle.load(file))
+    return False
+
+
+_NOT_ITS_OWN = ("__name__", "__builtins__")
+_HOW = {"code": _run, "keep": _keep, "bring back": _bring_back}
 
 if __name__ == "__main__":
     main()

@@ -89,13 +89,27 @@ class Shell:
         if len(command) > _MOST:
             raise ValueError(f"a command has {_MOST} characters at most: write a file, and run that")
         with self._alone:
-            if self._bash is not None and self._bash.running:
-                raise Busy("a command is still running: wait for it, or end it by C-c")
-            if self._bash is None or self._bash.over:
-                self.close()
-                self._bash = _Bash(self._folder, self._environment, self._screen, self.tape)
-            self._bash.begin(command, limit)
-            return self._bash.wait(wait_s)
+            bash = self._ready()
+            bash.begin(command, limit)
+            return bash.wait(wait_s)
+
+    def quietly(self, command: str, wait_s: float) -> bool:
+        """Run a command of which nothing is shown; a shell begins where there is none. False where it did not end in
+        time. It must print nothing. Raises Busy as `run`."""
+        with self._alone:
+            bash = self._ready()
+            bash.begin(command, 0, shown=False)
+            bash.wait(wait_s)
+            if not bash.running:
+                return True
+            bash.type(b"\x03")  # it was not asked for by who works here
+            bash.wait(wait_s)
+            return False
+
+    @property
+    def begun(self) -> bool:
+        """There is one that holds what commands have left in it."""
+        return self._bash is not None and not self._bash.over
 
     def read(self, wait_s: float) -> Printed:
         """What was printed since, until the command ends or wait_s is over."""
@@ -119,6 +133,14 @@ class Shell:
         """Keys of somebody who watches; without a program that runs they go nowhere."""
         if (bash := self._bash) is not None and bash.running:
             bash.type(data)
+
+    def _ready(self) -> _Bash:
+        if self._bash is not None and self._bash.running:
+            raise Busy("a command is still running: wait for it, or end it by C-c")
+        if not self.begun:
+            self.close()
+            self._bash = _Bash(self._folder, self._environment, self._screen, self.tape)
+        return self._bash
 
     def close(self) -> None:
         """End the shell; what runs in its terminal hears of it."""
@@ -160,16 +182,17 @@ class _Bash:
         """Whether a command is."""
         return bool(self._mark)
 
-    def begin(self, command: str, limit: int) -> None:
+    def begin(self, command: str, limit: int, shown: bool = True) -> None:
+        """shown: on the terminal, as it is typed there."""
         command = command.replace("\0", "").encode("utf-8", "replace").decode()
         with self._changed:
             self._mark, self._kept, self._status = secrets.token_hex(8).encode(), Kept(limit), None
             self._draw()
             with contextlib.suppress(termios.error):  # a program that crashed may have left others
                 termios.tcsetattr(self._terminal, termios.TCSANOW, self._modes)
-            shown = command.rstrip("\n")[-_SHOWN:].replace("\n", "\r\n> ") + "\r\n"
-            self._screen.feed(shown)
-            self._tape.add(shown.encode())
+            typed_in = command.rstrip("\n")[-_SHOWN:].replace("\n", "\r\n> ") + "\r\n" if shown else "\r\x1b[K"
+            self._screen.feed(typed_in)  # a prompt that comes again stands where it stood
+            self._tape.add(typed_in.encode())
         message = b"%s\0%s\0" % (self._mark, command.encode())
         with contextlib.suppress(BrokenPipeError):  # the shell has just gone, which `_read` tells
             while message:

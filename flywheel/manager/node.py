@@ -23,7 +23,7 @@ from flywheel.agent.actions import Action
 from flywheel.agent.packing import unpack
 from flywheel.environments import kind as kinds
 from flywheel.environments import wire
-from flywheel.environments.env import Checkpointable, Env, StepResult, Task
+from flywheel.environments.env import Checkpointable, Env, Keepable, StepResult, Task
 from flywheel.environments.kind import Lender
 from flywheel.environments.router import open_kinds
 from flywheel.environments.wire import LeaseNote
@@ -89,7 +89,7 @@ class Session:
 
 
 async def _open(_session: Session, env: Env, _: bytes) -> bytes:
-    return wire.message({"checkpoints": isinstance(env, Checkpointable)})
+    return wire.message({"checkpoints": isinstance(env, Checkpointable), "keeps": isinstance(env, Keepable)})
 
 
 async def _reset(session: Session, env: Env, body: bytes) -> bytes:
@@ -112,6 +112,14 @@ async def _restore(session: Session, env: Env, body: bytes) -> bytes:
     return session.told(await env.restore(body))
 
 
+async def _keep(_session: Session, env: Env, _: bytes) -> bytes:
+    return wire.message({}, await env.keep())
+
+
+async def _bring_back(session: Session, env: Env, body: bytes) -> bytes:
+    return session.told(await env.bring_back(body))
+
+
 async def _close(_session: Session, env: Env, _: bytes) -> bytes:
     await env.close()
     return wire.message({})
@@ -123,6 +131,8 @@ _CALLS = {
     "step": _step,
     "checkpoint": _checkpoint,
     "restore": _restore,
+    "keep": _keep,
+    "bring_back": _bring_back,
     "close": _close,
 }
 

@@ -19,7 +19,7 @@ from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Finished, Hotkey, Point, Type, Wait
 from flywheel.environments.env import Checkpointable, Env, StepResult, Task
 from flywheel.errors import EnvError, EnvTimeout
-from flywheel.sandbox import check_seeds
+from flywheel.sandbox import check_keeping, check_seeds
 from flywheel.sandbox.check_actions import ELSEWHERE, IMPOSSIBLE, INSIDE, MIDDLE, ORDINARY, OUTSIDE, TEXTS
 
 MakeEnv = Callable[[], AbstractAsyncContextManager[Any]]
@@ -177,6 +177,12 @@ async def _checkpoints(c: Checked) -> None:
             await _refuses(c, env, f"from a checkpoint of {what}", env.restore(strange))
 
 
+async def _keeps(c: Checked) -> None:
+    """Of environments that keep a part."""
+    fault = await check_keeping.fault(c.make_env, c.task, c.moves)
+    c.hold(not fault, fault)
+
+
 async def _actions(c: Checked) -> None:
     """Every action of the grammar is done or is a noted no-op; none of them, and no text, harms the env."""
     foreign = tuple(action for action in ELSEWHERE if type(action) not in c.able)
@@ -230,6 +236,7 @@ CLAUSES: dict[str, Callable[[Checked], Awaitable[None]]] = {
     "reset in the middle": _reset,
     "truncation and termination": _ends,
     "checkpoint and restore": _checkpoints,
+    "keep and bring back": _keeps,
     "actions": _actions,
     "close": _closed,
     "deadline": _deadline,
