@@ -80,6 +80,7 @@ def _connect(
                 _table(connection, ws, name, staged, done, lost=lost)
         _promotions(connection, ws)
         show_files(connection, "dvc_lock", [ws.root / "iterations" / "*" / "dvc.lock"])
+        show_files(connection, "decision_files", [ws.root / "iterations" / "*" / "decisions.json"])
         show_files(connection, "checkup_files", [ws.root / "iterations" / "*" / "checkup.json"])
         if not tables_alone:
             connection.execute(views())
