@@ -106,7 +106,12 @@ def _form(asked: Sequence[Asked]) -> type[RunInput]:
 
 
 def _markdown(asked: Sequence[Asked]) -> str:
-    lines = ["Did these trajectories solve their task? What is not looked at stays where it is.", ""]
-    for name, one in _fields(asked).items():
-        lines.append(f"- {name.rpartition('_')[2]}. {one.line} (`flywheel view {one.trajectory_id}`)")
+    lines = [
+        "Did these trajectories solve their task? What is not looked at stays where it is. Each is replayed by the "
+        "command behind it, or in the explorer (`flywheel ui`, Review, queue *Before training*).",
+        "",
+    ]
+    lines += [
+        f"- **{one.trajectory_id}** {one.line} (`flywheel view {one.trajectory_id}`)" for one in _fields(asked).values()
+    ]
     return "\n".join(lines)

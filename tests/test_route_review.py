@@ -1,4 +1,4 @@
-"""People look at a sample of routes before an iteration trains: what is drawn, what is said, what moves, when no more."""
+"""People look at a sample of routes before an iteration trains: what is drawn and said, what moves, when no more."""
 
 from __future__ import annotations
 
@@ -9,30 +9,21 @@ from pathlib import Path
 import pytest
 import synthetic
 from past import flywheel
+from routed_turns import routed
 
 from flywheel import run_lock, settings
 from flywheel.errors import BadInput, FlywheelError
-from flywheel.files import write_json, write_text
+from flywheel.files import write_text
+from flywheel.report import page as report
 from flywheel.store import catalog, decisions, dvc_lock, frozen, labels, manifest, partitions, versioning
 from flywheel.upkeep import again, reroute, route_review
 from flywheel.workspace import Workspace
-
-ASKED = {"routing": {"review": 6, "review_timeout_s": 1}}
 
 
 @pytest.fixture(scope="module")
 def routed_once(tmp_path_factory) -> Path:
     """An iteration that is routed and recorded so far; not to be changed."""
-    ws, chosen = synthetic.workspace(tmp_path_factory.mktemp("routed") / "ws", **ASKED)
-    synthetic.incoming(ws, chosen, 1, tasks=6)
-    write_json(ws.levels(1), {"open": {}})
-    synthetic.routed(ws, chosen, 1)
-    for table in ("reviews", "thoughts", "events", "images"):
-        if not ws.partition(table, 1, "ingest").is_dir():
-            partitions.write(ws, table, 1, "ingest", [])
-    for stage in ("ingest", "synthesize", "rollout", "score", "route"):
-        versioning.commit(ws, stage, 1)
-    return ws.root
+    return routed(tmp_path_factory.mktemp("routed") / "ws").root
 
 
 @pytest.fixture
@@ -137,8 +128,7 @@ def test_people_and_the_verifier_are_held_against_each_other(ended):
 
 
 def test_what_was_said_stands_when_the_stage_is_run_again_or_decides_by_another_rule(ended, tmp_path):
-    ws, found, _ = ended
-    ws = Workspace(shutil.copytree(ws.root, tmp_path / "ws", symlinks=True))
+    ws = Workspace(shutil.copytree(ended[0].root, tmp_path / "ws", symlinks=True))
     then = stores(ws)
     synthetic.routed(ws, frozen.load(ws, 1), 1)
     assert stores(ws) == then
@@ -152,7 +142,7 @@ def test_a_second_answer_is_a_second_row_and_the_newest_counts(ws):
     say(ws, one, same(one), "ada")
     say(ws, one, opposite(one), "bo")
     say(ws, one, "cannot tell", "ada")
-    rows = catalog.query(ws, "SELECT reviewer, label FROM label_history ORDER BY \"at\"").to_pylist()
+    rows = catalog.query(ws, 'SELECT reviewer, label FROM label_history ORDER BY "at"').to_pylist()
     assert [row["reviewer"] for row in rows] == ["ada", "bo", "ada"]
     assert route_review.asked(ws, 1)[0].label == "cannot tell"
 
@@ -222,7 +212,7 @@ def test_by_the_command(ws):
     code, told = flywheel(ws, "label", first, opposite(found[0]), "--reviewer", "Ada", "--comment", "it did not buy it")
     assert (code, "5 to go" in told) == (0, True)
     code, told = flywheel(ws, "stage", "ct", "-k", 1)
-    assert (code, "5 of 6 trajectories of iteration 001 are to be labelled" in told) == (1, True)
+    assert (code, "5 of 6 trajectories of iteration 001 need a label" in told) == (1, True)
     with run_lock.hold(ws):
         code, told = flywheel(ws, "label", "--rest", "cannot tell", "--reviewer", "Bo")
     assert "the run that waits goes on" in told
@@ -253,3 +243,10 @@ def test_a_name_that_names_no_file_is_refused(ws):
     one = route_review.asked(ws, 1)[0]
     with pytest.raises(FlywheelError, match="no name of a reviewer"):
         say(ws, one, "solved", "../eve")
+
+
+def test_the_report_tells_it(ended):
+    ws, _, _ = ended
+    page = report.build(ws).read_text(encoding="utf-8")
+    assert "What people say of routes" in page
+    assert "4 of 6" in page

@@ -14,7 +14,9 @@ from flywheel.workspace import label as number
 _LABEL = click.Choice(["solved", "not solved", "cannot tell"])
 
 
-@click.command(epilog='Example: flywheel label 003-k12-s0 "not solved" --reviewer Ada    (without arguments: what is asked)')
+@click.command(
+    epilog='Example: flywheel label 003-k12-s0 "not solved" --reviewer Ada    (without arguments: what is asked)'
+)
 @click.argument("trajectory", required=False)
 @click.argument("said", metavar="[LABEL]", type=_LABEL, required=False)
 @click.option("--rest", type=_LABEL, help="Of all that have no label yet; with `cannot tell` they stay where they are.")
@@ -36,7 +38,7 @@ def label(
     if not trajectory and not rest:
         _list(ws)
         return
-    if trajectory and rest or bool(trajectory) != bool(said):
+    if (trajectory and rest) or bool(trajectory) != bool(said):
         raise BadInput("a trajectory and its label, or --rest", where="flywheel label", fix="`flywheel label --help`")
     if not reviewer:
         raise BadInput("the reviewer has no name", where="--reviewer", fix="give yours")

@@ -35,7 +35,8 @@ QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.
 _DECIDED = f"""
 CREATE OR REPLACE TEMP TABLE decided AS
 WITH verdicts AS ({_VERDICTS}), known AS (
-    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.v AS v, CASE WHEN v IS NOT NULL THEN s.said.score END AS score,
+    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.v AS v,
+        CASE WHEN v IS NOT NULL THEN s.said.score END AS score,
         CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
             ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
                 || ' (' || s.said.detail || ')' END AS unjudged

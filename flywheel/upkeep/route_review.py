@@ -1,8 +1,9 @@
 """People look at a sample of an iteration's routes before it trains (`routing.review`); what they say moves it.
 
 What is said is a label as any other, a line in `reviews/<reviewer>.jsonl`, whose queue names the turn that asked: the
-newest one of a trajectory counts, earlier ones stay. Once the look has ended, what was asked and said is a decision of the iteration
-(`store/decisions.py`), carried out as `flywheel reroute` is: routes, stores, lineage, manifest. None counts after that.
+newest one of a trajectory counts, earlier ones stay. Once the look has ended, what was asked and said is a decision of
+the iteration (`store/decisions.py`), carried out as `flywheel reroute` is: routes, stores, lineage, manifest. None counts
+after that.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def require(ws: Workspace, iteration: int, stage: str) -> None:
         return
     if lacking := sum(one.label is None for one in found):
         raise FlywheelError(
-            f"{lacking} of {len(found)} trajectories of iteration {label(iteration)} are to be labelled before it trains",
+            f"{lacking} of {len(found)} trajectories of iteration {label(iteration)} need a label before it trains",
             where="routing.review",
             fix="`flywheel label` lists them, and how to say what they are",
         )
@@ -136,7 +137,11 @@ def queue(ws: Workspace, iteration: int) -> str:
 
 
 def _asks(ws: Workspace, iteration: int) -> bool:
-    if not ws.partition("routes", iteration, build.STAGE).is_dir() or not ws.manifest(iteration).exists():
+    if (
+        not iteration
+        or not ws.partition("routes", iteration, build.STAGE).is_dir()
+        or not ws.manifest(iteration).exists()
+    ):
         return False
     if frozen.load(ws, iteration).routing.review == 0 or STAGE in dvc_lock.recorded(ws, iteration):
         return False
