@@ -2,8 +2,8 @@
 
 What is said is a label as any other, a line in `reviews/<reviewer>.jsonl`, whose queue names the turn that asked: the
 newest one of a trajectory counts, earlier ones stay. Once the look has ended, what was asked and said is a decision of
-the iteration (`store/decisions.py`), carried out as `flywheel reroute` is: routes, stores, lineage, manifest. None counts
-after that.
+the iteration (`store/decisions.py`), carried out as `flywheel reroute` is: routes, stores, lineage, manifest. None
+counts after that.
 """
 
 from __future__ import annotations
