@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own: made with initdb in a temporary folder, on 127.0.0.1 at a free port, ended with its user."""
+"""A PostgreSQL of one's own: made with initdb in a temporary folder, on 127.0.0.1 at a free port, ended with us."""
 
 from __future__ import annotations
 
