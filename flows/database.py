@@ -32,7 +32,7 @@ def look() -> None:
     text = PREFECT_API_DATABASE_CONNECTION_URL.value()
     url = _address(text)
     if url.drivername == _SQLITE:
-        set_database_config(_WaitsForItsTurn(connection_url=text))
+        set_database_config(WaitsForItsTurn(connection_url=text))
         _begin(url.database or ":memory:")
         return
     place = f"{VARIABLE}: {url.host or 'this machine'}:{url.port or 5432}/{url.database}"
@@ -46,7 +46,7 @@ def look() -> None:
         ) from None
 
 
-class _WaitsForItsTurn(AioSqliteConfiguration):
+class WaitsForItsTurn(AioSqliteConfiguration):
     """SQLite with transactions that take the right to write when they begin. Prefect's own take it at their first
     write: where another has written since they began to read, SQLite refuses them at once, the server answers 503, and
     the client asks again after two seconds and more, as after each third stage or so."""
