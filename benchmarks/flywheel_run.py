@@ -34,7 +34,8 @@ from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.settings import Settings
 from flywheel.store import catalog
-from flywheel.synthesis.tasks import is_held_out, make_tasks
+from flywheel.synthesis.held_out import is_held_out
+from flywheel.synthesis.tasks import make_tasks
 from flywheel.workspace import Workspace
 from flywheel.worlds import references
 

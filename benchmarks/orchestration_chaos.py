@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 import orchestration_history as history
 import orchestration_turn as turn
 import psutil
+from orchestration_postgres import database
 
 from flywheel import turns
 from flywheel.bench import BenchCase
@@ -32,6 +33,11 @@ _DONE = re.compile(r"(\S+): (\S+) done$", re.MULTILINE)
 
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
+    with database(options.database) as on:
+        yield from _cases(options, on)
+
+
+def _cases(options: Namespace, on: str) -> Iterator[BenchCase]:
     parameters = turn.LEAST | turn.SAME_BITS | _TRAINERS
     whole = turn.make(options.folder / "whole", **parameters)
     began = time.monotonic()
@@ -44,15 +50,19 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
         _turn(whole, k)
 
     kinds = dict(Counter(kind for kind, _ in kills))
-    yield turn.figure("chaos_kills", "kills", len(kills), options.kills, len(kills) >= options.kills, by_kind=kinds)
+    yield turn.figure(
+        f"chaos_kills{on}", "kills", len(kills), options.kills, len(kills) >= options.kills, by_kind=kinds
+    )
     ours, theirs = ({(k, name): one for k in iterations for name, one in turn.hashes(ws, k).items()}
                     for ws in (killed, whole))  # fmt: skip
     differ = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-    yield turn.figure("chaos_differences", "of hashes", len(differ), 0, not differ, of=len(theirs), differ=differ[:5])
+    yield turn.figure(
+        f"chaos_differences{on}", "of hashes", len(differ), 0, not differ, of=len(theirs), differ=differ[:5]
+    )
     again = _done_again(killed)
-    yield turn.figure("chaos_done_again", "shards", len(again), 0, not again, shards=again[:5])
+    yield turn.figure(f"chaos_done_again{on}", "shards", len(again), 0, not again, shards=again[:5])
     wrong = history.false(killed, [at for kind, at in kills if kind == "flow"], iterations)
-    yield turn.figure("history_false", "rows", len(wrong), 0, not wrong, rows=wrong[:5])
+    yield turn.figure(f"history_false{on}", "rows", len(wrong), 0, not wrong, rows=wrong[:5])
 
 
 def _turn(ws: Workspace, iteration: int) -> None:

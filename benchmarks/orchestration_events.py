@@ -31,6 +31,7 @@ _GOAL_S = 5.0
 _STARTS_S = 120
 _RESTARTS = 0.04  # of the events, those at which the server is killed
 _LOOK_S = 1.0  # as `flywheel up` looks
+_ASK_S = 1.0
 
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
@@ -93,14 +94,15 @@ def _kill_server(ws: Workspace) -> None:
 
 
 def _started(ws: Workspace, number: int) -> float:
-    """When the run of the event began."""
+    """When the run of the event began, as the run itself says: how often it is asked for does not count, but would
+    take a core from what is measured."""
     key, deadline = f"{identity.of(ws)}:event:{number}", time.monotonic() + _STARTS_S
     while time.monotonic() < deadline:
+        time.sleep(_ASK_S)
         with contextlib.suppress(httpx.HTTPError):
             for run in _runs(ws, limit=5):
                 if run.idempotency_key == key and run.start_time:
                     return run.start_time.timestamp()
-        time.sleep(0.1)
     raise FlywheelError(f"event {number} began no run in {_STARTS_S} s", where=ws.prefect_home / "server.log")
 
 

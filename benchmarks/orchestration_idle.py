@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from unittest import mock
 
@@ -30,7 +31,10 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
         family = [psutil.Process(up["pid"]), *psutil.Process(up["pid"]).children(recursive=True)]
         before, size = {one.pid: _cpu(one) for one in family}, _database(ws)
         time.sleep(60 * options.minutes)
-        used = {_name(one): _cpu(one) - before[one.pid] for one in family if one.is_running()}
+        used: Counter[str] = Counter()
+        for one in family:
+            if one.is_running():
+                used[_name(one)] += _cpu(one) - before[one.pid]
         grown = _database(ws) - size
     finally:
         keeper.down(ws)
@@ -48,8 +52,9 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _name(process: psutil.Process) -> str:
-    words = " ".join(process.cmdline())
-    return next((name for name in ("worker", "guarded", "keeper") if name in words), words[:40])
+    """The module that it runs; several may have the same."""
+    words = process.cmdline()
+    return words[words.index("-m") + 1] if "-m" in words else " ".join(words)[-60:]
 
 
 def _database(ws: Workspace) -> int:

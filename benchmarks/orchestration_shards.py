@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orchestration_turn as turn
+from orchestration_postgres import database
 
 from flows.server import prefect_server
 from flywheel.bench import BenchCase
@@ -25,14 +26,14 @@ _ARRIVE_S = 300  # for the last task runs to reach the server
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
     ws = turn.make(options.folder / "shards")
-    with prefect_server(ws):
+    with database(options.database) as on, prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
-        yield from _cases(ws, options.shards)
+        yield from _cases(ws, options.shards, on)
 
 
-def _cases(ws: Workspace, count: int) -> Iterator[BenchCase]:
+def _cases(ws: Workspace, count: int, on: str) -> Iterator[BenchCase]:
     from prefect import flow, tags
 
     from tasks.stages import do_shards
@@ -62,9 +63,9 @@ def _cases(ws: Workspace, count: int) -> Iterator[BenchCase]:
     with tags(workspace(ws)):
         ours = seconds(all_of_them)
     states = _states(ws, count)
-    yield BenchCase("orchestration", f"shards_{count}", "s a shard", ours, peer, "a plain loop", None, None, True)
+    yield BenchCase("orchestration", f"shards_{count}{on}", "s a shard", ours, peer, "a plain loop", None, None, True)
     lost = count - states["Completed"]
-    yield turn.figure("shards_lost", "task runs", lost, 0, lost == 0, states=dict(states))
+    yield turn.figure(f"shards_lost{on}", "task runs", lost, 0, lost == 0, states=dict(states))
 
 
 def _nothing(ctx: Context, shard: str, folder: Path) -> str:

@@ -7,12 +7,17 @@ alone reads that: a setting would put a password into files that git keeps.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import sqlalchemy
 from prefect.server.database import provide_database_interface
+from prefect.server.database.configurations import AioSqliteConfiguration
+from prefect.server.database.dependencies import set_database_config
 from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
 from flows import empty_database
 from flywheel.errors import BadInput, first_line
@@ -24,8 +29,10 @@ _SUCH_AS = f"such as {_POSTGRESQL}://USER:PASSWORD@HOST:5432/NAME"
 
 def look() -> None:
     """Raises BadInput, without the password, where the server could not work on it."""
-    url = _address(PREFECT_API_DATABASE_CONNECTION_URL.value())
+    text = PREFECT_API_DATABASE_CONNECTION_URL.value()
+    url = _address(text)
     if url.drivername == _SQLITE:
+        set_database_config(WaitsForItsTurn(connection_url=text))
         _begin(url.database or ":memory:")
         return
     place = f"{VARIABLE}: {url.host or 'this machine'}:{url.port or 5432}/{url.database}"
@@ -37,6 +44,19 @@ def look() -> None:
             where=place,
             fix="mend the variable, start the database, or unset the variable for SQLite in the workspace",
         ) from None
+
+
+class WaitsForItsTurn(AioSqliteConfiguration):
+    """SQLite with transactions that take the right to write when they begin. Prefect's own take it at their first
+    write: where another has written since they began to read, SQLite refuses them at once, the server answers 503, and
+    the client asks again after two seconds and more, as after each third stage or so."""
+
+    @asynccontextmanager
+    async def begin_transaction(
+        self, session: AsyncSession, with_for_update: bool = False
+    ) -> AsyncGenerator[AsyncSessionTransaction, None]:
+        async with super().begin_transaction(session, with_for_update=True) as transaction:
+            yield transaction
 
 
 def _begin(name: str) -> None:

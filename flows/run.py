@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,12 @@ def run(
             return Outcome(done_before=tuple(wanted))
         for k in todo:
             turns.look(ws, chosen, k)
-        with prefect_server(ws, meanwhile=lambda: turns.found(ws, chosen)) as url:
+
+        def meanwhile() -> None:
+            turns.found(ws, chosen)
+            importlib.import_module("flows.iteration")  # two seconds of a core, and the server takes five to begin
+
+        with prefect_server(ws, meanwhile=meanwhile) as url:
             write_json(ws.run_target, {"first": todo[0], "last": todo[-1]})
             from flows import iteration as flow  # after the server has configured Prefect
 

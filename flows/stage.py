@@ -7,6 +7,7 @@ from prefect.runtime import flow_run
 
 from flows import progress_bar, telling
 from flows.review import ask_reviewer
+from flows.route_review import ask_about_routes
 from flywheel import cluster
 from flywheel.progress import report
 from flywheel.stages.base import Context
@@ -27,6 +28,7 @@ def stage(workspace: str, number: int, name: str) -> str:
 def do(ctx: Context) -> str:
     """Called within a flow. Returns what came of it, in a line."""
     report(ctx.stage, "begins")
+    ask_about_routes(ctx)
     ask_reviewer(ctx)
     with tags.none():
         with cluster.current().workers(pipeline.get(ctx.stage), ctx) as workers:

@@ -14,7 +14,7 @@ from prefect import tags
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows import apart
+from flows import apart, route_review
 from flows.stage import stage
 from flywheel.errors import FlywheelError, WorkerLost
 from flywheel.progress import report, tell
@@ -67,6 +67,7 @@ class Stages:
             return True
         longest_s = self._now.operations.stage_timeout_s
         longest_s += self._own.promotion.review_timeout_s if name == "promote" else 0
+        longest_s += route_review.may_wait_s(self._own.routing, name)
         if alone or self._now.cluster.stages_at_once == 1:
             # The iteration has a heartbeat; ended with its thread, each stage would wait for a second.
             with tags(named.stage(name)), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):

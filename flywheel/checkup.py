@@ -28,7 +28,8 @@ from flywheel.settings import Settings
 from flywheel.stages.competition import recorded
 from flywheel.store import dvc_lock, git, manifest
 from flywheel.synthesis import pages
-from flywheel.synthesis.tasks import content, fresh_tasks, is_held_out
+from flywheel.synthesis.held_out import is_held_out
+from flywheel.synthesis.tasks import content, fresh_tasks
 from flywheel.workspace import Workspace, label
 
 NAME = "checkup"  # as progress is told

@@ -1,125 +1,27 @@
-"""A PostgreSQL of its own for tests: made with initdb in a temporary folder, on 127.0.0.1 at a free port."""
+"""The PostgreSQL of the benchmarks, for tests; they are skipped where it is not installed."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
-import pwd
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-import time
+import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 
-import asyncpg
 import pytest
 
-USER, PASSWORD = "flywheel", "not-to-be-printed"
-_DEADLINE_S = 120
+from flywheel import bench
 
-
-class Postgres:
-    """One cluster: stopped and started, it keeps its port and what is in it."""
-
-    def __init__(self, command: list[str | Path], folder: Path) -> None:
-        self.port = _free_port()
-        at = ["-p", str(self.port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
-        self._command = [*command, "-D", folder / "data", *at, "-c", "fsync=off"]
-        self._folder, self._log = folder, folder / "log"
-
-    def start(self) -> None:
-        with self._log.open("ab") as out:
-            self._process = subprocess.Popen(
-                self._command, cwd=self._folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL
-            )
-        deadline = time.monotonic() + _DEADLINE_S
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                pytest.fail(f"PostgreSQL ended while starting:\n{self._log.read_text()}")
-            try:
-                self.run("select 1")
-                return
-            except (OSError, asyncpg.CannotConnectNowError):
-                time.sleep(0.05)
-        pytest.fail(f"PostgreSQL gave no answer in {_DEADLINE_S} s:\n{self._log.read_text()}")
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGINT)  # its fast shutdown: who is connected is cut off
-        self._process.wait(_DEADLINE_S)
-
-    def url(self, database: str, password: str = PASSWORD) -> str:
-        """As Prefect wants it."""
-        return f"postgresql+asyncpg://{USER}:{password}@127.0.0.1:{self.port}/{database}"
-
-    def new(self, name: str) -> str:
-        """An empty database; its address."""
-        self.run(f'create database "{name}"')
-        return self.url(name)
-
-    def run(self, statement: str, database: str = "postgres") -> list[asyncpg.Record]:
-        return asyncio.run(_run(self.port, statement, database))
+_SPEC = importlib.util.spec_from_file_location("orchestration_postgres", bench.FOLDER / "orchestration_postgres.py")
+_made = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_made)
+PASSWORD, Postgres = _made.PASSWORD, _made.Postgres
 
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Postgres]:
-    """Ended with the block, and with this process. The test is skipped where PostgreSQL is not installed."""
-    programs = _programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed: `scripts/setup test` does it")
-    folder = Path(tempfile.mkdtemp(prefix="postgres-"))  # pytest's own are for their owner alone, who may be root
-    try:
-        (folder / "password").write_text(PASSWORD)
-        as_user = _as_user(folder)
-        asked = ["--auth=scram-sha-256", f"--username={USER}", f"--pwfile={folder / 'password'}", "--no-sync"]
-        make = [*as_user, programs / "initdb", *asked, "--pgdata", folder / "data"]
-        done = subprocess.run(make, cwd=folder, capture_output=True, text=True, timeout=_DEADLINE_S)
-        assert done.returncode == 0, done.stderr
-        cluster = Postgres([*as_user, programs / "postgres"], folder)
-        cluster.start()
+    """Ended with the block, and with this process."""
+    with contextlib.ExitStack() as open_until_the_end:
         try:
-            yield cluster
-        finally:
-            cluster.stop()
-    finally:
-        shutil.rmtree(folder)
-
-
-def _programs() -> Path | None:
-    """The folder of the newest PostgreSQL's programs, which Debian keeps out of PATH."""
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
-    found = debian[-1] if debian else shutil.which("initdb")
-    return Path(found).resolve().parent if found else None
-
-
-def _as_user(folder: Path) -> list[str]:
-    """What a command begins with: it ends with us, and is not run as root, which PostgreSQL refuses."""
-    words = ["setpriv", "--pdeathsig", "INT"]
-    if os.geteuid():
-        return words
-    try:
-        user = pwd.getpwnam("postgres")
-    except KeyError:
-        user = pwd.getpwnam("nobody")
-    for path in (folder, *folder.iterdir()):
-        os.chown(path, user.pw_uid, user.pw_gid)
-    return [*words, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-async def _run(port: int, statement: str, database: str) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(
-        host="127.0.0.1", port=port, user=USER, password=PASSWORD, database=database, timeout=_DEADLINE_S
-    )
-    try:
-        return await connection.fetch(statement)
-    finally:
-        await connection.close()
+            cluster = open_until_the_end.enter_context(_made.postgres())
+        except _made.NotInstalled as error:
+            pytest.skip(str(error))
+        yield cluster

@@ -8,14 +8,16 @@ from datetime import datetime
 
 import httpx
 import pytest
+import routed_turns
 from explored import explorer, rollouts
 from reviews import waiting
 
 from flywheel.evaluation import review
 from flywheel.explorer.guard import LONGEST
 from flywheel.files import write_text
-from flywheel.store import dvc_lock, labels
+from flywheel.store import decisions, dvc_lock, labels
 from flywheel.store.partitions import write
+from flywheel.upkeep import route_review
 
 ROUTED = {f"t{k}r{n}" for k in (1, 2) for n in range(6)}
 TELLING = ("v", "score", "scorer", "scores", "destination", "reason", "samples", "twins", "others", "reward")
@@ -78,7 +80,14 @@ def test_what_scorers_dispute_and_what_was_hardly_understood_is_found(ws, client
     assert names(client, queue="disagreement") == ["t1r0"]
     assert names(client, queue="speech") == ["t1r2", "t1r3"], "the least understood first"
     answer = client.get("/api/review/queue", params={"reviewer": "ada", "size": 1})
-    assert answer.json()["candidates"] == {"random": 12, "route": 12, "disagreement": 1, "speech": 2, "decide": 0}
+    assert answer.json()["candidates"] == {
+        "random": 12,
+        "route": 12,
+        "routing": 0,
+        "disagreement": 1,
+        "speech": 2,
+        "decide": 0,
+    }
 
 
 def test_two_label_an_item_and_a_third_decides_where_they_disagree(client):
@@ -236,3 +245,23 @@ def test_a_promotion_is_decided_as_by_the_command(ws):
         assert client.get("/api/promotions").json() == []
         assert len(review.read(ws, 1).all) == 2
         assert client.post("/api/promotions/9", json={"promote": True, "reviewer": "Eve"}).status_code == 400
+
+
+# -- before an iteration trains ----------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_before_training_is_a_queue_of_its_own_and_a_label_is_the_answer(ws):
+    asked = routed_turns.routed(ws.root / "asked", review=3)
+    found = [one.trajectory_id for one in route_review.asked(asked, 1)]
+    with explorer(asked) as (_, client):
+        assert names(client, queue="routing") == found
+        assert say(client, found[0], "solved", queue="routing").status_code == 204
+        assert say(client, found[1], "cannot tell").status_code == 204, "however it was come upon"
+        other = next(name for name in names(client) if name not in found)
+        assert say(client, other, "solved", queue="routing").status_code == 400
+        assert [one.label for one in route_review.asked(asked, 1)] == ["solved", "cannot tell", None]
+        route_review.end(asked, 1, "enough")
+        assert names(client, queue="routing") == []
+        assert say(client, found[2], "solved", queue="routing").status_code == 400
+        assert say(client, found[2], "solved", queue="random").status_code == 204, "of how far people agree"
+        assert len(decisions.read(asked, 1)) == 1

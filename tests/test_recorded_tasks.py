@@ -12,7 +12,8 @@ import pytest
 from flywheel.errors import BadInput
 from flywheel.recording.synthetic.make_sessions import make, recorded_tasks
 from flywheel.settings import Settings, parse
-from flywheel.synthesis.tasks import content, held_out, make_tasks
+from flywheel.synthesis import held_out
+from flywheel.synthesis.tasks import content, make_tasks
 from flywheel.worlds import catalogue
 
 
@@ -31,7 +32,7 @@ def test_every_template_comes_before_one_comes_again(tasks):
     for task in tasks:
         seen[task.world].append(task.template)
     for world, templates in seen.items():
-        apart = held_out(Settings(), catalogue.get(world))
+        apart = held_out.templates(Settings(), catalogue.get(world))
         levels = Settings().synthesis.levels
         learnt = {
             name

@@ -14,7 +14,9 @@ from flywheel.errors import BadInput
 from flywheel.scoring import verifiers
 from flywheel.settings import Settings, Synthesis, parse
 from flywheel.store.partitions import from_rows
-from flywheel.synthesis.tasks import content, from_row, held_out, is_held_out, make_task, make_tasks, reserved, to_row
+from flywheel.synthesis import held_out
+from flywheel.synthesis.held_out import is_held_out
+from flywheel.synthesis.tasks import content, from_row, make_task, make_tasks, reserved, to_row
 from flywheel.worlds import catalogue
 
 # Without games, whose levels take a while to find.
@@ -63,7 +65,7 @@ def test_the_iterations_go_through_a_worlds_templates():
     drawn = [make_tasks(settings, iteration, "train") for iteration in range(1, 9)]
     control = [[(task.template, task.level) for task in tasks if task.domain == "control"] for tasks in drawn]
     first = [slot for slots in control[:7] for slot in slots]
-    templates = set(catalogue.get("control").templates) - held_out(settings, catalogue.get("control"))
+    templates = set(catalogue.get("control").templates) - held_out.templates(settings, catalogue.get("control"))
     assert len(set(first)) == len(first)  # none again before all have come
     assert {template for template, _ in control[7] + first} == templates
 
@@ -82,7 +84,8 @@ def test_a_share_of_the_templates_is_the_same_in_each_iteration():
 @pytest.mark.parametrize("chosen", [0.15, 0.5, ["settings/two", "shop/open", "control/slider", "control/menu"]])
 def test_held_out_templates_are_evaluated_and_never_trained_on(chosen):
     settings = quick(held_out=chosen)
-    apart = {name: held_out(settings, catalogue.get(name)) for name in ("tiles", "settings", "shop", "control")}
+    worlds = ("tiles", "settings", "shop", "control")
+    apart = {name: held_out.templates(settings, catalogue.get(name)) for name in worlds}
     assert not apart.pop("tiles")  # a game has one template, or a few
     assert all(apart.values())
     for iteration in range(1, 3):
@@ -100,8 +103,8 @@ def test_a_share_of_templates_is_the_same_for_every_seed(share, seed):
     one, other = (parse({"seed": s, "synthesis": {"held_out": share}}, where="test") for s in (seed, seed + 1))
     for name in ("settings", "control"):
         world = catalogue.get(name)
-        apart = held_out(one, world)
-        assert apart == held_out(other, world)
+        apart = held_out.templates(one, world)
+        assert apart == held_out.templates(other, world)
         asked = [spec for spec in world.templates.values() if {1, 2} & spec.max_steps.keys()]
         assert len(apart) == (max(1, round(share * len(asked))) if share else 0)
 

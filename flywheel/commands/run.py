@@ -62,10 +62,12 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
     from flywheel.progress import listening
     from flywheel.stages.base import Context, clear_staging, run_stage
     from flywheel.store import frozen, pipeline, versioning
+    from flywheel.upkeep import route_review
 
     ws = Workspace.find(workspace)
     chosen = pipeline.get(name)
     ctx = Context.open(ws, iteration, name)
+    route_review.require(ws, iteration, name)
     console = Console()
     with frozen.named(ws, iteration), RunConsole(console) as screen, listening(screen):
         ctx.report("begins")

@@ -16,14 +16,20 @@ from flywheel.explorer import replays
 from flywheel.explorer.asking import LISTED, Asking, NotHere, Row
 from flywheel.explorer.tokens import Tokens
 from flywheel.store import catalog, labels
+from flywheel.upkeep import route_review
 
 NEEDED = 2  # reviewers of a trajectory; where they disagree, one more
-Queue = Literal["random", "route", "disagreement", "speech", "decide"]
+Queue = Literal["random", "route", "routing", "disagreement", "speech", "decide"]
 # Queue -> which of the trajectories `t` it draws from, and their order; `key` puts them at random, by the seed.
 _QUEUES: dict[Queue, tuple[str, str]] = {
     "random": ("", "key"),
     # As many of each store. Within a place the order is at random, so that it does not tell the store.
     "route": ("", "row_number() OVER (PARTITION BY destination ORDER BY key), key"),
+    # What is asked before an iteration trains (`routing.review`).
+    "routing": (
+        "SEMI JOIN (SELECT unnest($asked::VARCHAR[]) AS trajectory_id) USING (trajectory_id)",
+        "list_position($asked, trajectory_id)",
+    ),
     "disagreement": (
         """SEMI JOIN (
             SELECT iteration, trajectory_id FROM scores
@@ -84,6 +90,10 @@ def queue(asking: Asking, draw: Draw) -> dict[str, Any]:
     and, where there is one, what people say together; `candidates`: how many each queue draws from. Raises BadInput."""
     reviewer = labels.reviewer(draw.reviewer)
     own = {"iteration": draw.iteration, "domain": draw.domain or None}
+    asked = {"asked": [one.trajectory_id for one in route_review.asked(asking.ws, route_review.newest(asking.ws))]}
+
+    def given(name: Queue) -> dict[str, Any]:
+        return own | (asked if name == "routing" else {})
 
     def work(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         rows = catalog.rows(
@@ -98,10 +108,11 @@ def queue(asking: Asking, draw: Draw) -> dict[str, Any]:
                 LEFT JOIN (FROM labels WHERE reviewer = $reviewer) m USING (iteration, trajectory_id)
                 LEFT JOIN human_labels h USING (iteration, trajectory_id)
             ORDER BY place""",
-            own | {"seed": draw.seed, "queue": draw.queue, "reviewer": reviewer},
+            given(draw.queue) | {"seed": draw.seed, "queue": draw.queue, "reviewer": reviewer},
         )
         candidates = {
-            name: catalog.rows(connection, f"SELECT count(*) AS n FROM {_from(name)}", own)[0]["n"] for name in _QUEUES
+            name: catalog.rows(connection, f"SELECT count(*) AS n FROM {_from(name)}", given(name))[0]["n"]
+            for name in _QUEUES
         }
         return {"rows": rows, "candidates": candidates}
 
@@ -140,17 +151,24 @@ def _blind(steps: list[Row]) -> list[Row]:
 
 
 def say(asking: Asking, said: Said) -> None:
-    """Keep a label. Raises BadInput, NotHere where there is no such trajectory."""
-    reviewer, of = labels.reviewer(said.reviewer), {"id": said.trajectory_id}
+    """Keep a label; of a trajectory that is asked about before an iteration trains it is the answer. Raises BadInput,
+    NotHere where there is no such trajectory."""
+    ws, reviewer, of = asking.ws, labels.reviewer(said.reviewer), {"id": said.trajectory_id}
     known = asking.rows(f"SELECT iteration FROM {LISTED} WHERE trajectory_id = $id ORDER BY iteration DESC LIMIT 1", of)
     if not known:
         raise NotHere(f"there is no trajectory {said.trajectory_id[:80]} here", fix="it may have been discarded")
+    newest = route_review.newest(ws)
+    if said.queue == "routing" or said.trajectory_id in {one.trajectory_id for one in route_review.asked(ws, newest)}:
+        route_review.label_one(
+            ws, newest, said.trajectory_id, said.label, reviewer=reviewer, comment=said.comment.strip()
+        )
+        return
     # How it was drawn does not change with a second label; and the third to see what two dispute is who decides.
     before = asking.rows("SELECT reviewer, queue FROM labels WHERE trajectory_id = $id", of)
     drawn = next((row["queue"] for row in before if row["reviewer"] == reviewer), None)
     disputed = asking.rows("FROM human_labels WHERE trajectory_id = $id AND state = 'to decide'", of)
     labels.append(
-        asking.ws,
+        ws,
         labels.Label(
             trajectory_id=said.trajectory_id,
             iteration=known[0]["iteration"],

@@ -21,7 +21,8 @@ from flywheel.recording.curate import Curation, curate, fingerprint
 from flywheel.recording.session import Session, load_meta
 from flywheel.recording.utterances import Utterance
 from flywheel.settings import Settings
-from flywheel.synthesis.tasks import is_held_out, to_row
+from flywheel.synthesis.held_out import is_held_out
+from flywheel.synthesis.tasks import to_row
 from flywheel.trajectory import Step, Trajectory, session_id
 
 Row = Mapping[str, Any]

@@ -254,6 +254,22 @@ def by_stage(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]
     return catalog.rows(connection, rows, {"since": since})
 
 
+def looked_at(connection: duckdb.DuckDBPyConnection, since: int = 0) -> list[Row]:
+    """What people said of routes before training beside what scorers said, of each iteration after `since` in which
+    somebody was asked: `asked`, `labelled`, `moved`, and of those drawn either way the counts of
+    `verifier_beside_people`."""
+    return catalog.rows(
+        connection,
+        """SELECT * FROM (
+            SELECT iteration, count(*) AS asked, count(label) AS labelled, count(*) FILTER (WHERE moved) AS moved,
+                any_value(ended) AS ended
+            FROM route_reviews WHERE iteration > $since GROUP BY ALL)
+        LEFT JOIN (FROM verifier_beside_people WHERE domain = 'all' AND drawn = 'any') USING (iteration)
+        ORDER BY iteration""",
+        {"since": since},
+    )
+
+
 def quarantine(connection: duckdb.DuckDBPyConnection, since: int = 0, limit: int = 12) -> list[Row]:
     """Reasons for setting aside after `since`, the most frequent first, with their iterations and an example."""
     return catalog.rows(

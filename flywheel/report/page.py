@@ -47,6 +47,7 @@ def build(ws: Workspace, *, everything: bool = False) -> Path:
             "worlds": facts.worlds(connection),
             "rises": facts.rises(connection, since),
             "by_stage": facts.by_stage(connection, since),
+            "looked_at": facts.looked_at(connection, since),
             "quarantine": facts.quarantine(connection, since),
             "minute_iterations": minute_iterations,
             "minutes": minutes,

@@ -102,6 +102,20 @@ class Routing(Block):
     """The share of an iteration's trajectories that may break a data contract: so many are set aside, each with its
     reason; where it is more, the iteration stops before anything is stored."""
 
+    review: int = Field(0, ge=0, le=200)
+    """Trajectories that a person looks at after each iteration is routed and before it trains; what they say moves them
+    to the other store. Drawn evenly over domains and stores. 0: none, and the turn waits for nobody."""
+    review_doubtful: float = Field(0.5, ge=0, le=1)
+    """Share of them that is drawn from doubtful ones, as long as there are any: scorers disagree or gave no score, or
+    a score is within review_near of its threshold."""
+    review_near: float = Field(0.1, ge=0, le=1)
+    """How near a score below 1 has to be to its threshold for the trajectory to be doubtful."""
+    review_timeout_s: float = Field(86_400.0, gt=0)
+    """Seconds that a run waits for what people say of them (`flywheel label`)."""
+    unanswered: Literal["keep", "fail"] = "keep"
+    """What happens then. keep: what nobody looked at stays where it is, and the turn goes on; fail: the run fails, and
+    goes on once all are labelled."""
+
     duplicates_least: float = Field(0.8, gt=0, le=1)
     """Share of steps from which on two of the model's trajectories of one task count as near-duplicates. 1: the same
     steps alone."""

@@ -27,7 +27,7 @@ from flywheel.stages import competition, episodes, inputs, shards
 from flywheel.stages.base import BROWSERS, Context, Stage, StageResult
 from flywheel.store import metrics
 from flywheel.store.artifacts import Checkpoint, Partition, Record
-from flywheel.synthesis.tasks import is_held_out
+from flywheel.synthesis.held_out import is_held_out
 
 _BEFORE, _CANDIDATE = "before", "after"  # the newest model until now, the merged one
 _GATE = "gate"

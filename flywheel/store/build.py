@@ -55,7 +55,8 @@ def build(
     sources = _stages(read, "trajectories")
     for table, stage in read:
         partitions.verify(ws, table, iteration, stage)
-    rule, version = decisions.rule(ws, iteration), decisions.version(ws, iteration)
+    rule, people = decisions.rule(ws, iteration), decisions.said(decisions.read(ws, iteration))
+    version = decisions.version(ws, iteration)
     shown = expectations.page(ws, iteration) if page else nullcontext(lambda judged: None)
     with shown as show, connected(ws, iteration, sources, staged) as connection:
         judged = judging.judge(connection, iteration, sources, _kept(ws, iteration, read, staged))
@@ -63,7 +64,7 @@ def build(
         _not_too_many(connection, iteration, settings.routing.broken_limit)
         duplicates.ask(connection, iteration, _stages(read, "tasks"))
         duplicates.set_near_evaluation_aside(connection)
-        routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
+        routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
         duplicates.find(ws, iteration, read, connection, settings.routing, staged)
         write(connection, staged, iteration, routing.stores(iteration, version))
         built = figures(connection)

@@ -102,3 +102,58 @@ COMMENT ON COLUMN scorers_beside_people.solved IS 'of them, as people say';
 COMMENT ON COLUMN scorers_beside_people.hits IS 'both';
 COMMENT ON COLUMN scorers_beside_people.precision IS 'hits / verified, with its 95% interval';
 COMMENT ON COLUMN scorers_beside_people.recall IS 'hits / solved, with its 95% interval';
+
+COMMENT ON VIEW decision_files IS 'The text of each iteration''s decisions.json, of which the view `route_reviews` is made';
+
+CREATE VIEW route_reviews AS
+    SELECT iteration, row ->> 'trajectory_id' AS trajectory_id, row ->> 'domain' AS domain, row ->> 'drawn' AS drawn,
+        row ->> 'destination' AS destination, (row ->> 'score')::DOUBLE AS score, (row ->> 'v')::BOOLEAN AS v,
+        row ->> 'label' AS label, row ->> 'reviewer' AS reviewer, row ->> 'comment' AS comment,
+        (row ->> 'at')::TIMESTAMPTZ AS at,
+        coalesce(CASE label WHEN 'solved' THEN destination <> 'sft' WHEN 'not solved' THEN destination <> 'ct' END, false)
+            AS moved, ended
+    FROM (
+        SELECT iteration, unnest((decision -> 'looked' -> 'asked')::JSON[]) AS row, decision -> 'looked' ->> 'ended' AS ended
+        FROM (SELECT iteration, unnest((content -> 'decisions')::JSON[]) AS decision FROM decision_files))
+    ORDER BY iteration, trajectory_id;
+COMMENT ON VIEW route_reviews IS
+    'The sample of each iteration that people were asked to look at before it trained (`routing.review`), and what was said';
+COMMENT ON COLUMN route_reviews.drawn IS 'even: over domains and stores; doubtful: of those that scorers dispute or find hard';
+COMMENT ON COLUMN route_reviews.destination IS 'where it had gone by the scorers';
+COMMENT ON COLUMN route_reviews.v IS 'what scorers say';
+COMMENT ON COLUMN route_reviews.label IS 'solved, not solved or cannot tell; null where nobody looked';
+COMMENT ON COLUMN route_reviews.moved IS 'whether it went to another store by it';
+COMMENT ON COLUMN route_reviews.ended IS 'why the look ended';
+
+CREATE VIEW verifier_beside_people AS
+    WITH looked AS (
+        SELECT iteration, domain, unnest(['any', drawn]) AS drawn, v, label = 'solved' AS solved
+        FROM route_reviews WHERE label IN ('solved', 'not solved') AND v IS NOT NULL),
+    counts AS (
+        SELECT iteration, coalesce(domain, 'all') AS domain, drawn, count(*) AS n, count(*) FILTER (WHERE v AND solved) AS both_solved,
+            count(*) FILTER (WHERE v AND NOT solved) AS verifier_alone, count(*) FILTER (WHERE NOT v AND solved) AS people_alone,
+            count(*) FILTER (WHERE NOT v AND NOT solved) AS both_not
+        FROM looked GROUP BY GROUPING SETS (
+            (drawn), (drawn, domain), (iteration, drawn), (iteration, drawn, domain)))
+    SELECT *, (both_solved + both_not) / n AS agree, wilson_low(both_solved + both_not, n) AS agree_low,
+        wilson_high(both_solved + both_not, n) AS agree_high, both_solved / nullif(both_solved + verifier_alone, 0) AS verified_right,
+        wilson_low(both_solved, both_solved + verifier_alone) AS verified_right_low,
+        wilson_high(both_solved, both_solved + verifier_alone) AS verified_right_high,
+        both_not / nullif(both_not + people_alone, 0) AS refused_right,
+        wilson_low(both_not, both_not + people_alone) AS refused_right_low,
+        wilson_high(both_not, both_not + people_alone) AS refused_right_high
+    FROM counts ORDER BY iteration NULLS FIRST, drawn, domain = 'all' DESC, domain;
+COMMENT ON VIEW verifier_beside_people IS
+    'How often people and the verdict that routes are of one mind, of what people looked at before training';
+COMMENT ON COLUMN verifier_beside_people.iteration IS 'null: all of them';
+COMMENT ON COLUMN verifier_beside_people.domain IS '`all` for all of them';
+COMMENT ON COLUMN verifier_beside_people.drawn IS
+    'even: those drawn evenly over domains and stores alone, so that of a domain `verified_right` and `refused_right` stand for all its trajectories; doubtful; any: both';
+COMMENT ON COLUMN verifier_beside_people.n IS 'trajectories with V and a label that is solved or not solved';
+COMMENT ON COLUMN verifier_beside_people.both_solved IS 'V = 1, and solved';
+COMMENT ON COLUMN verifier_beside_people.verifier_alone IS 'V = 1, and not solved as people say';
+COMMENT ON COLUMN verifier_beside_people.people_alone IS 'V = 0, and solved as people say';
+COMMENT ON COLUMN verifier_beside_people.both_not IS 'V = 0, and not solved';
+COMMENT ON COLUMN verifier_beside_people.agree IS 'share of one mind, with its 95% interval';
+COMMENT ON COLUMN verifier_beside_people.verified_right IS 'of V = 1, the share that people call solved, with its 95% interval';
+COMMENT ON COLUMN verifier_beside_people.refused_right IS 'of V = 0, the share that people call not solved, with its 95% interval';

@@ -7,6 +7,7 @@ makes version n of the iteration's stores, which lineage calls `sft@001.n`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from flywheel.errors import DataError
 from flywheel.files import write_json
 from flywheel.settings import Settings
 from flywheel.workspace import Workspace
+
+SOLVED, NOT_SOLVED = "solved", "not solved"  # labels that move a trajectory; `cannot tell` does not
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,16 @@ class Rule:
 class Decision:
     """rule: from then on. at: when, as ISO 8601. routes: sha256 of the files of `routes` that it was decided from.
     moved: `domain`, `from`, `to` and `trajectories`. mended: the table, the expressions, the condition and the number
-    of rows; empty where none were. stale: recorded stages that had read the version before."""
+    of rows; empty where none were. looked: of a sample that people looked at (`upkeep/route_review.py`) why the look
+    `ended`, and what was `asked`, a mapping a trajectory, with what was said of it; empty where none was asked for.
+    stale: recorded stages that had read the version before."""
 
     rule: Rule
     at: str
     routes: tuple[str, ...]
     moved: tuple[dict[str, Any], ...] = ()
     mended: dict[str, Any] = field(default_factory=dict)
+    looked: dict[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
 
@@ -92,3 +98,21 @@ def rule(ws: Workspace, iteration: int) -> Rule:
 def version(ws: Workspace, iteration: int) -> int:
     """Of its stores; 0: as they were first decided."""
     return len(read(ws, iteration))
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a person says of a trajectory: whether it solved its task."""
+
+    solved: bool
+    reviewer: str
+
+
+def said(decided: Iterable[Decision]) -> dict[str, Said]:
+    """trajectory_id -> what a person said of it before its iteration trained; it stands whatever rule comes later."""
+    return {
+        row["trajectory_id"]: Said(row["label"] == SOLVED, row["reviewer"])
+        for one in decided
+        for row in one.looked.get("asked", ())
+        if row["label"] in (SOLVED, NOT_SOLVED)
+    }

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from flywheel import run_lock
 from flywheel.files import sha256_file
-from flywheel.store import catalog, dvc_lock, lineage, partitions, parts, pruned, versioning
+from flywheel.store import catalog, catalog_tables, dvc_lock, lineage, partitions, parts, pruned, versioning
 from flywheel.workspace import Workspace
 
 Row = dict[str, Any]
@@ -133,7 +133,7 @@ def _connect(ws: Workspace, which: Iterable[int]) -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("given", runs)
     connection.execute("CREATE TABLE runs AS FROM given")
-    catalog.show_files(connection, "dvc_lock", [path for k in which if (path := dvc_lock.path(ws, k)).exists()])
+    catalog_tables.show_files(connection, "dvc_lock", [path for k in which if (path := dvc_lock.path(ws, k)).exists()])
     connection.execute(catalog.views("catalog_history.sql"))
     return connection
 

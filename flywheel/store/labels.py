@@ -15,13 +15,15 @@ from pathlib import Path
 
 from flywheel.errors import BadInput, DataError, known
 from flywheel.files import disk_full_is_named, locked
+from flywheel.store.decisions import NOT_SOLVED, SOLVED
 from flywheel.workspace import Workspace
 
-LABELS = ("solved", "not solved", "cannot tell")
+LABELS = (SOLVED, NOT_SOLVED, "cannot tell")
 COMMENT = 2000  # characters, at most
 FILE_MARK = (
     "damaged file: "  # what an error in SQL begins with that stands for a damaged file; its facts follow, as JSON
 )
+TYPED = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a reviewer's name, as a form takes it
 _FOLDER = "reviews"
 _REVIEWER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _NAME = re.compile(r"[\w.:@-]{1,200}")  # of a trajectory
@@ -47,6 +49,11 @@ class Label:
 
 def folder(ws: Workspace) -> Path:
     return ws.root / _FOLDER
+
+
+def stamp(ws: Workspace) -> list[tuple[str, int]]:
+    """Another one where a label was added since."""
+    return sorted((path.name, path.stat().st_size) for path in folder(ws).glob("*.jsonl"))
 
 
 def reviewer(name: str) -> str:

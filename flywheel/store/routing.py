@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from flywheel.store import lineage
+from flywheel.store.decisions import Said
 
 DESTINATIONS = ("sft", "ct", "quarantine")
 
@@ -33,13 +35,15 @@ QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY said.place, said.
 _DECIDED = f"""
 CREATE OR REPLACE TEMP TABLE decided AS
 WITH verdicts AS ({_VERDICTS}), known AS (
-    SELECT t.*, b.reason AS broken, s.said.v AS v, CASE WHEN v IS NOT NULL THEN s.said.score END AS score,
+    SELECT t.*, b.reason AS broken, p.solved, p.reviewer, s.said.v AS v,
+        CASE WHEN v IS NOT NULL THEN s.said.score END AS score,
         CASE WHEN s.said IS NULL THEN 'no score' WHEN s.said.detail = '' THEN 'score is not a number'
             ELSE 'no score' || CASE WHEN s.said.scorer <> '' THEN ' by ' || s.said.scorer ELSE '' END
                 || ' (' || s.said.detail || ')' END AS unjudged
     FROM (SELECT trajectory_id, status, source, error FROM incoming
             QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY status, source, error) = 1) t
         LEFT JOIN verdicts s USING (trajectory_id) LEFT JOIN broken b USING (trajectory_id)
+        LEFT JOIN people p USING (trajectory_id)
 )
 SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
     SELECT trajectory_id, score, v, CASE
@@ -48,6 +52,8 @@ SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
             'reason': 'status ' || coalesce(status, 'none') || CASE WHEN error <> '' THEN ': ' || error ELSE '' END}}
         WHEN source IN ('recording', 'import') THEN
             {{'destination': 'ct', 'reason': 'human demonstration: continual training'}}
+        WHEN solved THEN {{'destination': 'sft', 'reason': 'solved, as a person says (' || reviewer || ')'}}
+        WHEN NOT solved THEN {{'destination': 'ct', 'reason': 'not solved, as a person says (' || reviewer || ')'}}
         WHEN v IS NULL THEN {{'destination': 'quarantine', 'reason': unjudged}}
         WHEN score >= $low AND score < $high THEN {{'destination': 'quarantine',
             'reason': format('doubted: score {{:.2f}} is in [$low, $high)', score)}}
@@ -60,7 +66,11 @@ SELECT trajectory_id, decision.destination, decision.reason, score, v FROM (
 
 
 def decide(
-    connection: duckdb.DuckDBPyConnection, *, verified_only: bool = True, band: tuple[float, float] | None = None
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    verified_only: bool = True,
+    band: tuple[float, float] | None = None,
+    people: Mapping[str, Said] | None = None,
 ) -> None:
     """Make the temporary table `decided`, with the columns of `routes`, one row for each trajectory of `incoming`.
 
@@ -68,11 +78,20 @@ def decide(
     several a trajectory, each with its threshold) and `broken` (trajectory_id, reason: of the row contracts).
     verified_only: False where SFT takes what failed too, as `sft.verified_only`. Demonstrations of people go to CT:
     they are data for continual training (section 2.4), not the newest model's. band: scores from its low end on and
-    below its high end are doubted.
+    below its high end are doubted. people: what they say of single trajectories goes before what scorers say; V
+    stays the scorers', so that both can be held against each other.
     """
+    said = people or {}
+    columns = {
+        "trajectory_id": pa.array(said, pa.string()),
+        "solved": pa.array([one.solved for one in said.values()], pa.bool_()),
+        "reviewer": pa.array([one.reviewer for one in said.values()], pa.string()),
+    }
+    connection.register("people", pa.table(columns))
     low, high = band or (0.0, 0.0)
     sql = _DECIDED.replace("$verified_only", str(verified_only).lower())
     connection.execute(sql.replace("$low", f"{low:g}").replace("$high", f"{high:g}"))
+    connection.unregister("people")
 
 
 def stores(iteration: int, version: int = 0) -> dict[str, str]:

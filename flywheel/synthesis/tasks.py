@@ -19,13 +19,12 @@ from flywheel.environments.world import TaskWorld
 from flywheel.errors import BadInput, known
 from flywheel.sandbox.manifests import PageManifest, load_all
 from flywheel.settings import Settings
-from flywheel.synthesis import pages
+from flywheel.synthesis import held_out, pages
 
 SPLITS = ("train", "eval", "gate")
 _SEEDS = {"eval": range(0, 2**30), "train": range(2**30, 2**31)}  # disjoint: no training seed is an evaluation seed
 _RESERVED = 8  # one content in so many is kept for gates: told by its hash, so that no history need be read
 _ATTEMPTS = 200
-_FEWEST = 4  # templates that a world must have before a share of them is held out
 _SEEN = 2  # of an evaluation's tasks of a world with held-out templates, those of other ones between two of these
 Slot = tuple[str, int]  # template, level
 Turn = tuple[TaskWorld | PageManifest, list[Slot]]  # what is drawn from, and what is drawn of it in turn
@@ -214,7 +213,7 @@ def placed(
 
 def _slots(settings: Settings, world: TaskWorld, split: str, opened: Mapping[str, int] | None = None) -> list[Slot]:
     """What is drawn of a world, in turn. Raises BadInput where nothing is."""
-    apart = held_out(settings, world)
+    apart = held_out.templates(settings, world)
     slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not
     for template, spec in world.templates.items():
         asked = [(template, level) for level in sorted(spec.max_steps) if level in settings.synthesis.levels]
@@ -244,45 +243,6 @@ def _slots(settings: Settings, world: TaskWorld, split: str, opened: Mapping[str
         mixed += [seen[(_SEEN * number + shift) % len(seen)] for shift in range(_SEEN)]
         mixed.append(unseen[number % len(unseen)])
     return mixed
-
-
-def held_out(settings: Settings, world: TaskWorld) -> frozenset[str]:
-    """The templates of a world that evaluation alone draws: those named, or a share of those that have one of the
-    levels asked for, which is the same for all seeds.
-
-    Raises BadInput for a name that no world has.
-    """
-    chosen = settings.synthesis.held_out
-    if not isinstance(chosen, float | int):
-        return frozenset(template for name, template in map(_named, chosen) if name == world.name)
-    asked = [
-        name
-        for name, spec in world.templates.items()
-        if not spec.max_steps.keys().isdisjoint(settings.synthesis.levels)
-    ]
-    if len(asked) < _FEWEST or not chosen:
-        return frozenset()
-    ranked = sorted(asked, key=lambda template: hashlib.sha256(f"{world.name}/{template}".encode()).digest())
-    return frozenset(ranked[: max(1, round(chosen * len(ranked)))])
-
-
-def is_held_out(settings: Settings, task: Task) -> bool:
-    """Whether the task's template is one that no training task has. A third-party page's template is its own."""
-    return task.world in catalogue.names() and task.template in held_out(settings, catalogue.get(task.world))
-
-
-def _named(name: str) -> tuple[str, str]:
-    world, _, template = name.partition("/")
-    templates = catalogue.get(world).templates if world in catalogue.names() else {}
-    if template not in templates:
-        raise BadInput(
-            f"no template is called {name!r}",
-            where="synthesis.held_out",
-            fix=f"of world {world}, {known(template, templates)}"
-            if templates
-            else f"write world/template, such as settings/size; of worlds, {known(world, catalogue.names())}",
-        )
-    return world, template
 
 
 def _alternate(slots: list[Slot]) -> list[Slot]:

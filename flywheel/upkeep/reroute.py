@@ -7,7 +7,7 @@ scorers that read final states or steps alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -82,26 +82,36 @@ def route(
     settings: Settings,
     *,
     held: bool = True,
+    looked: Mapping[str, Any] | None = None,
 ) -> Difference:
-    """The same on a connection. held: the scores of the connection are held against the rule's threshold first."""
+    """The same on a connection. held: the scores of the connection are held against the rule's threshold first. looked:
+    what people said since (`Decision.looked`), which is a decision even where nothing moves."""
     staged = again.staged(ws, iteration)
     scores = _judgements(connection, iteration, rule, held=held)
     _broken(connection, iteration)
-    routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band)
+    decided = (*decisions.read(ws, iteration), Decision(rule, "", (), looked=dict(looked or {})))
+    people = decisions.said(decided)
+    routing.decide(connection, verified_only=settings.sft.verified_only, band=rule.band, people=people)
     found = difference(ws, connection, iteration, scores)
-    if found.routes or scores:
+    if found.routes or scores or looked:
         _write(ws, connection, staged, iteration, settings.routing, scores=bool(scores) and held)
         judging.check_tables(ws, iteration, INCOMING, staged)
     return found
 
 
-def decision(ws: Workspace, found: Difference, rule: Rule, mended: dict[str, Any] | None = None) -> Again:
+def decision(
+    ws: Workspace,
+    found: Difference,
+    rule: Rule,
+    mended: dict[str, Any] | None = None,
+    looked: dict[str, Any] | None = None,
+) -> Again:
     """What is kept of it."""
     before = partitions.manifest_of(ws, "routes", found.iteration, build.STAGE)
     moved = tuple({name: one[name] for name in ("domain", "from", "to", "trajectories")} for one in found.moved)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     sha256 = tuple(part.sha256 for part in before.parts)
-    return Again(found.iteration, Decision(rule, at, sha256, moved, mended or {}, found.stale))
+    return Again(found.iteration, Decision(rule, at, sha256, moved, mended or {}, looked or {}, found.stale))
 
 
 def write(ws: Workspace, found: Iterable[Difference], rule: Rule) -> None:

@@ -34,8 +34,8 @@ from flywheel.recording.sound import audio
 from flywheel.recording.synthetic.speech import HABITS, Habits, as_spoken, speak, track
 from flywheel.sandbox.pool import open_sandbox
 from flywheel.settings import Settings, load
+from flywheel.synthesis import held_out
 from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
-from flywheel.synthesis.tasks import held_out as held_out_templates
 from flywheel.worlds import catalogue
 from flywheel.worlds.oracle import demonstrate, next_step
 
@@ -100,7 +100,7 @@ def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
     levels = {
         template: [level for level in settings.synthesis.levels if level in spec.max_steps]
         for template, spec in world.templates.items()
-        if template not in held_out_templates(settings, world)
+        if template not in held_out.templates(settings, world)
     }
     learnt = [template for template in levels if levels[template]]
     learnt = random.Random(name).sample(learnt, len(learnt))

@@ -8,6 +8,7 @@ import { Item } from "./item";
 const QUEUES: [string, string, string][] = [
   ["random", "At random", "Every trajectory that was routed has the same chance: what you find stands for all of them."],
   ["route", "Evenly by store", "As many of SFT, CT and quarantine, without telling which is which."],
+  ["routing", "Before training", "What a run asks for before it trains: a label here moves the trajectory to the store it belongs in."],
   ["disagreement", "Scorers disagree", "Some scorers say V = 1, others V = 0."],
   ["speech", "Hardly understood", "Recordings, those first whose speech the recognizer was least sure of."],
   ["decide", "To decide", "Two reviewers disagree: you are the third."],
@@ -60,6 +61,7 @@ export function Samples({ reviewer }: { reviewer: string }) {
 function Nothing({ queue }: { queue: string }) {
   if (queue === "decide") return <Empty>Nothing to decide: where two reviewers have labelled the same trajectory, they agree, or a third has decided.</Empty>;
   if (queue === "disagreement") return <Empty>No two scorers disagree here. Where a domain has one scorer alone, none can (<code>routing.scorers</code>).</Empty>;
+  if (queue === "routing") return <Empty>No iteration asks for labels before it trains. <code>routing.review</code> makes the next one ask.</Empty>;
   if (queue === "speech") return <Empty>No recording with speech here.</Empty>;
   return <Empty>Nothing is like that: choose another iteration or domain.</Empty>;
 }
