@@ -20,13 +20,15 @@ from flywheel.workspace import Workspace
 _DEADLINE_S = 600
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
 _LEAST = (
+    "recording.sessions_per_iteration=1",
+    "synthesis.train_tasks=8",
     "ct.samples=12",
     "sft.samples=12",
     "synthesis.general_samples=12",
     "synthesis.eval_tasks=4",
-    "rl.tasks_per_step=2",
+    "rl.tasks_per_step=1",
     "rl.value_pretraining_tasks=2",
-    "promotion.tasks=10",
+    "promotion.tasks=4",
     "promotion.margin=0.5",
 )
 _RUN = ("run", *(word for one in _LEAST for word in ("--set", one)))
