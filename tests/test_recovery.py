@@ -25,17 +25,18 @@ SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0}
 
 
 @pytest.fixture(scope="module")
-def turned(tmp_path_factory) -> Path:
-    ws = least_work.turned(tmp_path_factory.mktemp("recovery") / "ws")
-    git = ["git", "-C", str(ws.root), "-c", "user.name=a", "-c", "user.email=a@b"]
+def committed(turned, tmp_path_factory) -> Path:
+    """With iteration 1 in git."""
+    root = Path(shutil.copytree(turned, tmp_path_factory.mktemp("recovery") / "ws", symlinks=True))
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "add", "--all"], check=True)
     subprocess.run([*git, "commit", "-qm", "iteration 1"], check=True)
-    return ws.root
+    return root
 
 
 @pytest.fixture
-def ws(turned, tmp_path) -> Workspace:
-    return Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True))
+def ws(committed, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(committed, tmp_path / "ws", symlinks=True))
 
 
 def whole(ws: Workspace) -> dict[str, bytes]:
