@@ -148,11 +148,12 @@ def workspace(tmp_path_factory) -> Workspace:
     ws = workspaces.create(tmp_path_factory.mktemp("declared") / "ws", "small")
     small = {
         "recording.processes": 1,
+        "recording.sessions_per_iteration": 1,
         "synthesis.domains": {"games": ["shapes"], "sites": ["shop"]},
         "synthesis.held_out": [],
         "synthesis.train_tasks": 2,
         "synthesis.eval_tasks": 2,
-        "synthesis.general_samples": 20,
+        "synthesis.general_samples": 12,
         "rollout.samples": 1,
         "policy.max_new_tokens": 24,
         "ct.samples": 12,
@@ -163,7 +164,7 @@ def workspace(tmp_path_factory) -> Workspace:
         "rl.length_buffer": 8,
         "merge.weights": {"games": 0.5, "sites": 0.5},
         "evaluation.stages": True,
-        "promotion.tasks": 20,
+        "promotion.tasks": 4,
     }
     (ws.params).write_text(yaml.safe_dump(load(ws.params, small).model_dump(mode="json")))
     manifest.genesis(ws, "base", "models/base")
