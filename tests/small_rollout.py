@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import least_work
 import yaml
 
-from flywheel import init as workspaces
 from flywheel import settings as config
 from flywheel.stages import base
 from flywheel.store import manifest, partitions, pipeline, versioning
@@ -33,7 +33,7 @@ _CHANGES = {"started_at", "ended_at", "url", "logprobs"}
 
 def synthesized(root: Path, sandbox: dict[str, Any]) -> Workspace:
     """With the tasks of iteration 1. sandbox: of the block `sandbox`, other values."""
-    ws = workspaces.create(root, "small")
+    ws = least_work.created(root)
     changes = _SMALL | {f"sandbox.{name}": value for name, value in sandbox.items()}
     ws.params.write_text(yaml.safe_dump(config.load(ws.params, changes).model_dump(mode="json")))
     manifest.genesis(ws, "base", "models/base")

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import least_work
 import pytest
 import synthetic
 import yaml
@@ -13,7 +14,6 @@ from opened import watching
 
 import flywheel.stages as package
 from flywheel import files
-from flywheel import init as workspaces
 from flywheel.errors import BadInput
 from flywheel.settings import Settings, load
 from flywheel.stages.base import Context, inputs, run_stage
@@ -145,7 +145,7 @@ _PERHAPS = {"language_model"}  # read where a model writes, which is not so here
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
-    ws = workspaces.create(tmp_path_factory.mktemp("declared") / "ws", "small")
+    ws = least_work.created(tmp_path_factory.mktemp("declared") / "ws", sessions=1)
     small = {
         "recording.processes": 1,
         "recording.sessions_per_iteration": 1,

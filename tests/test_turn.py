@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import least_work
 import pytest
 import yaml
 from manifest_pages import COUNTER, lay
 
-from flywheel import init as workspaces
 from flywheel.store import catalog, dvc_lock, manifest
 from flywheel.workspace import Workspace
 
@@ -82,7 +82,7 @@ def with_a_domain_of_its_own(ws: Workspace) -> None:
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     """A workspace after one iteration that was interrupted twice; and the shards that were finished by then."""
-    ws = workspaces.create(tmp_path_factory.mktemp("turn") / "flywheel", "small")
+    ws = least_work.created(tmp_path_factory.mktemp("turn") / "flywheel", sessions=1)
     with_a_domain_of_its_own(ws)
 
     stopped = start(ws, *_RUN)
