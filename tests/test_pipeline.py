@@ -164,7 +164,8 @@ def workspace(tmp_path_factory) -> Workspace:
         "rl.length_buffer": 8,
         "merge.weights": {"games": 0.5, "sites": 0.5},
         "evaluation.stages": True,
-        "promotion.tasks": 4,
+        "promotion.tasks": 7,
+        "promotion.margin": 0.5,
     }
     (ws.params).write_text(yaml.safe_dump(load(ws.params, small).model_dump(mode="json")))
     manifest.genesis(ws, "base", "models/base")

@@ -28,7 +28,7 @@ _LEAST = (
     "synthesis.eval_tasks=4",
     "rl.tasks_per_step=1",
     "rl.value_pretraining_tasks=2",
-    "promotion.tasks=4",
+    "promotion.tasks=7",
     "promotion.margin=0.5",
 )
 _RUN = ("run", *(word for one in _LEAST for word in ("--set", one)))
