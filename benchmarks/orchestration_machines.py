@@ -19,6 +19,7 @@ NODE = {"num_cpus": 1, "resources": {"browsers": 1}, "object_store_memory": 80 <
 _ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
 # A node that is killed is given up within seconds.
 _HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000}
+_HEAD = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # nobody looks at those
 
 
 @contextlib.contextmanager
@@ -31,7 +32,7 @@ def machines(count: int, modules: Path) -> Iterator[Any]:
     with mock.patch.dict(os.environ, {**_ENVIRONMENT, "PYTHONPATH": found}):
         from ray.cluster_utils import Cluster as Machines
 
-        head = {**NODE, "num_cpus": 0, "resources": {}, "include_dashboard": False, "_system_config": _HEALTH}
+        head = {**NODE, "num_cpus": 0, "resources": {}, **_HEAD, "_system_config": _HEALTH}
         made = Machines(head_node_args=head, initialize_head=True)
         for _ in range(count):
             made.add_node(wait=False, **NODE)

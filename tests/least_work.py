@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
 
+from flywheel import init as workspaces
 from flywheel.files import write_text
 from flywheel.settings import Settings, dump
 from flywheel.store import manifest, pipeline, versioning
@@ -53,14 +53,19 @@ def turned(root: Path) -> Workspace:
     return ws
 
 
+def created(root: Path, sessions: int = 0) -> Workspace:
+    """A workspace of the profile `small` that has so many of the shipped recordings: all of them are 577 files."""
+    source = root.with_name(f"{root.name}-source")
+    (source / "recordings").mkdir(parents=True)
+    shipped = sorted(path for path in (workspaces.PROJECT / "recordings").iterdir() if path.is_dir())[:sessions]
+    for path in (*shipped, *(workspaces.PROJECT / name for name in ("models", "params.yaml", "prefect.yaml"))):
+        (source / path.relative_to(workspaces.PROJECT)).symlink_to(path)
+    return workspaces.create(root, "small", project=source)
+
+
 def begun(root: Path, sessions: int = 0) -> Workspace:
-    """A workspace of the profile `small` in which a run until `synthesize` is a matter of seconds. sessions: recordings
-    that it takes in."""
-    flywheel = Path(sys.executable).with_name("flywheel")
-    subprocess.run([flywheel, "init", root, "--profile", "small"], check=True, capture_output=True)
-    ws = Workspace(root)
-    if not sessions:
-        shutil.rmtree(ws.root / "recordings")
+    """As `created`; a run until `synthesize` is a matter of seconds, and takes them in."""
+    ws = created(root, sessions)
     few = {**Settings().synthesis.model_dump(), "train_tasks": 4, "eval_tasks": 4, "general_samples": 0}
     write_text(ws.params, dump(frozen(Settings(), recording={"sessions_per_iteration": sessions}, synthesis=few)))
     return ws

@@ -49,6 +49,10 @@ class Store:
         """Of all that lies in the bucket."""
         return [one["Key"] for one in self.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", [])]
 
+    def clear(self) -> None:
+        for name in self.names():
+            self.client("s3").delete_object(Bucket=BUCKET, Key=name)
+
     def client(self, service: str) -> Any:
         keys = {"aws_access_key_id": self.key, "aws_secret_access_key": self.secret}
         return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", **keys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +27,15 @@ def flywheel(ws: Workspace, *arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def three(folder: Path) -> Path:
-    """Iterations 1 to 3, complete, not to be changed. Made in the folder once for all who ask, at the same time too."""
-    with locked(folder / "three.lock", 300, "making the workspace of three iterations"):
-        if not (folder / "three").is_dir():
-            shutil.rmtree(folder / "unfinished", ignore_errors=True)
-            made(folder / "unfinished", 3)
-            (folder / "unfinished").rename(folder / "three")
-    return folder / "three"
+def once(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
+    """What `make` makes, not to be changed: in the folder, once for all who ask, at the same time too."""
+    place, unfinished = folder / name, folder / f"unfinished-{name}"
+    with locked(folder / f"{name}.lock", 300, f"making the workspace {name}"):
+        if not place.is_dir():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            make(unfinished)
+            unfinished.rename(place)
+    return place
 
 
 def made(root: Path, iterations: int) -> tuple[Workspace, Settings]:

@@ -7,10 +7,11 @@ import json
 import shutil
 from types import SimpleNamespace
 
+import least_work
 import pytest
 from past import flywheel
 
-from flywheel import checkup, init
+from flywheel import checkup
 from flywheel.errors import FlywheelError
 from flywheel.files import write_json, write_text
 from flywheel.settings import Settings, dump
@@ -30,7 +31,7 @@ def small(tasks: int) -> Settings:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory) -> Workspace:
     """A workspace of its own whose base model has played three fresh tasks, in a real browser."""
-    ws = init.create(tmp_path_factory.mktemp("checkup") / "night")
+    ws = least_work.created(tmp_path_factory.mktemp("checkup") / "night")
     write_text(ws.params, dump(small(3)))
     git.commit(ws.root, "Few tasks", ("params.yaml",))
     code, said = flywheel(ws, "checkup")

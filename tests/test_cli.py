@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import least_work
 import pytest
 from click.testing import CliRunner
 
 from flywheel import doctor, settings
-from flywheel import init as workspaces
 from flywheel.cli import main
 from flywheel.errors import BadInput, DiskFull, FlywheelError
 from flywheel.files import disk_full_is_named
@@ -38,7 +38,7 @@ def flywheel(*arguments, cwd=None):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Workspace:
-    return workspaces.create(tmp_path_factory.mktemp("made") / "flywheel", "small")
+    return least_work.created(tmp_path_factory.mktemp("made") / "flywheel", sessions=2)
 
 
 @pytest.fixture

@@ -18,17 +18,18 @@ from pathlib import Path
 
 import cluster_stages
 import pytest
-import yaml
+import small_rollout
+from processes import descendants
+from small_rollout import played
 
 from flywheel import cluster
-from flywheel import init as workspaces
 from flywheel import settings as config
 from flywheel.errors import BadInput, ClusterError, HeadLost, WorkerLost
 from flywheel.files import write_text
 from flywheel.progress import listening
 from flywheel.settings import Settings
 from flywheel.stages import base
-from flywheel.store import manifest, partitions, pipeline, versioning
+from flywheel.store import pipeline
 from flywheel.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -99,56 +100,29 @@ def asked(open_one: cluster.Cluster, ctx: base.Context, shards: str, stage=clust
 
 
 # -- the same results -------------------------------------------------------------------------------------------------
-_SMALL = {
-    "synthesis.domains": {"control": ["control"]},
-    "synthesis.levels": [1],
-    "synthesis.held_out": [],
-    "synthesis.train_tasks": 6,
-    "synthesis.eval_tasks": 2,
-    "synthesis.general_samples": 0,
-    "recording.sessions_per_iteration": 0,
-    "rollout.samples": 1,
-    "rollout.tasks_per_shard": 2,
-    "sandbox.browsers": 1,
-    "policy.max_new_tokens": 24,
-    "merge.weights": {"control": 1.0},
-}
-
-
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
-    ws = workspaces.create(tmp_path_factory.mktemp("cluster") / "ws", "small")
-    ws.params.write_text(yaml.safe_dump(config.load(ws.params, _SMALL).model_dump(mode="json")))
-    manifest.genesis(ws, "base", "models/base")
-    versioning.add_iteration(ws, 1, config.load(ws.params))
-    base.run_stage(pipeline.get("synthesize"), base.Context.open(ws, 1, "synthesize"))
-    return ws
+    return small_rollout.synthesized(tmp_path_factory.mktemp("cluster") / "ws", {"browsers": 1})
 
 
-# What is not the same from run to run: the time, the port of a page's server, the last digits of a batch's figures.
-_CHANGES = {"started_at", "ended_at", "url", "logprobs"}
-
-
-def played(ws: Workspace) -> dict[str, list]:
-    """What the stage rollout wrote."""
-    tables = {table: partitions.read(ws, table, 1, "rollout") for table in ("trajectories", "steps", "images")}
-    return {
-        table: rows.drop_columns(list(_CHANGES & {*rows.column_names})).to_pylist() for table, rows in tables.items()
-    }
+def plays(node) -> bool:
+    """Whether a worker on Ray's node has opened its browser."""
+    (raylet,) = node.all_processes["raylet"]
+    return any(name.startswith(("chrom", "headless")) for _, name in descendants(raylet.process.pid))
 
 
 def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines, nodes):
     stage, ctx = pipeline.get("rollout"), base.Context.open(workspace, 1, "rollout")
     base.run_stage(stage, ctx)
     alone = played(workspace)
-    assert len(alone["trajectories"]) == 6
+    assert len(alone["trajectories"]) == small_rollout.TASKS
     base.clear_staging(ctx)
     said, killing = [], threading.Lock()
 
     def hear(name: str, line: str) -> None:
         said.append(line)
         if ": 1 of 2 trajectories" in line and killing.acquire(blocking=False):
-            machines.remove_node(machines.worker_nodes.copy().pop(), allow_graceful=False)
+            machines.remove_node(next(filter(plays, machines.worker_nodes)), allow_graceful=False)
 
     with listening(hear):
         results = do_shards(nodes, stage, ctx, stage.plan(ctx))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import least_work
 import pytest
@@ -18,11 +17,6 @@ from flywheel.store import versioning
 from flywheel.workspace import Workspace
 
 SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0})
-
-
-@pytest.fixture(scope="module")
-def turned(tmp_path_factory) -> Path:
-    return least_work.turned(tmp_path_factory.mktemp("discard") / "ws").root
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -22,7 +23,7 @@ _PATIENT_S = 20.0  # deadline of a reset or step, for pages that do answer
 _HASTY_S = 4.0  # for pages that never do
 _GUARD_S = 120.0  # a test that is still running then has met a call without a deadline
 _SIZE = 200
-_PAUSE_S = 0.5  # between two plays of the quiet page, which would take a whole core while a deadline is waited for
+_PAUSE_S = 0.5  # before the second play of the quiet page, and twice as long before each next: they take a whole core
 _ENTER = Hotkey(("enter",))
 
 
@@ -37,13 +38,13 @@ class Stage:
 
     async def beside(self, over: asyncio.Event) -> None:
         """Play the quiet page, now and then, until `over`; every screen is as it was when nothing ran beside it."""
-        while True:
+        for pause_s in (_PAUSE_S * 2**n for n in itertools.count()):
             async with self.pool.env() as env:
                 assert await quiet(env) == self.calm
             if over.is_set():
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), _PAUSE_S)
+                await asyncio.wait_for(over.wait(), pause_s)
 
     @contextlib.asynccontextmanager
     async def watched(self):

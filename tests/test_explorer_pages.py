@@ -55,10 +55,19 @@ def test_the_bundle_was_built_from_these_sources(project):
     assert built["sources"] == digest.hexdigest(), "the bundle is older than its sources: `make explorer`"
 
 
-@pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
+@pytest.fixture(scope="module", params=SIZES)
+def sized(browser, served, request):
+    """A tab of a size that is logged in, in which one page after another is looked at."""
+    width, height, scheme = request.param
+    found = open_page(browser, served, width=width, height=height, scheme=scheme)
+    yield found
+    found.context.close()
+
+
 @pytest.mark.parametrize("path", [*PAGES, "/trajectories/t1r1?step=1", "/trajectories/none", "/nothing"])
-def test_each_page_fits_and_can_be_heard(browser, served, path, width, height, scheme):
-    tab = open_page(browser, served, width=width, height=height, scheme=scheme)
+def test_each_page_fits_and_can_be_heard(sized, served, path):
+    tab = sized
+    tab.faults.clear()
     tab.goto(served.url + path)
     expect(tab.locator("main h1, main [role=alert]").first).to_be_visible()
     if path == "/trajectories":
@@ -70,7 +79,6 @@ def test_each_page_fits_and_can_be_heard(browser, served, path, width, height, s
     assert serious(tab) == []
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
     assert tab.faults == []
-    tab.context.close()
 
 
 def test_the_list_is_searched_filtered_and_shared_by_its_address(browser, served, tab):

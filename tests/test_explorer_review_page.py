@@ -14,6 +14,7 @@ from flywheel.evaluation import review
 from flywheel.explorer import samples
 from flywheel.explorer.asking import Asking
 from flywheel.store import labels
+from flywheel.workspace import Workspace
 
 DRAWN = "/review?queue=random&iteration=1&seed=7"
 
@@ -26,8 +27,11 @@ def served(ws):
         yield server
 
 
-def as_reviewer(browser, served, name: str, path: str = DRAWN, **size) -> Page:
-    tab = open_page(browser, served, **size)
+def reviewing(browser, served, name: str, path: str = DRAWN) -> Page:
+    return as_reviewer(open_page(browser, served), served, name, path)
+
+
+def as_reviewer(tab: Page, served, name: str, path: str) -> Page:
     tab.evaluate("name => localStorage.setItem('flywheel-reviewer', name)", name)
     tab.goto(served.url + path)
     return tab
@@ -57,9 +61,29 @@ def tab_to(tab: Page, name: str) -> None:
     pytest.fail(f"Tab does not come to {name}")
 
 
-@pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """As `served`, with labels; nobody says more."""
+    ws = Workspace(tmp_path_factory.mktemp("shown"))
+    rollouts(ws, 1)
+    waiting(ws, 3600)
+    with explorer(ws) as (server, _):
+        labelled(server, "t1r0", ada="solved", bo="not solved")
+        labelled(server, "t1r1", ada="solved", bo="solved")
+        yield server
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def sized(browser, shown, request):
+    """A tab of a size that is logged in, in which one part after another is looked at."""
+    width, height, scheme = request.param
+    found = open_page(browser, shown, width=width, height=height, scheme=scheme)
+    yield found
+    close(found)
+
+
 @pytest.mark.parametrize(
-    ("reviewer", "path", "shown"),
+    ("reviewer", "path", "words"),
     [
         ("", "/review", "Who are you?"),
         ("ada", "/review", "Was the task solved"),
@@ -69,15 +93,13 @@ def tab_to(tab: Page, name: str) -> None:
         ("ada", "/review?show=promotions", "Promote the merged model"),
     ],
 )
-def test_each_part_fits_and_can_be_heard(browser, served, reviewer, path, shown, width, height, scheme):
-    labelled(served, "t1r0", ada="solved", bo="not solved")
-    labelled(served, "t1r1", ada="solved", bo="solved")
-    tab = as_reviewer(browser, served, reviewer, path, width=width, height=height, scheme=scheme)
-    expect(tab.get_by_text(shown).first).to_be_visible()
+def test_each_part_fits_and_can_be_heard(sized, shown, reviewer, path, words):
+    tab = as_reviewer(sized, shown, reviewer, path)
+    expect(tab.get_by_text(words).first).to_be_visible()
     expect(tab.locator("main .loading")).to_have_count(0)
     assert serious(tab) == []
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
-    close(tab)
+    assert tab.faults == []
 
 
 def test_a_queue_is_labelled_by_keys_alone(browser, served):
@@ -109,7 +131,7 @@ def test_a_queue_is_labelled_by_keys_alone(browser, served):
 
 
 def test_two_label_an_item_blind_and_a_third_decides(browser, served):
-    ada, bo = (as_reviewer(browser, served, name, f"{DRAWN}&item=t1r1") for name in ("ada", "bo"))
+    ada, bo = (reviewing(browser, served, name, f"{DRAWN}&item=t1r1") for name in ("ada", "bo"))
     for tab, label in ((ada, "1 Solved"), (bo, "2 Not solved")):
         bar = tab.get_by_role("region", name="Your label")
         expect(tab.get_by_text("shown when you have said what you see")).to_be_visible()
@@ -118,7 +140,7 @@ def test_two_label_an_item_blind_and_a_third_decides(browser, served):
         expect(bar.get_by_text("Kept: ")).to_be_visible()
     expect(bo.get_by_text("ada: solved.")).to_be_visible()
     expect(bo.get_by_text("you: not solved, to decide")).to_be_visible()
-    eve = as_reviewer(browser, served, "eve", "/review?queue=decide")
+    eve = reviewing(browser, served, "eve", "/review?queue=decide")
     eve.get_by_role("button", name="Not solved").click()
     expect(eve.get_by_text("ada: solved. bo: not solved.")).to_be_visible()
     eve.get_by_role("link", name="Agreement").click()
@@ -128,15 +150,15 @@ def test_two_label_an_item_blind_and_a_third_decides(browser, served):
 
 
 def test_what_people_write_is_words(browser, served):
-    bo = as_reviewer(browser, served, "bo", f"{DRAWN}&item=t1r1")
+    bo = reviewing(browser, served, "bo", f"{DRAWN}&item=t1r1")
     bo.get_by_label("Comment").fill(SCRIPT)
     bo.get_by_role("button", name="Cannot tell").click()
     expect(bo.get_by_text("Kept: ")).to_be_visible()
-    ada = as_reviewer(browser, served, "ada", f"{DRAWN}&item=t1r1")
+    ada = reviewing(browser, served, "ada", f"{DRAWN}&item=t1r1")
     expect(ada.get_by_text("Was the task solved")).to_be_visible()
     ada.keyboard.press("1")
     expect(ada.get_by_text(f"bo: cannot tell (“{SCRIPT}”).")).to_be_visible()
-    other = as_reviewer(browser, served, "<b>x</b>")
+    other = reviewing(browser, served, "<b>x</b>")
     expect(other.get_by_role("alert")).to_contain_text("no name of a reviewer: '<b>x</b>'")
     other.get_by_role("button", name="Change your name").click()
     other.get_by_label("Name").fill("../../x")
@@ -147,7 +169,7 @@ def test_what_people_write_is_words(browser, served):
 
 
 def test_a_label_of_a_megabyte_is_refused_in_the_page(browser, served):
-    tab = as_reviewer(browser, served, "ada", f"{DRAWN}&item=t1r1")
+    tab = reviewing(browser, served, "ada", f"{DRAWN}&item=t1r1")
     field = tab.get_by_label("Comment")
     for size, said in ((2**20, "a request may have 256 KiB"), (2001, "a comment may have 2,000 characters")):
         # As by a page of one's own: this one's field takes no more than it may.
@@ -164,7 +186,7 @@ def test_a_label_of_a_megabyte_is_refused_in_the_page(browser, served):
 
 
 def test_an_item_that_is_gone_says_so_and_the_queue_goes_on(browser, served):
-    tab = as_reviewer(browser, served, "ada", f"{DRAWN}&item=gone")
+    tab = reviewing(browser, served, "ada", f"{DRAWN}&item=gone")
     expect(tab.get_by_role("alert")).to_contain_text("there is no trajectory gone here")
     tab.get_by_role("list", name="6 samples").get_by_role("button").first.click()
     expect(tab.get_by_text("Was the task solved")).to_be_visible()
@@ -173,7 +195,7 @@ def test_an_item_that_is_gone_says_so_and_the_queue_goes_on(browser, served):
 
 
 def test_a_promotion_is_decided_from_the_page(browser, served):
-    tab = as_reviewer(browser, served, "ada", "/review")
+    tab = reviewing(browser, served, "ada", "/review")
     tab.get_by_role("link", name="Promotions 1 waiting").click()
     expect(tab.get_by_role("region", name="Differences")).to_contain_text("−0.10 to +0.60")
     tab.get_by_label("Why").fill(f"n is small {SCRIPT}")

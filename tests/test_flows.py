@@ -232,3 +232,17 @@ def test_a_flow_is_deployed_to_a_pool_and_scheduled(tmp_path):
         chosen = DeploymentFilter(id=DeploymentFilterId(any_=[identity]))
         assert [one.name for one in client.read_deployments(deployment_filter=chosen)] == ["at-night"]
         assert client.read_flow_run(run.id).work_pool_name == "machines"
+
+
+def test_the_reason_of_a_run_is_the_message_of_its_state():
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.states import Completed, Failed
+
+    from tasks import history
+
+    def row(state) -> dict:
+        return history._row(FlowRun(name="041 score", flow_id="0" * 32, state=state), "flow", None, 1, {})
+
+    assert row(Failed(message="it broke"))["message"] == "it broke"
+    assert row(Completed())["message"] == ""
+    assert row(None)["message"] == ""

@@ -345,17 +345,3 @@ def test_a_turn_that_failed_leaves_its_runs(tmp_path, monkeypatch):
         flow._stages_and_end(ws, SETTINGS, 1, None)
     assert asked["error"] == "it broke"
     assert [row["run"] for row in told(ws, "-k", 1, "--failed")] == ["iteration 001"]
-
-
-def test_the_reason_of_a_run_is_the_message_of_its_state():
-    from prefect.client.schemas.objects import FlowRun
-    from prefect.states import Completed, Failed
-
-    from tasks import history
-
-    def row(state) -> dict:
-        return history._row(FlowRun(name="041 score", flow_id="0" * 32, state=state), "flow", None, 1, {})
-
-    assert row(Failed(message="it broke"))["message"] == "it broke"
-    assert row(Completed())["message"] == ""
-    assert row(None)["message"] == ""

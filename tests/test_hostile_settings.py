@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import least_work
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -16,7 +17,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from flywheel import init as workspaces
 from flywheel import preflight, settings
 from flywheel.cli import main
 from flywheel.errors import BadInput, FlywheelError
@@ -27,7 +27,7 @@ from flywheel.workspace import Workspace
 @pytest.fixture(scope="module")
 def ws(tmp_path_factory) -> Workspace:
     """A workspace of the small profile in which nothing has run; no test here may change it."""
-    return workspaces.create(tmp_path_factory.mktemp("hostile") / "ws", "small")
+    return least_work.created(tmp_path_factory.mktemp("hostile") / "ws", sessions=2)
 
 
 def fields(block: type[BaseModel], before: str = "") -> Iterator[str]:

@@ -67,23 +67,21 @@ class Receiver(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_) -> None: ...
 
 
-def test_a_notification_block_of_prefects_is_told(ws, said):
+def test_a_notification_block_of_prefects_is_told(ws, said, prefect):
     """The one for any web hook, against a server here."""
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
-    from prefect.testing.utilities import prefect_test_harness
 
     with http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server:
         server.got = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with prefect_test_harness(server_startup_timeout=120):
-            block = CustomWebhookNotificationBlock(
-                name="night",
-                url=f"http://127.0.0.1:{server.server_port}/hook",
-                json_data={"title": "{{subject}}", "text": "{{body}}"},
-            )
-            block.save("night", _sync=True)
-            notify(ws, Operations(notify_block="custom-webhook/night"), "waiting", "iteration 002 waits")
-            notify(ws, Operations(notify_block="custom-webhook/day"), "done", "iteration 002 is done")
+        block = CustomWebhookNotificationBlock(
+            name="night",
+            url=f"http://127.0.0.1:{server.server_port}/hook",
+            json_data={"title": "{{subject}}", "text": "{{body}}"},
+        )
+        block.save("night", _sync=True)
+        notify(ws, Operations(notify_block="custom-webhook/night"), "waiting", "iteration 002 waits")
+        notify(ws, Operations(notify_block="custom-webhook/day"), "done", "iteration 002 is done")
         server.shutdown()
         assert server.got == [{"title": "flywheel: waiting", "text": f"iteration 002 waits\n{ws.root}"}]
     assert len(said) == 1

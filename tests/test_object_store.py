@@ -22,18 +22,25 @@ from flywheel.workspace import Workspace
 URL = f"s3://{BUCKET}/mine"
 
 
+@pytest.fixture(scope="module")
+def served():
+    with object_store.serving() as store:
+        yield store
+
+
 @pytest.fixture
-def store(monkeypatch, tmp_path):
+def store(served, monkeypatch, tmp_path):
+    """With nothing in it, and this process as its user."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))  # those of the user are none of ours
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with object_store.serving() as store:
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
-        asked_anew()
-        yield store
+    served.clear()
+    for name, value in served.environment.items():
+        monkeypatch.setenv(name, value)
+    asked_anew()
+    yield served
     asked_anew()
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import least_work
 import pytest
 import synthetic
 import yaml
@@ -13,7 +14,6 @@ from opened import watching
 
 import flywheel.stages as package
 from flywheel import files
-from flywheel import init as workspaces
 from flywheel.errors import BadInput
 from flywheel.settings import Settings, load
 from flywheel.stages.base import Context, inputs, run_stage
@@ -145,14 +145,15 @@ _PERHAPS = {"language_model"}  # read where a model writes, which is not so here
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
-    ws = workspaces.create(tmp_path_factory.mktemp("declared") / "ws", "small")
+    ws = least_work.created(tmp_path_factory.mktemp("declared") / "ws", sessions=1)
     small = {
         "recording.processes": 1,
+        "recording.sessions_per_iteration": 1,
         "synthesis.domains": {"games": ["shapes"], "sites": ["shop"]},
         "synthesis.held_out": [],
         "synthesis.train_tasks": 2,
         "synthesis.eval_tasks": 2,
-        "synthesis.general_samples": 20,
+        "synthesis.general_samples": 12,
         "rollout.samples": 1,
         "policy.max_new_tokens": 24,
         "ct.samples": 12,
@@ -163,7 +164,8 @@ def workspace(tmp_path_factory) -> Workspace:
         "rl.length_buffer": 8,
         "merge.weights": {"games": 0.5, "sites": 0.5},
         "evaluation.stages": True,
-        "promotion.tasks": 20,
+        "promotion.tasks": 7,
+        "promotion.margin": 0.5,
     }
     (ws.params).write_text(yaml.safe_dump(load(ws.params, small).model_dump(mode="json")))
     manifest.genesis(ws, "base", "models/base")

@@ -18,11 +18,11 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
+import small_rollout
 from processes import alive, descendants, gone
+from small_rollout import played
 
 from flywheel import cluster, preflight
-from flywheel import init as workspaces
 from flywheel import settings as config
 from flywheel.cluster import needs
 from flywheel.environments.managed import MANAGER, TOKEN
@@ -31,7 +31,7 @@ from flywheel.errors import BadInput, ClusterError
 from flywheel.manager.ledger import Terms
 from flywheel.settings import Settings
 from flywheel.stages import base
-from flywheel.store import manifest, partitions, pipeline, versioning
+from flywheel.store import pipeline
 from flywheel.synthesis.tasks import make_task
 from flywheel.workspace import Workspace
 from flywheel.worlds import catalogue
@@ -44,22 +44,6 @@ _DEADLINE_S = 120
 _SHOWS = {**NODE, "num_cpus": 0}  # environments alone
 _PLAYS = {**NODE, "num_cpus": 2, "resources": {}}  # shards alone
 _PLACED = {"backend": "manager", "manager": "cluster", "browsers": 1, "pages": 1}
-_SMALL = {
-    "synthesis.domains": {"control": ["control"]},
-    "synthesis.levels": [1],
-    "synthesis.held_out": [],
-    "synthesis.train_tasks": 4,
-    "synthesis.eval_tasks": 2,
-    "synthesis.general_samples": 0,
-    "recording.sessions_per_iteration": 0,
-    "rollout.samples": 1,
-    "rollout.tasks_per_shard": 2,
-    "policy.max_new_tokens": 24,
-    "merge.weights": {"control": 1.0},
-    **{f"sandbox.{name}": value for name, value in _PLACED.items()},
-}
-# What is not the same from run to run: the time, the port of a page's server, the last digits of a batch's figures.
-_CHANGES = {"started_at", "ended_at", "url", "logprobs"}
 TASK = make_task(catalogue.get("tiles"), "clear", 1, 0, "train")
 
 
@@ -133,20 +117,7 @@ def actors(node) -> list[int]:
 # -- the same results -------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
-    ws = workspaces.create(tmp_path_factory.mktemp("placed") / "ws", "small")
-    ws.params.write_text(yaml.safe_dump(config.load(ws.params, _SMALL).model_dump(mode="json")))
-    manifest.genesis(ws, "base", "models/base")
-    versioning.add_iteration(ws, 1, config.load(ws.params))
-    base.run_stage(pipeline.get("synthesize"), base.Context.open(ws, 1, "synthesize"))
-    return ws
-
-
-def played(ws: Workspace) -> dict[str, list]:
-    """What the stage rollout wrote."""
-    tables = {table: partitions.read(ws, table, 1, "rollout") for table in ("trajectories", "steps", "images")}
-    return {
-        table: rows.drop_columns(list(_CHANGES & {*rows.column_names})).to_pylist() for table, rows in tables.items()
-    }
+    return small_rollout.synthesized(tmp_path_factory.mktemp("placed") / "ws", _PLACED)
 
 
 def test_rollouts_are_the_same_with_a_node_killed_that_had_a_session(workspace, machines, nodes, monkeypatch):
@@ -157,7 +128,7 @@ def test_rollouts_are_the_same_with_a_node_killed_that_had_a_session(workspace, 
     own = ctx.settings.sandbox.model_copy(update={"backend": "local"})
     base.run_stage(stage, dataclasses.replace(ctx, settings=ctx.settings.model_copy(update={"sandbox": own})))
     alone = played(workspace)
-    assert len(alone["trajectories"]) == 4
+    assert len(alone["trajectories"]) == small_rollout.TASKS
     base.clear_staging(ctx)
     killed = []
 

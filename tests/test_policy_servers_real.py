@@ -1,4 +1,4 @@
-"""Several servers of `flywheel serve`: one is killed in a rollout, and RL publishes to all of them."""
+"""Several servers of `flywheel serve`: RL publishes to all of them, and one is killed in a rollout."""
 
 from __future__ import annotations
 
@@ -28,15 +28,60 @@ def weights_of(server) -> str:
     return models["data"][0]["weight_version"]
 
 
-async def test_a_server_killed_in_the_middle_of_a_rollout_loses_nothing_and_comes_back(folders):
+@pytest.fixture(scope="module")
+def two(folders):
+    """Two servers. The last test ends them."""
+    with serving(folders[0]) as one, serving(folders[0]) as other:
+        yield one, other
+
+
+def test_rl_publishes_each_version_to_all_its_servers(folders, two, tmp_path, monkeypatch):
+    monkeypatch.setattr(verifiers, "score", score_lamp)
+    after, (one, other) = [], two
+    chosen = settings(
+        policy={"max_new_tokens": 9, "timeout_s": 60, "backend": "openai", "endpoint": [one.url, other.url]},
+        rl={
+            "steps": 3,
+            "tasks_per_step": 2,
+            "samples": 2,
+            "minibatch": 8,
+            "value_pretraining_steps": 0,
+            "length_buffer": 2,
+            "temperature": 1.0,
+            "max_staleness": 0,
+            "max_drift": 10.0,
+            "max_mismatch": 1.0,
+        },
+    )
+    curve = train_rl(
+        folders[0],
+        tmp_path / "out",
+        "games",
+        [task(number, max_steps=2) for number in range(4)],
+        settings=chosen,
+        iteration=1,
+        state_folder=tmp_path / "state",
+        open_environments=Lamps.open,
+        on_metric=lambda metric: after.append((weights_of(one), weights_of(other))),
+    ).curve
+    assert [metric["step"] for metric in curve] == [1, 2, 3]
+    assert all(left == right for left, right in after)
+    versions = [left for left, _ in after]  # the weights of the last step answer nobody
+    assert len({digest(folders[0]), *versions}) == 3
+    assert versions[1] == versions[2]
+
+
+async def test_a_server_killed_in_the_middle_of_a_rollout_loses_nothing_and_comes_back(folders, two):
     chosen, tasks = settings(policy={"max_new_tokens": 12, "timeout_s": 60}), [task(n) for n in range(4)]
     arguments = {"iteration": 1, "settings": chosen, "temperature": 1.0}
     own = open_policy(folders[0], chosen.policy)
     expected = await rollout(tasks, 2, own, Lamps(), **arguments)
     await own.close()
-    with serving(folders[0]) as one, serving(folders[0]) as other, told() as heard:
+    one, other = two
+    with told() as heard:
         port = one.url.split(":")[2].split("/")[0]
         policy = several_of(folders[0], chosen, one, other)
+        await policy.load(folders[0])  # whatever they were published before
 
         got = await rollout(tasks, 2, Killing(policy, one.process), Lamps(), **arguments)
         assert one.process.poll() is not None
@@ -76,40 +121,3 @@ class Killing:
 def several_of(folder, chosen, *servers):
     changes = {"backend": "openai", "endpoint": [server.url for server in servers]}
     return open_policy(folder, chosen.policy.model_copy(update=changes))
-
-
-def test_rl_publishes_each_version_to_all_its_servers(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(verifiers, "score", score_lamp)
-    after = []
-    with serving(folders[0]) as one, serving(folders[0]) as other:
-        chosen = settings(
-            policy={"max_new_tokens": 9, "timeout_s": 60, "backend": "openai", "endpoint": [one.url, other.url]},
-            rl={
-                "steps": 3,
-                "tasks_per_step": 2,
-                "samples": 2,
-                "minibatch": 8,
-                "value_pretraining_steps": 0,
-                "length_buffer": 2,
-                "temperature": 1.0,
-                "max_staleness": 0,
-                "max_drift": 10.0,
-                "max_mismatch": 1.0,
-            },
-        )
-        curve = train_rl(
-            folders[0],
-            tmp_path / "out",
-            "games",
-            [task(number, max_steps=2) for number in range(4)],
-            settings=chosen,
-            iteration=1,
-            state_folder=tmp_path / "state",
-            open_environments=Lamps.open,
-            on_metric=lambda metric: after.append((weights_of(one), weights_of(other))),
-        ).curve
-    assert [metric["step"] for metric in curve] == [1, 2, 3]
-    assert all(left == right for left, right in after)
-    versions = [left for left, _ in after]  # the weights of the last step answer nobody
-    assert len({digest(folders[0]), *versions}) == 3
-    assert versions[1] == versions[2]

@@ -114,11 +114,12 @@ def test_killed_run_goes_on_with_the_same_numbers(sft, tmp_path):
         timed = ("rollout_s", "update_s", "utilisation", "mismatch")
         return [{k: v for k, v in m.items() if k not in timed} for m in metrics]
 
-    whole = train(sft, tmp_path / "whole")
+    few = settings(rl={**RL, "tasks_per_step": 4, "samples": 2, "value_pretraining_steps": 5})
+    whole = train(sft, tmp_path / "whole", few)
     with pytest.raises(Killed):
-        train(sft, tmp_path / "killed", on_metric=kill)
+        train(sft, tmp_path / "killed", few, on_metric=kill)
     seen = []
-    again = train(sft, tmp_path / "killed", on_metric=lambda m: seen.append(m["step"]))
+    again = train(sft, tmp_path / "killed", few, on_metric=lambda m: seen.append(m["step"]))
     assert seen == [3]
     assert comparable(again.curve) == comparable(whole.curve)
     assert (again.trajectories, again.weights) == (whole.trajectories, whole.weights)

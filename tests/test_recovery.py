@@ -25,17 +25,18 @@ SETTINGS = least_work.frozen(Settings(), recording={"sessions_per_iteration": 0}
 
 
 @pytest.fixture(scope="module")
-def turned(tmp_path_factory) -> Path:
-    ws = least_work.turned(tmp_path_factory.mktemp("recovery") / "ws")
-    git = ["git", "-C", str(ws.root), "-c", "user.name=a", "-c", "user.email=a@b"]
+def committed(turned, tmp_path_factory) -> Path:
+    """With iteration 1 in git."""
+    root = Path(shutil.copytree(turned, tmp_path_factory.mktemp("recovery") / "ws", symlinks=True))
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "add", "--all"], check=True)
     subprocess.run([*git, "commit", "-qm", "iteration 1"], check=True)
-    return ws.root
+    return root
 
 
 @pytest.fixture
-def ws(turned, tmp_path) -> Workspace:
-    return Workspace(shutil.copytree(turned, tmp_path / "ws", symlinks=True))
+def ws(committed, tmp_path) -> Workspace:
+    return Workspace(shutil.copytree(committed, tmp_path / "ws", symlinks=True))
 
 
 def whole(ws: Workspace) -> dict[str, bytes]:
@@ -87,18 +88,10 @@ def test_an_iteration_that_goes_on_does_not_repeat_what_it_has_recorded(ws):
     assert whole(ws) == before
 
 
-def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(ws):
-    for k in (2, 3):
-        versioning.add_iteration(ws, k, SETTINGS)
-        least_work.run_iteration(ws, k)
-    shard = {"iteration": 1, "table": "ct", "stage": "route", "rows": 0, "sha256": ""}
-    path = ws.partition("ct", 1, "route") / "part-00000.parquet"
-    earlier = {"iteration": 3, "previous": "", "sft": [], "data": [], "sessions": []}
-    write_json(ws.manifest(3), earlier | {"ct": [shard | {"path": ws.relative(path)}]})
-    for stage in ("route", "ct", "sft", "evaluate"):
-        versioning.commit(ws, stage, 3)
+def test_a_file_of_an_earlier_iteration_that_training_reads_comes_back(three, tmp_path):
+    ws = Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
     before = whole(ws)
-    path.unlink()
+    next(ws.partition("ct", 1, "route").glob("*.parquet")).unlink()
     assert [damage.path for damage in recovery.mend(ws)] == ["data/ct/iteration=001/stage=route"]
     assert whole(ws) == before
 

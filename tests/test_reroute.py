@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import past
@@ -33,6 +34,14 @@ def ws(halves, tmp_path) -> Workspace:
 
 
 @pytest.fixture
+def still(halves) -> Iterator[Workspace]:
+    """What all share; nothing in it may change."""
+    ws, before = Workspace(halves), past.content(Workspace(halves))
+    yield ws
+    assert past.content(ws) == before
+
+
+@pytest.fixture
 def recorded(three, tmp_path) -> Workspace:
     """As they were made: all is recorded."""
     return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
@@ -52,14 +61,12 @@ def half(ws: Workspace, k: int) -> None:
         versioning.commit(ws, stage, k)
 
 
-def test_what_moves_is_shown_and_nothing_is_written(ws):
-    before = past.content(ws)
-    code, told = flywheel(ws, "reroute", 1, "--threshold", 0.4, "--json")
+def test_what_moves_is_shown_and_nothing_is_written(still):
+    code, told = flywheel(still, "reroute", 1, "--threshold", 0.4, "--json")
     (found,) = json.loads(told)
     assert code == 0
-    assert past.content(ws) == before
-    assert not (ws.state / "again").exists()
-    failed = {row["trajectory_id"] for row in rows(ws, "ct", 1) if row["source"] == "rollout"}
+    assert not (still.state / "again").exists()
+    failed = {row["trajectory_id"] for row in rows(still, "ct", 1) if row["source"] == "rollout"}
     assert {(one["from"], one["to"]) for one in found["moved"]} == {("ct", "sft")}
     assert sum(one["trajectories"] for one in found["moved"]) == len(failed) == found["moved_in_all"]
     assert {example["trajectory_id"] for one in found["moved"] for example in one["examples"]} <= failed
@@ -180,20 +187,20 @@ def test_an_open_iteration_trains_on_what_was_decided_again(ws):
         ([1, "--threshold", 2], "not in the range"),
     ],
 )
-def test_what_cannot_be_followed_is_one_line(ws, arguments, what):
-    code, told = flywheel(ws, "reroute", *arguments)
+def test_what_cannot_be_followed_is_one_line(still, arguments, what):
+    code, told = flywheel(still, "reroute", *arguments)
     assert code == 2
     assert what in told
     assert told.count("\n") == 1
 
 
-def test_looking_at_what_was_set_aside(ws):
-    code, told = flywheel(ws, "quarantine", "--json")
+def test_looking_at_what_was_set_aside(still):
+    code, told = flywheel(still, "quarantine", "--json")
     found = json.loads(told)
     assert code == 0
-    assert sum(one["rows"] for one in found) == sum(len(rows(ws, "quarantine", k)) for k in (1, 2, 3))
+    assert sum(one["rows"] for one in found) == sum(len(rows(still, "quarantine", k)) for k in (1, 2, 3))
     assert any(one["reason"].startswith("contract: logprobs_match") for one in found)
-    code, told = flywheel(ws, "quarantine", 1, "--where", "status = 'crashed'")
+    code, told = flywheel(still, "quarantine", 1, "--where", "status = 'crashed'")
     assert [json.loads(line)["trajectory_id"] for line in told.splitlines()] == ["t10001"]
 
 
@@ -250,12 +257,10 @@ def test_mending_steps_goes_through_the_contracts(recorded, monkeypatch):
         (["--where", "SELECT"], "cannot be answered"),
     ],
 )
-def test_what_cannot_be_mended_is_one_line_and_changes_nothing(ws, arguments, what):
-    before = past.content(ws)
-    code, told = flywheel(ws, "quarantine", 1, *arguments)
+def test_what_cannot_be_mended_is_one_line_and_changes_nothing(still, arguments, what):
+    code, told = flywheel(still, "quarantine", 1, *arguments)
     assert code == 2
     assert what in told
-    assert past.content(ws) == before
 
 
 def test_a_decision_leaves_the_large_tables_as_they_are(ws):

@@ -12,7 +12,7 @@ import torch
 from lamps import small_model
 from safetensors.torch import load_file
 
-STEPS, BATCH = 4, 4
+STEPS, BATCH = 3, 4
 RL = {
     "steps": STEPS,
     "tasks_per_step": 2,

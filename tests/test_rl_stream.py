@@ -109,11 +109,16 @@ def both_ways(model, folder, algorithm) -> tuple[bool, bool]:
     return same[0], not same[1]
 
 
+@pytest.fixture(scope="module")
+def fresh():
+    """A process of its own, as a run is: what others load (speech recognition) changes the last bits of sums."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
-def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(model, tmp_path, algorithm):
-    """In a process of its own, as a run is: what others load (speech recognition) changes the last bits of sums."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-        assert fresh.submit(both_ways, model, tmp_path, algorithm).result(300) == (True, True)
+def test_at_staleness_0_the_weights_are_those_of_the_synchronous_loop(fresh, model, tmp_path, algorithm):
+    assert fresh.submit(both_ways, model, tmp_path, algorithm).result(300) == (True, True)
 
 
 def test_staleness_stays_within_its_bound(model, tmp_path):

@@ -9,24 +9,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import least_work
 import pytest
 import yaml
 from manifest_pages import COUNTER, lay
 
-from flywheel import init as workspaces
 from flywheel.store import catalog, dvc_lock, manifest
 from flywheel.workspace import Workspace
 
 _DEADLINE_S = 600
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
 _LEAST = (
+    "recording.sessions_per_iteration=1",
+    "synthesis.train_tasks=8",
     "ct.samples=12",
     "sft.samples=12",
     "synthesis.general_samples=12",
     "synthesis.eval_tasks=4",
-    "rl.tasks_per_step=2",
+    "rl.tasks_per_step=1",
     "rl.value_pretraining_tasks=2",
-    "promotion.tasks=10",
+    "promotion.tasks=7",
     "promotion.margin=0.5",
 )
 _RUN = ("run", *(word for one in _LEAST for word in ("--set", one)))
@@ -80,7 +82,7 @@ def with_a_domain_of_its_own(ws: Workspace) -> None:
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     """A workspace after one iteration that was interrupted twice; and the shards that were finished by then."""
-    ws = workspaces.create(tmp_path_factory.mktemp("turn") / "flywheel", "small")
+    ws = least_work.created(tmp_path_factory.mktemp("turn") / "flywheel", sessions=1)
     with_a_domain_of_its_own(ws)
 
     stopped = start(ws, *_RUN)

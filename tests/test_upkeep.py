@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +24,19 @@ from flywheel.workspace import Workspace
 @pytest.fixture
 def ws(three, tmp_path) -> Workspace:
     return Workspace(shutil.copytree(three, tmp_path / "ws", symlinks=True))
+
+
+@pytest.fixture(scope="module")
+def shared_one(three, tmp_path_factory) -> Workspace:
+    return Workspace(shutil.copytree(three, tmp_path_factory.mktemp("shared") / "ws", symlinks=True))
+
+
+@pytest.fixture
+def still(shared_one) -> Iterator[Workspace]:
+    """What several tests share; nothing in it may change."""
+    before = past.content(shared_one)
+    yield shared_one
+    assert past.content(shared_one) == before
 
 
 # -- rollback ---------------------------------------------------------------------------------------------------
@@ -89,8 +103,8 @@ def test_a_move_that_is_killed_is_gone_on_with_and_loses_nothing(ws, monkeypatch
     ("arguments", "what"),
     [([9], "has not been begun"), ([], "to which iteration"), (["--undo"], "nothing was set aside")],
 )
-def test_where_there_is_nothing_to_go_back_to(ws, arguments, what):
-    code, told = flywheel(ws, "rollback", *arguments)
+def test_where_there_is_nothing_to_go_back_to(still, arguments, what):
+    code, told = flywheel(still, "rollback", *arguments)
     assert code == 2
     assert what in told
 
@@ -125,15 +139,15 @@ def _digest(ws: Workspace, k: int) -> str:
     return manifest.read_promotion(ws, k)["digest"]
 
 
-def test_an_iteration_differs_from_itself_in_nothing(ws):
-    found = difference.compare(ws, 2, 2)
+def test_an_iteration_differs_from_itself_in_nothing(still):
+    found = difference.compare(still, 2, 2)
     assert all(row["before"] == row["after"] for row in (*found["rows"], *found["kinds"]))
     assert all(not row["difference"] for row in found["metrics"])
     assert found["templates"] == {"gained": [], "lost": []}
 
 
-def test_an_iteration_that_is_not_there_is_not_compared(ws):
-    assert flywheel(ws, "diff", 1, 9)[0] == 2
+def test_an_iteration_that_is_not_there_is_not_compared(still):
+    assert flywheel(still, "diff", 1, 9)[0] == 2
 
 
 # -- verify -----------------------------------------------------------------------------------------------------
@@ -209,10 +223,10 @@ def test_nothing_goes_of_an_open_iteration_nor_of_the_one_it_stands_on(ws):
         prune.plan(ws, keep=1, training_data=True)
 
 
-def test_a_rule_of_days_and_one_of_number_both_spare(ws):
-    assert prune.plan(ws, older=timedelta(days=36_500)) == []
-    assert {one.iteration for one in prune.plan(ws, keep=2, older=timedelta(0))} == {1}
-    assert flywheel(ws, "prune")[0] == 2
+def test_a_rule_of_days_and_one_of_number_both_spare(still):
+    assert prune.plan(still, older=timedelta(days=36_500)) == []
+    assert {one.iteration for one in prune.plan(still, keep=2, older=timedelta(0))} == {1}
+    assert flywheel(still, "prune")[0] == 2
 
 
 def test_training_data_go_when_asked_for_and_come_back_for_a_run_that_reads_them(ws):

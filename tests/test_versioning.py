@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
-import least_work
 import pytest
 import yaml
 from fsspec.implementations.memory import MemoryFileSystem
@@ -38,12 +37,6 @@ def ws(tmp_path: Path) -> Workspace:
     versioning.prepare(ws)
     manifest.genesis(ws, digest="abc")
     return ws
-
-
-@pytest.fixture(scope="module")
-def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A git workspace after iteration 1, to be copied."""
-    return least_work.turned(tmp_path_factory.mktemp("turned")).root
 
 
 @pytest.fixture

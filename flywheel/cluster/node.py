@@ -23,6 +23,7 @@ from flywheel.errors import BadInput, ClusterError, last_line
 from flywheel.progress import listening
 from flywheel.settings import Settings
 from flywheel.stages.base import Context, Stage, Worker
+from flywheel.training.parallel.workers import begun_by
 
 if TYPE_CHECKING:
     from flywheel.cluster.trainers import Team
@@ -115,8 +116,6 @@ class ShardWorker:
         """Within it the processes that train one model are on all of its nodes."""
         if self._team is None:
             return nullcontext()
-        from flywheel.training.parallel.workers import begun_by  # brings torch
-
         return begun_by(self._team)
 
     def news(self, seconds: float) -> list[tuple[str, str]]:

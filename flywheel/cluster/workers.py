@@ -13,12 +13,12 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from flywheel import progress
 from flywheel.cluster import needs
 from flywheel.cluster.node import ShardWorker, reason, refuse
+from flywheel.cluster.trainers import Team
 from flywheel.errors import ClusterError, WorkerLost
 from flywheel.stages.base import Context, Stage
 
 if TYPE_CHECKING:
     from flywheel.cluster.head import RayCluster
-    from flywheel.cluster.trainers import Team
 
 _TRIES = 3  # of a shard whose worker is lost: more than bad luck, and it would be lost for ever
 _NEWS_S = 1.0  # between two signs of life of a worker, at most
@@ -182,8 +182,6 @@ class RayWorkers:
         environ = self._cluster.environ
         if len(self._wanted) == 1:
             return self._made.remote(stage, ctx, environ)
-        from flywheel.cluster.trainers import Team  # brings torch
-
         team = Team.reserve(self._wanted, self._cluster.shared, ctx.settings, self._cluster.limits.silent_s)
         worker = self._made.options(scheduling_strategy=team.within(0)).remote(stage, ctx, environ, team)
         self._teams[worker] = team

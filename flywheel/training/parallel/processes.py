@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
-import torch
-import torch.distributed as dist
 
 from flywheel.errors import FlywheelError, TrainingError, last_line
 from flywheel.training.parallel.parent import end_with_parent
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 GRACE_S = 10.0  # once one has failed or is to end, for the others
 _WORDS_S = 1.0  # for the last words of a process that has ended: what it has started itself may still hold its stderr
@@ -177,6 +178,8 @@ class _Process:
 def meeting(address: str) -> dist.TCPStore:
     """Where the processes of a group meet: at a free port of that address alone, in this process. It is bound before
     anyone is told of it: a port that is only looked up may be gone by then."""
+    import torch.distributed as dist  # who only starts them, as on the other nodes of a cluster, waits for no torch
+
     server = socket.create_server((address, 0))
     port = server.getsockname()[1]
     return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())
@@ -193,6 +196,8 @@ def _by_interface(address: str) -> dict[str, str]:
 
 def _work(pipe: Connection, errors: Connection, make: bytes, place: dict[str, str], threads: int, limit: float) -> None:
     """What each process does: meet the others, make its member, then what it is told, until the pipe is closed."""
+    import torch
+
     end_with_parent()
     os.dup2(errors.fileno(), 2)
     errors.close()
@@ -224,6 +229,9 @@ def _told(pipe: Connection) -> tuple[str, tuple[Any, ...]] | None:
 
 def _meet(place: dict[str, str], limit: float) -> None:
     """DeepSpeed reads the environment too."""
+    import torch
+    import torch.distributed as dist
+
     os.environ |= place
     cuda = torch.cuda.is_available()
     if cuda:

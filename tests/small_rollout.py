@@ -1,0 +1,50 @@
+"""A workspace whose rollout takes seconds, for tests that do it on other machines, and what it wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import least_work
+import yaml
+
+from flywheel import settings as config
+from flywheel.stages import base
+from flywheel.store import manifest, partitions, pipeline, versioning
+from flywheel.workspace import Workspace
+
+TASKS = 4
+_SMALL = {
+    "synthesis.domains": {"control": ["control"]},
+    "synthesis.levels": [1],
+    "synthesis.held_out": [],
+    "synthesis.train_tasks": TASKS,
+    "synthesis.eval_tasks": 2,
+    "synthesis.general_samples": 0,
+    "recording.sessions_per_iteration": 0,
+    "rollout.samples": 1,
+    "rollout.tasks_per_shard": 2,
+    "policy.max_new_tokens": 24,
+    "merge.weights": {"control": 1.0},
+}
+# What is not the same from run to run: the time, the port of a page's server, the last digits of a batch's figures.
+_CHANGES = {"started_at", "ended_at", "url", "logprobs"}
+
+
+def synthesized(root: Path, sandbox: dict[str, Any]) -> Workspace:
+    """With the tasks of iteration 1. sandbox: of the block `sandbox`, other values."""
+    ws = least_work.created(root)
+    changes = _SMALL | {f"sandbox.{name}": value for name, value in sandbox.items()}
+    ws.params.write_text(yaml.safe_dump(config.load(ws.params, changes).model_dump(mode="json")))
+    manifest.genesis(ws, "base", "models/base")
+    versioning.add_iteration(ws, 1, config.load(ws.params))
+    base.run_stage(pipeline.get("synthesize"), base.Context.open(ws, 1, "synthesize"))
+    return ws
+
+
+def played(ws: Workspace) -> dict[str, list]:
+    """What the stage rollout wrote."""
+    tables = {table: partitions.read(ws, table, 1, "rollout") for table in ("trajectories", "steps", "images")}
+    return {
+        table: rows.drop_columns(list(_CHANGES & {*rows.column_names})).to_pylist() for table, rows in tables.items()
+    }
