@@ -1,0 +1,151 @@
+"""What `benchmarks/hybrid.py` begins from: the same questions by the screen, by functions, by either; and a model that
+demonstrations of both ways have started.
+
+A question is which amount a person has in a small table. By the screen the table is read in an editor; by functions it
+is printed in a terminal, with no screen; by either there are both. The start is kept on disk under a name that is a
+digest of all that it depends on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flywheel.agent.grammar import Grammar, response_text
+from flywheel.agent.step_fields import of_action
+from flywheel.computer.chores.world import ERRANDS
+from flywheel.environments.env import Env, Task
+from flywheel.environments.router import open_environments
+from flywheel.errors import BadInput
+from flywheel.policy.checkpoint import digest
+from flywheel.policy.encoding import Encoder
+from flywheel.settings import Settings, Supervised
+from flywheel.synthesis.tasks import content, make_task
+from flywheel.training.samples import Sample, agent_samples
+from flywheel.training.supervised.train import train_supervised
+from flywheel.trajectory import Step, Trajectory
+
+WAYS = ("gui", "sdk", "both")
+HELD_OUT = 100  # questions that evaluation may have and nothing else
+LEVEL = 1
+# First seeds: questions of evaluation, of training and of demonstrations never meet (synthesis/tasks.py).
+_FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31}
+# The smallest desktop there is: the model sees it in 256 x 192 pixels, at which its letters can be read.
+KINDS: dict[str, Any] = {"terminal": {"places": 8}, "computer": {"width": 320, "height": 240, "places": 4}}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """demonstrations: of each way that is shown. passes: times that each step is seen."""
+
+    demonstrations: int = 200
+    passes: int = 6
+    batch: int = 16
+    lr: float = 1e-3
+    freeze_vision: bool = True
+    seed: int = 11
+
+
+def tasks(split: str, count: int, ways: Sequence[str]) -> list[Task]:
+    """The first `count` questions of a split, each in all `ways`. None of training or demonstrations has the content of
+    one that is held out. Raises BadInput for more than HELD_OUT of evaluation."""
+    if split == "eval" and count > HELD_OUT:
+        raise BadInput(f"{count} questions are too many", where="bench hybrid", fix=f"at most {HELD_OUT}")
+    taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, WAYS)}
+    made: list[Task] = []
+    seed = _FIRST[split]
+    while len(made) < count * len(ways):
+        asked = [_task(way, seed, "eval" if split == "eval" else "train") for way in ways]
+        seed += 1
+        if not taken & {content(task) for task in asked}:
+            taken |= {content(task) for task in asked}
+            made += asked
+    return made
+
+
+def _task(way: str, seed: int, split: str) -> Task:
+    made = make_task(ERRANDS, f"ask-{way}", LEVEL, seed, split)
+    # By functions alone there is nothing to see, on a desktop either: without one it is the same, and begins sooner.
+    return replace(made, environment="terminal") if way == "sdk" else made
+
+
+def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=print) -> Path:
+    """The start's checkpoint, made now or taken from `folder`."""
+    chosen = tasks("demonstration", recipe.demonstrations, ("gui", "sdk"))
+    named = {
+        "base": digest(base),
+        "recipe": asdict(recipe),
+        "tasks": [task.task_id for task in chosen],
+        "world": ERRANDS.checksum,
+        "policy": settings.policy.model_dump(),
+        "kinds": settings.sandbox.kinds,
+    }
+    name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
+    out = folder / f"start-{name}"
+    if (out / "made.json").is_file():
+        return out
+    note(f"making the start {name}: {len(chosen)} demonstrations, then imitation")
+    samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base)))
+    block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=recipe.freeze_vision)
+    losses = train_supervised(
+        base,
+        out,
+        list(samples) * recipe.passes,
+        settings=block,
+        seed=recipe.seed,
+        state_folder=folder / f"{name}.state",
+        on_metric=lambda metric: metric["step"] % 25 or note(f"  {metric['step']}: loss {metric['loss']:.3f}"),
+    )
+    facts = named | {"steps": len(samples), "loss": [losses[0], losses[-1]]}
+    (out / "made.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return out
+
+
+async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder) -> list[Sample]:
+    async with open_environments(settings, chosen) as environments:
+        at_once = asyncio.Semaphore(2)
+
+        async def one(task: Task) -> tuple[Trajectory, list[Step], Mapping[str, bytes]]:
+            async with at_once, environments.env(task) as env:
+                return await demonstration(env, task, settings)
+
+        played = await asyncio.gather(*map(one, chosen))
+    every = [step for _, steps, _ in played for step in steps]
+    images = {name: png for _, _, screens in played for name, png in screens.items()}
+    return agent_samples([trajectory for trajectory, _, _ in played], every, images, encoder, settings.policy)
+
+
+async def demonstration(env: Env, task: Task, settings: Settings) -> tuple[Trajectory, list[Step], dict[str, bytes]]:
+    """What an expert does, in the fields that samples are made from. Raises BadInput where it does not solve the
+    task."""
+    grammar = Grammar.of_settings(settings)
+    seen = await env.reset(task, task.seed)
+    steps, images = [], {}
+    for thought, action in ERRANDS.play(task.template, task.params):
+        before, name = seen.observation, None
+        if before.screenshot is not None:
+            name = hashlib.sha256(before.screenshot).hexdigest()
+            images[name] = before.screenshot
+        done = of_action(action, grammar)
+        seen = await env.step(action)
+        steps.append(
+            Step(
+                task.task_id,
+                len(steps),
+                "human",
+                thought,
+                raw_text=response_text(thought, done["action"]),
+                image_sha256=name,
+                observation=before.text if before.text or name is None else None,
+                tool_result=seen.info.get("note") or seen.info.get("result") or None,
+                **done,
+            )
+        )
+    if seen.reward < 1:
+        raise BadInput("an expert did not solve it", where=task.task_id, fix="look at the world errands")
+    return Trajectory(task.task_id, task.task_id, task.domain, instruction=task.instruction), steps, images
