@@ -11,24 +11,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flywheel.agent.grammar import Grammar, response_text
-from flywheel.agent.step_fields import of_action
 from flywheel.computer.chores.world import ERRANDS
-from flywheel.environments.env import Env, Task
+from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput
+from flywheel.exchange.demonstration import save
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
+from flywheel.recording.demonstrations import demonstration_rows
+from flywheel.recording.rows import IngestedSession
+from flywheel.recording.synthetic.make_demonstrations import demonstrated
 from flywheel.settings import Settings, Supervised
 from flywheel.synthesis.tasks import content, make_task
 from flywheel.training.samples import Sample, agent_samples
 from flywheel.training.supervised.train import train_supervised
-from flywheel.trajectory import Step, Trajectory
 
 WAYS = ("gui", "sdk", "both")
 HELD_OUT = 100  # questions that evaluation may have and nothing else
@@ -90,7 +91,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     if (out / "made.json").is_file():
         return out
     note(f"making the start {name}: {len(chosen)} demonstrations, then imitation")
-    samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base)))
+    samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base), folder / "demonstrations"))
     block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=recipe.freeze_vision)
     losses = train_supervised(
         base,
@@ -106,46 +107,17 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     return out
 
 
-async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder) -> list[Sample]:
+async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder, folder: Path) -> list[Sample]:
     async with open_environments(settings, chosen) as environments:
         at_once = asyncio.Semaphore(2)
 
-        async def one(task: Task) -> tuple[Trajectory, list[Step], Mapping[str, bytes]]:
+        async def one(task: Task) -> IngestedSession:
             async with at_once, environments.env(task) as env:
-                return await demonstration(env, task, settings)
+                made = await demonstrated(env, task, ERRANDS)
+            save(made, folder)
+            return demonstration_rows(folder / made.name, settings, 0)
 
         played = await asyncio.gather(*map(one, chosen))
-    every = [step for _, steps, _ in played for step in steps]
-    images = {name: png for _, _, screens in played for name, png in screens.items()}
-    return agent_samples([trajectory for trajectory, _, _ in played], every, images, encoder, settings.policy)
-
-
-async def demonstration(env: Env, task: Task, settings: Settings) -> tuple[Trajectory, list[Step], dict[str, bytes]]:
-    """What an expert does, in the fields that samples are made from. Raises BadInput where it does not solve the
-    task."""
-    grammar = Grammar.of_settings(settings)
-    seen = await env.reset(task, task.seed)
-    steps, images = [], {}
-    for thought, action in ERRANDS.play(task.template, task.params):
-        before, name = seen.observation, None
-        if before.screenshot is not None:
-            name = hashlib.sha256(before.screenshot).hexdigest()
-            images[name] = before.screenshot
-        done = of_action(action, grammar)
-        seen = await env.step(action)
-        steps.append(
-            Step(
-                task.task_id,
-                len(steps),
-                "human",
-                thought,
-                raw_text=response_text(thought, done["action"]),
-                image_sha256=name,
-                observation=before.text if before.text or name is None else None,
-                tool_result=seen.info.get("note") or seen.info.get("result") or None,
-                **done,
-            )
-        )
-    if seen.reward < 1:
-        raise BadInput("an expert did not solve it", where=task.task_id, fix="look at the world errands")
-    return Trajectory(task.task_id, task.task_id, task.domain, instruction=task.instruction), steps, images
+    steps = [step for session in played for step in session.steps]
+    images = {row["sha256"]: row["bytes"] for session in played for row in session.image_rows}
+    return agent_samples([session.trajectory for session in played], steps, images, encoder, settings.policy)
