@@ -50,7 +50,8 @@ class DemonstratedStep:
 class Demonstration:
     """dataset, id: where it is from. split: `eval` for what its publisher holds out: it is never trained on.
     completed: whether the task was done; None where the data set does not say. facts: what else is worth keeping, JSON
-    values. screens: encoded files by sha256."""
+    values. screens: encoded files by sha256. seed: of the task, where our own worlds drew it: two tasks may then
+    have one instruction, and be others."""
 
     dataset: str
     id: str
@@ -63,6 +64,7 @@ class Demonstration:
     steps: tuple[DemonstratedStep, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     screens: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    seed: int | None = None
 
     @property
     def origin(self) -> str:

@@ -63,7 +63,7 @@ def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Inge
 
 
 def _task(one: Demonstration) -> dict:
-    """A row of `tasks`. It has no seed and no verifier: nobody plays it here."""
+    """A row of `tasks`. It has no verifier: nobody plays it here."""
     facts = {**one.facts, "origin": one.origin}
     return {
         "task_id": one.origin,
@@ -71,6 +71,7 @@ def _task(one: Demonstration) -> dict:
         "world": one.world,
         "template": one.template,
         "level": 1,
+        "seed": one.seed,
         "instruction": one.instruction,
         "params": json.dumps(facts, sort_keys=True, ensure_ascii=False),
         "max_steps": len(one.steps),

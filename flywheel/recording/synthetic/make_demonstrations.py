@@ -82,8 +82,9 @@ async def demonstrated(env: Env, task: Task, world: FamilyWorld) -> Demonstratio
         split="train",
         completed=True,
         steps=tuple(steps),
-        facts={"seed": task.seed, "task_level": task.level},
+        facts={"task_level": task.level},
         screens=screens,
+        seed=task.seed,
     )
 
 
