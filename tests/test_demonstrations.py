@@ -7,13 +7,14 @@ from pathlib import Path
 import computers
 
 from flywheel.computer.chores.world import CHORES
+from flywheel.dedup.tasks import near_evaluation
 from flywheel.environments.router import open_environments
 from flywheel.exchange.demonstration import DemonstratedStep, Demonstration, save
 from flywheel.policy.encoding import Encoder
 from flywheel.recording.demonstrations import demonstration_rows
 from flywheel.recording.synthetic.make_demonstrations import demonstrated, shown_tasks
 from flywheel.settings import Settings
-from flywheel.synthesis.tasks import content, make_tasks
+from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
 from flywheel.training.samples import agent_samples
 
 
@@ -53,3 +54,14 @@ def test_experts_are_shown_no_task_of_an_evaluation():
     assert len({content(task) for task in shown}) == 80
     assert not {content(task) for task in shown} & {content(task) for task in make_tasks(settings, 0, "eval")}
     assert {task.template for task in shown} == CHORES.templates.keys() - {"move"}
+
+
+def test_of_one_instruction_the_task_of_an_evaluation_alone_is_refused(tmp_path):
+    """Each task of `sort` says the same, and another data set's would be near it by that alone."""
+    held = make_task(CHORES, "sort", 1, 5, "eval")
+    step = (DemonstratedStep("list_files(path='.')", "", observation="~$"),)
+    one = Demonstration("flywheel", "a", "", held.instruction, "chores", "sort", "train", True, step, seed=2**31)
+    row = ingested(one, tmp_path).task_row
+    assert not near_evaluation([row], [to_row(held)])
+    assert near_evaluation([{**row, "seed": None}], [to_row(held)])
+    assert near_evaluation([{**row, "seed": held.seed}], [to_row(held)])
