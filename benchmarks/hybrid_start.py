@@ -1,7 +1,7 @@
 """What `benchmarks/hybrid.py` begins from: the same questions by the screen, by functions, by either; and a model that
 demonstrations of both ways have started.
 
-A question is which amount a person has in a small table. By the screen the table is read in an editor; by functions it
+A question is which colour a small text names, a word of twelve. By the screen it is read in an editor; by functions it
 is printed in a terminal, with no screen; by either there are both. The start is kept on disk under a name that is a
 digest of all that it depends on.
 """
@@ -44,7 +44,7 @@ KINDS: dict[str, Any] = {"terminal": {"places": 8}, "computer": {"width": 320, "
 class Recipe:
     """demonstrations: of each way that is shown. passes: times that each step is seen."""
 
-    demonstrations: int = 200
+    demonstrations: int = 96
     passes: int = 6
     batch: int = 16
     lr: float = 1e-3
@@ -70,7 +70,7 @@ def tasks(split: str, count: int, ways: Sequence[str]) -> list[Task]:
 
 
 def _task(way: str, seed: int, split: str) -> Task:
-    made = make_task(ERRANDS, f"ask-{way}", LEVEL, seed, split)
+    made = make_task(ERRANDS, f"colour-{way}", LEVEL, seed, split)
     # By functions alone there is nothing to see, on a desktop either: without one it is the same, and begins sooner.
     return replace(made, environment="terminal") if way == "sdk" else made
 

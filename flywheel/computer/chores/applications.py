@@ -75,6 +75,33 @@ def _play_ask(p: Params) -> Steps:
     yield "I see it.", Finished(p["answer"])
 
 
+_COLOURS = ("black", "blue", "brown", "cyan", "gray", "green", "orange", "pink", "purple", "red", "white", "yellow")
+
+
+def _colour(allowed: str, level: int, rng: random.Random) -> dict[str, Any]:
+    """Level 1: the only word; 2: the last of three; 3: the one of five that comes twice. The text is open in an
+    editor."""
+    path, lines = f"{names(rng, 1)[0]}.txt", rng.sample(_COLOURS, 2 * level - 1)
+    if level == 3:
+        lines[rng.randrange(1, 5)] = lines[0]
+        rng.shuffle(lines)
+    ask = ("Which colour stands in", "Which colour stands last in", "Which colour stands twice in")[level - 1]
+    answer = (lines[0], lines[-1], max(lines, key=lines.count))[level - 1]
+    return {"files": {path: "".join(f"{line}\n" for line in lines)}, "apps": [["mousepad", path]], "allowed": allowed,
+            "path": path, "ask": ask, "answer": answer}  # fmt: skip
+
+
+def _play_colour(p: Params) -> Steps:
+    if p["allowed"] != "gui":
+        yield "I read the text.", Terminal("cat *.txt")
+    yield "I see it.", Finished(p["answer"])
+
+
+def _colours(allowed: str) -> Family:
+    draw: Callable[[int, random.Random], dict[str, Any]] = partial(_colour, allowed)
+    return Family("{ask} {path}?", draw, _play_colour, steps(4, 4, 4), alike="colour")
+
+
 def _question(allowed: str) -> Family:
     draw: Callable[[int, random.Random], dict[str, Any]] = partial(_ask, allowed)
     return Family("{ask} in {path}?", draw, _play_ask, steps(4, 4, 4), alike="ask")
@@ -86,4 +113,7 @@ FAMILIES = {
     "ask-gui": _question("gui"),
     "ask-sdk": _question("sdk"),
     "ask-both": _question("both"),
+    "colour-gui": _colours("gui"),
+    "colour-sdk": _colours("sdk"),
+    "colour-both": _colours("both"),
 }
