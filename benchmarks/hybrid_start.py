@@ -20,12 +20,12 @@ from flywheel.computer.chores.world import ERRANDS
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput
-from flywheel.exchange.demonstration import save
+from flywheel.exchange.demonstration import folder_name, save
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.recording.demonstrations import demonstration_rows
 from flywheel.recording.rows import IngestedSession
-from flywheel.recording.synthetic.make_demonstrations import demonstrated
+from flywheel.recording.synthetic.make_demonstrations import DATASET, demonstrated
 from flywheel.settings import Settings, Supervised
 from flywheel.synthesis.tasks import content, make_task
 from flywheel.training.samples import Sample, agent_samples
@@ -45,7 +45,7 @@ class Recipe:
     """demonstrations: of each way that is shown. passes: times that each step is seen."""
 
     demonstrations: int = 96
-    passes: int = 6
+    passes: int = 3
     batch: int = 16
     lr: float = 1e-3
     freeze_vision: bool = True
@@ -112,10 +112,11 @@ async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: E
         at_once = asyncio.Semaphore(2)
 
         async def one(task: Task) -> IngestedSession:
-            async with at_once, environments.env(task) as env:
-                made = await demonstrated(env, task, ERRANDS)
-            save(made, folder)
-            return demonstration_rows(folder / made.name, settings, 0)
+            kept = folder / folder_name(DATASET, task.task_id)
+            if not kept.exists():
+                async with at_once, environments.env(task) as env:
+                    save(await demonstrated(env, task, ERRANDS), folder)
+            return demonstration_rows(kept, settings, 0)
 
         played = await asyncio.gather(*map(one, chosen))
     steps = [step for session in played for step in session.steps]

@@ -72,8 +72,13 @@ class Demonstration:
 
     @property
     def name(self) -> str:
-        """Of its folder. Ids of data sets may hold what a file name may not."""
-        return f"{self.dataset}-{hashlib.sha256(self.id.encode()).hexdigest()[:16]}"
+        """Of its folder."""
+        return folder_name(self.dataset, self.id)
+
+
+def folder_name(dataset: str, id_: str) -> str:
+    """Of a demonstration. Ids of data sets may hold what a file name may not."""
+    return f"{dataset}-{hashlib.sha256(id_.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from flywheel.computer.chores.world import CHORES, ERRANDS
 from flywheel.environments.env import Env, Task
 from flywheel.environments.router import open_environments
 from flywheel.errors import DataError, FlywheelError
-from flywheel.exchange.demonstration import GRAMMAR, DemonstratedStep, Demonstration, save
+from flywheel.exchange.demonstration import GRAMMAR, DemonstratedStep, Demonstration, folder_name, save
 from flywheel.settings import Settings, load
 from flywheel.synthesis.tasks import content, held_out, make_task, make_tasks
 
+DATASET = "flywheel"
 SEEDS = 2**31  # the first seed: above those of training and evaluation
 WORLDS: dict[str, FamilyWorld] = {world.name: world for world in (CHORES, ERRANDS)}
 
@@ -53,7 +54,8 @@ async def make(folder: Path, world: FamilyWorld, count: int, settings: Settings)
     tasks, new = shown_tasks(world, settings, count), 0
     async with open_environments(settings, tasks) as environments, environments.env(tasks[0]) as env:
         for task in tasks:
-            new += save(await demonstrated(env, task, world), folder)
+            if not (folder / folder_name(DATASET, task.task_id)).exists():
+                new += save(await demonstrated(env, task, world), folder)
     return new
 
 
@@ -73,7 +75,7 @@ async def demonstrated(env: Env, task: Task, world: FamilyWorld) -> Demonstratio
     if seen.reward < 1:
         raise DataError("the expert did not solve it", where=task.task_id, fix=f"look at the world {world.name}")
     return Demonstration(
-        dataset="flywheel",
+        dataset=DATASET,
         id=task.task_id,
         licence="",
         instruction=task.instruction,
