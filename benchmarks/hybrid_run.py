@@ -43,7 +43,12 @@ RL: dict[str, Any] = {
     "max_staleness": 1,
     "curriculum_floor": 1.0,  # no curriculum: both ways, and all arms, meet the questions alike
 }
-POLICY: dict[str, Any] = {"functions": True, "result_characters": 400, "observation_characters": 400}
+POLICY: dict[str, Any] = {
+    "functions": True,
+    "max_new_tokens": 64,
+    "result_characters": 400,
+    "observation_characters": 400,
+}
 QUICK = {"tasks_per_step": 2, "samples": 2, "value_pretraining_tasks": 2}
 
 
@@ -136,7 +141,7 @@ async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, An
     won, called = defaultdict(list), defaultdict(list)
     for one in played:
         won[one.task.interface].append(bool(one.result.v))
-        called[one.task.interface].append(any(step.action_type == "terminal" for step in one.episode.steps))
+        called[one.task.interface].append(any(step.action_type == "write_file" for step in one.episode.steps))
     return {
         "success": {way: sum(each) / len(each) for way, each in won.items()},
         "functions": {way: sum(each) / len(each) for way, each in called.items()},

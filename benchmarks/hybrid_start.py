@@ -1,9 +1,9 @@
 """What `benchmarks/hybrid.py` begins from: the same questions by the screen, by functions, by either; and a model that
 demonstrations of both ways have started.
 
-A question is which colour a small text names, a word of twelve. By the screen it is read in an editor; by functions it
-is printed in a terminal, with no screen; by either there are both. The start is kept on disk under a name that is a
-digest of all that it depends on.
+A question is to write three colours of twelve into a text. By the screen they are typed into an editor, and the text is
+saved; by functions the file is written, with no screen; by either there are both. The start is kept on disk under a
+name that is a digest of all that it depends on.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def tasks(split: str, count: int, ways: Sequence[str]) -> list[Task]:
 
 
 def _task(way: str, seed: int, split: str) -> Task:
-    made = make_task(ERRANDS, f"colour-{way}", LEVEL, seed, split)
+    made = make_task(ERRANDS, f"colours-{way}", LEVEL, seed, split)
     # By functions alone there is nothing to see, on a desktop either: without one it is the same, and begins sooner.
     return replace(made, environment="terminal") if way == "sdk" else made
 

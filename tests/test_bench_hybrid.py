@@ -44,7 +44,7 @@ def test_a_question_is_the_same_by_all_ways_and_no_one_is_in_two_splits():
     for asked in zip(train[::3], train[1::3], train[2::3], strict=True):
         assert [task.interface for task in asked] == ["gui", "sdk", "both"]
         assert [task.environment for task in asked] == ["computer", "terminal", "computer"]
-        assert len({(task.instruction, task.params["answer"]) for task in asked}) == 1
+        assert len({(task.instruction, str(task.params["wanted"])) for task in asked}) == 1
     met = [content(task) for task in (*held_out, *train, *shown)]
     assert len(set(met)) == len(met)
     with pytest.raises(BadInput, match="101 questions are too many"):

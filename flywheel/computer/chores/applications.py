@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flywheel.agent.actions import Finished, Hotkey, Terminal, Type
+from flywheel.agent.actions import Finished, Hotkey, Terminal, Type, WriteFile
 from flywheel.computer.chores.family import PEOPLE, Family, Params, Steps, names, steps
 
 
@@ -78,28 +78,27 @@ def _play_ask(p: Params) -> Steps:
 _COLOURS = ("black", "blue", "brown", "cyan", "gray", "green", "orange", "pink", "purple", "red", "white", "yellow")
 
 
-def _colour(allowed: str, level: int, rng: random.Random) -> dict[str, Any]:
-    """Level 1: the only word; 2: the last of three; 3: the one of five that comes twice. The text is open in an
-    editor."""
-    path, lines = f"{names(rng, 1)[0]}.txt", rng.sample(_COLOURS, 2 * level - 1)
-    if level == 3:
-        lines[rng.randrange(1, 5)] = lines[0]
-        rng.shuffle(lines)
-    ask = ("Which colour stands in", "Which colour stands last in", "Which colour stands twice in")[level - 1]
-    answer = (lines[0], lines[-1], max(lines, key=lines.count))[level - 1]
-    return {"files": {path: "".join(f"{line}\n" for line in lines)}, "apps": [["mousepad", path]], "allowed": allowed,
-            "path": path, "ask": ask, "answer": answer}  # fmt: skip
+def _colours(allowed: str, level: int, rng: random.Random) -> dict[str, Any]:
+    """Two more colours than the level says, to be written into a text that is open in an editor."""
+    chosen = rng.sample(_COLOURS, 2 + level)
+    text = "".join(f"{colour}\n" for colour in chosen)
+    return {"files": {"note.txt": ""}, "apps": [["mousepad", "note.txt"]], "allowed": allowed,
+            "wanted": {"note.txt": text}, "colours": ", ".join(chosen)}  # fmt: skip
 
 
-def _play_colour(p: Params) -> Steps:
+def _play_colours(p: Params) -> Steps:
+    text = p["wanted"]["note.txt"]
     if p["allowed"] != "gui":
-        yield "I read the text.", Terminal("cat *.txt")
-    yield "I see it.", Finished(p["answer"])
+        yield "I write the text.", WriteFile("note.txt", text)
+        return
+    yield "I type the colours.", Type(text)
+    yield "I save the text.", Hotkey(("ctrl", "s"))
 
 
-def _colours(allowed: str) -> Family:
-    draw: Callable[[int, random.Random], dict[str, Any]] = partial(_colour, allowed)
-    return Family("{ask} {path}?", draw, _play_colour, steps(4, 4, 4), alike="colour")
+def _written(allowed: str) -> Family:
+    draw: Callable[[int, random.Random], dict[str, Any]] = partial(_colours, allowed)
+    ask = "Write these colours into note.txt, one a line: {colours}."
+    return Family(ask, draw, _play_colours, steps(4, 4, 4), alike="colours")
 
 
 def _question(allowed: str) -> Family:
@@ -113,7 +112,7 @@ FAMILIES = {
     "ask-gui": _question("gui"),
     "ask-sdk": _question("sdk"),
     "ask-both": _question("both"),
-    "colour-gui": _colours("gui"),
-    "colour-sdk": _colours("sdk"),
-    "colour-both": _colours("both"),
+    "colours-gui": _written("gui"),
+    "colours-sdk": _written("sdk"),
+    "colours-both": _written("both"),
 }
