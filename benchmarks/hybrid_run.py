@@ -6,11 +6,9 @@ python benchmarks/hybrid_run.py --out FOLDER --arm both --seed 1 --steps 24
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,7 @@ from typing import Any
 import hybrid_start
 
 from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.evaluation.evaluate import evaluate
 from flywheel.files import write_json
-from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.settings import Settings
 from flywheel.training.rl.run import train_rl
@@ -79,7 +74,7 @@ def run(out: Path, arm: str, seed: int, steps: int, each: int, *, quick: bool = 
     found = _read(here / "result.json")
     if found and found["steps"] >= steps and found["questions"] >= each:
         return found
-    s, model = settings(seed, quick), start(out, hybrid_start.Recipe(2, 1) if quick else None)
+    s, model = settings(seed, quick), start(out, hybrid_start.Recipe(2, 1, 1, tried=2) if quick else None)
     held_out = hybrid_start.tasks("eval", each, hybrid_start.WAYS)
     before = _success(out / "starts" / f"before-{seed}.json", model, held_out, s)  # the same for all arms
     done = _read(here / "curve.json") or []
@@ -119,34 +114,14 @@ def run(out: Path, arm: str, seed: int, steps: int, each: int, *, quick: bool = 
 
 
 def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
-    """Held-out success at the temperature of rollouts, and the share of episodes that called a function, by interface;
-    of each task whether it was solved."""
+    """What `hybrid_start.play` says, once."""
     key = {"model": digest(model), "n": len(tasks), "seed": s.seed}
     found = _read(path)
     if found and found["key"] == key:
         return found
-    measured = {"key": key, **asyncio.run(_play(model, tasks, s))}
+    measured = {"key": key, **hybrid_start.play(model, tasks, s)}
     write_json(path, measured)
     return measured
-
-
-async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
-    policy = open_policy(model, s.policy)
-    try:
-        async with open_environments(s, tasks) as environments:
-            # Iteration: a number that no training has, so that no seed of sampling is one of training.
-            played = await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
-    finally:
-        await policy.close()
-    won, called = defaultdict(list), defaultdict(list)
-    for one in played:
-        won[one.task.interface].append(bool(one.result.v))
-        called[one.task.interface].append(any(step.action_type == "write_file" for step in one.episode.steps))
-    return {
-        "success": {way: sum(each) / len(each) for way, each in won.items()},
-        "functions": {way: sum(each) / len(each) for way, each in called.items()},
-        "tasks": {one.task.task_id: bool(one.result.v) for one in played},
-    }
 
 
 def _read(path: Path) -> Any:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shutil
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +22,9 @@ from flywheel.computer.chores.world import ERRANDS
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput
+from flywheel.evaluation.evaluate import Judged, evaluate
 from flywheel.exchange.demonstration import folder_name, save
+from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.recording.demonstrations import demonstration_rows
@@ -34,18 +38,23 @@ from flywheel.training.supervised.train import train_supervised
 WAYS = ("gui", "sdk", "both")
 HELD_OUT = 100  # questions that evaluation may have and nothing else
 LEVEL = 1
-# First seeds: questions of evaluation, of training and of demonstrations never meet (synthesis/tasks.py).
-_FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31}
+# First seeds: questions of evaluation, training, demonstrations and the start's rounds (synthesis/tasks.py).
+_FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31, "tuning": 2**31 + 2**20}
 # The smallest desktop there is: the model sees it in 256 x 192 pixels, at which its letters can be read.
 KINDS: dict[str, Any] = {"terminal": {"places": 8}, "computer": {"width": 320, "height": 240, "places": 4}}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """demonstrations: of each way that is shown. passes: times that each step is seen."""
+    """demonstrations: of each way that is shown. passes: times that each step is seen in a round. rounds: at most: the
+    first after which each way solves the share `enough` of `tried` questions is the last, so that RL has something
+    left to teach."""
 
     demonstrations: int = 96
-    passes: int = 3
+    passes: int = 2
+    rounds: int = 8
+    enough: float = 0.2
+    tried: int = 20
     batch: int = 16
     lr: float = 1e-3
     freeze_vision: bool = True
@@ -93,18 +102,50 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     note(f"making the start {name}: {len(chosen)} demonstrations, then imitation")
     samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base), folder / "demonstrations"))
     block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=recipe.freeze_vision)
-    losses = train_supervised(
-        base,
-        out,
-        list(samples) * recipe.passes,
-        settings=block,
-        seed=recipe.seed,
-        state_folder=folder / f"{name}.state",
-        on_metric=lambda metric: metric["step"] % 25 or note(f"  {metric['step']}: loss {metric['loss']:.3f}"),
-    )
-    facts = named | {"steps": len(samples), "loss": [losses[0], losses[-1]]}
+    tried, model, rounds = tasks("tuning", recipe.tried, ("gui", "sdk")), base, []
+    for number in range(recipe.rounds):
+        model, begin = folder / f"{name}.round{number}", model
+        train_supervised(
+            begin,
+            model,
+            list(samples) * recipe.passes,
+            settings=block,
+            seed=recipe.seed + number,
+            state_folder=folder / f"{name}.state{number}",
+        )
+        rounds.append(play(model, tried, settings)["success"])
+        note(f"  round {number + 1}: success {rounds[-1]}")
+        if min(rounds[-1].values()) >= recipe.enough:
+            break
+    shutil.copytree(model, out, dirs_exist_ok=True)
+    facts = named | {"steps": len(samples), "rounds": rounds}
     (out / "made.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return out
+
+
+def play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
+    """Success at the temperature of rollouts, and the share of episodes that wrote by a function, by interface; of each
+    task whether it was solved."""
+    played = asyncio.run(_played(model, tasks, s))
+    won, called = defaultdict(list), defaultdict(list)
+    for one in played:
+        won[one.task.interface].append(bool(one.result.v))
+        called[one.task.interface].append(any(step.action_type == "write_file" for step in one.episode.steps))
+    return {
+        "success": {way: sum(each) / len(each) for way, each in won.items()},
+        "functions": {way: sum(each) / len(each) for way, each in called.items()},
+        "tasks": {one.task.task_id: bool(one.result.v) for one in played},
+    }
+
+
+async def _played(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judged]:
+    policy = open_policy(model, s.policy)
+    try:
+        async with open_environments(s, tasks) as environments:
+            # Iteration: a number that no training has, so that no seed of sampling is one of training.
+            return await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
+    finally:
+        await policy.close()
 
 
 async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder, folder: Path) -> list[Sample]:
