@@ -46,13 +46,13 @@ KINDS: dict[str, Any] = {"terminal": {"places": 8}, "computer": {"width": 320, "
 
 @dataclass(frozen=True)
 class Recipe:
-    """demonstrations: of each way that is shown. passes: times that each step is seen in a round. rounds: at most: the
-    first after which each way solves the share `enough` of `tried` questions is the last, so that RL has something
-    left to teach."""
+    """demonstrations: of each way. passes: times that each step is seen in a round. A round is of the ways that solve
+    less than the share `enough` of `tried` questions, so that RL has something left to teach of each; where none does,
+    it was the last. rounds: at most."""
 
     demonstrations: int = 96
     passes: int = 2
-    rounds: int = 8
+    rounds: int = 16
     enough: float = 0.2
     tried: int = 20
     batch: int = 16
@@ -105,10 +105,11 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     tried, model, rounds = tasks("tuning", recipe.tried, ("gui", "sdk")), base, []
     for number in range(recipe.rounds):
         model, begin = folder / f"{name}.round{number}", model
+        taught = [way for way in ("gui", "sdk") if not rounds or rounds[-1][way] < recipe.enough]
         train_supervised(
             begin,
             model,
-            list(samples) * recipe.passes,
+            [sample for way in taught for sample in samples[way]] * recipe.passes,
             settings=block,
             seed=recipe.seed + number,
             state_folder=folder / f"{name}.state{number}",
@@ -118,7 +119,7 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
         if min(rounds[-1].values()) >= recipe.enough:
             break
     shutil.copytree(model, out, dirs_exist_ok=True)
-    facts = named | {"steps": len(samples), "rounds": rounds}
+    facts = named | {"steps": sum(map(len, samples.values())), "rounds": rounds}
     (out / "made.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return out
 
@@ -148,7 +149,10 @@ async def _played(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judge
         await policy.close()
 
 
-async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: Encoder, folder: Path) -> list[Sample]:
+async def _demonstrations(
+    chosen: Sequence[Task], settings: Settings, encoder: Encoder, folder: Path
+) -> dict[str, list[Sample]]:
+    """Samples by way."""
     async with open_environments(settings, chosen) as environments:
         at_once = asyncio.Semaphore(2)
 
@@ -160,6 +164,8 @@ async def _demonstrations(chosen: Sequence[Task], settings: Settings, encoder: E
             return demonstration_rows(kept, settings, 0)
 
         played = await asyncio.gather(*map(one, chosen))
-    steps = [step for session in played for step in session.steps]
-    images = {row["sha256"]: row["bytes"] for session in played for row in session.image_rows}
-    return agent_samples([session.trajectory for session in played], steps, images, encoder, settings.policy)
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for task, session in zip(chosen, played, strict=True):
+        images = {row["sha256"]: row["bytes"] for row in session.image_rows}
+        found[task.interface] += agent_samples([session.trajectory], session.steps, images, encoder, settings.policy)
+    return found
