@@ -21,7 +21,8 @@ from flywheel.environments.router import open_environments
 from flywheel.errors import DataError, FlywheelError
 from flywheel.exchange.demonstration import GRAMMAR, DemonstratedStep, Demonstration, folder_name, save
 from flywheel.settings import Settings, load
-from flywheel.synthesis.tasks import content, held_out, make_task, make_tasks
+from flywheel.synthesis import held_out
+from flywheel.synthesis.tasks import content, make_task, make_tasks
 
 DATASET = "flywheel"
 SEEDS = 2**31  # the first seed: above those of training and evaluation
@@ -31,7 +32,7 @@ WORLDS: dict[str, FamilyWorld] = {world.name: world for world in (CHORES, ERRAND
 def shown_tasks(world: FamilyWorld, settings: Settings, count: int) -> list[Task]:
     """`count` tasks of all templates and levels in turn that training may draw, none with the content of an evaluation
     task."""
-    held, apart = {content(task) for task in make_tasks(settings, 0, "eval")}, held_out(settings, world)
+    held, apart = {content(task) for task in make_tasks(settings, 0, "eval")}, held_out.templates(settings, world)
     kinds = [
         (template, level)
         for level in settings.synthesis.levels
