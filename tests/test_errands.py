@@ -48,9 +48,10 @@ async def test_what_a_task_does_not_allow_is_a_note_and_does_nothing():
         assert "no click" in (await env.step(Click(Point(0.5, 0.5)))).info["note"]
 
 
-def test_the_same_question_is_asked_by_all_ways():
-    asked = [errand(f"ask-{way}", 2, seed=7) for way in ("gui", "sdk", "both")]
-    assert len({task.instruction for task in asked}) == len({task.params["answer"] for task in asked}) == 1
+@pytest.mark.parametrize(("name", "end"), [("ask", "answer"), ("colours", "wanted")])
+def test_the_same_question_is_asked_by_all_ways(name, end):
+    asked = [errand(f"{name}-{way}", 2, seed=7) for way in ("gui", "sdk", "both")]
+    assert len({task.instruction for task in asked}) == len({str(task.params[end]) for task in asked}) == 1
     assert len({task.params["allowed"] for task in asked}) == 3
 
 

@@ -71,10 +71,11 @@ def test_the_stage_writes_every_table_also_what_a_killed_run_had_finished(episod
     assert (ws.model(1, "rl-games") / "model.safetensors").is_file()
 
 
-def test_figures_of_a_world_go_by_its_name():
+def test_figures_of_a_world_or_an_interface_go_by_its_name():
     curve = [
         {"step": 0, "value_pretraining_loss": 0.2},
         {"step": 1, "success": 0.5, "success_tiles": 0.25, "curriculum_level": 1.5, "curriculum_level_tiles": 2.0},
+        {"step": 2, "explained_variance": 0.3, "explained_variance_gui": 0.2, "reward_sdk": 0.9},
     ]
     rows = {
         (row["domain"], row["name"], row["step"]): row["value"]
@@ -86,6 +87,9 @@ def test_figures_of_a_world_go_by_its_name():
         ("games/tiles", "success", 1): 0.25,
         ("games", "curriculum_level", 1): 1.5,
         ("games/tiles", "curriculum_level", 1): 2.0,
+        ("games", "explained_variance", 2): 0.3,
+        ("games/gui", "explained_variance", 2): 0.2,
+        ("games/sdk", "reward", 2): 0.9,
     }
 
 

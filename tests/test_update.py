@@ -92,6 +92,22 @@ def test_figures(whole):
     assert figures["grad_norm"] > 0
 
 
+def test_what_v_explains_of_each_interface(folder, batch):
+    half = [replace(one, interface=("gui", "sdk")[number % 2]) for number, one in enumerate(batch)]
+    cut, _ = step_samples(half, made := fresh(folder), RL)
+    value_update(made, cut, RL)
+    cut, _ = step_samples(half, made, RL)
+    figures = train_step(made, cut, RL, 1)
+    for name in ("gui", "sdk"):
+        mine = [
+            turn for turn in cut if turn.sample.trajectory_id in {e.trajectory_id for e in half if e.interface == name}
+        ]
+        returns = np.concatenate([turn.returns for turn in mine])
+        left = returns - np.concatenate([turn.values for turn in mine])
+        assert figures[f"explained_variance_{name}"] == pytest.approx(1 - left.var() / returns.var())
+    assert "explained_variance_both" not in figures
+
+
 def test_the_ratio_is_against_what_was_sampled(folder, batch):
     """Tokens that were sampled with half the probability have weight 2: held where the advantage is good, counted by
     the KL, and not clipped, for the step itself has not moved yet."""

@@ -30,7 +30,8 @@ _SAID = 300  # characters of a set-up command, and of what it printed, that an e
 @dataclass(frozen=True)
 class Done:
     """What came of an action. note: why it did nothing. result: what a function returned. screenshot: a PNG of the
-    screen at rest; None where there is no screen. text: what the terminal shows, where keys go there."""
+    screen at rest; None where there is none, or where the task allows functions alone, whose answers are not to be read
+    from it. text: what the terminal shows, where keys go there."""
 
     note: str
     result: str
@@ -120,7 +121,7 @@ class Computer:
 
     async def seen(self, note: str = "", result: str = "", screenshot: bytes | None = None) -> Done:
         """What came of an action, with what is seen then. screenshot: where it was taken already."""
-        if self.desktop is not None and screenshot is None:
+        if self._gui and screenshot is None:
             screenshot = await self.desktop.screenshot()
         tools = self._tools.told if self._tools is not None else ""
         shown = "" if self._gui else await self.functions.look()

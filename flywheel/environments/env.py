@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from flywheel.agent.actions import Action
 
+INTERFACES = ("gui", "sdk", "both")  # the screen alone, functions alone, either
+
 
 @dataclass(frozen=True)
 class Task:
@@ -36,6 +38,12 @@ class Task:
     threshold: float
     checksum: str
     environment: str = "browser"
+
+    @property
+    def interface(self) -> str:
+        """The ways that it may be done in, where its params say so (`allowed`): gui, sdk or both; else ""."""
+        allowed = self.params.get("allowed", "")
+        return allowed if allowed in INTERFACES else ""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A demonstration of another data set, as it waits in the recordings folder to be ingested.
 
 A folder of its own, beside the recorded sessions: `demonstration.json` (what is said here, and the steps) and
-`screens.parquet` (rows of the table `images`). Its actions are text of any form that the parser reads, with points as
-fractions of the screen.
+`screens.parquet` (rows of the table `images`), where there was something to see. Its actions are text of any form that
+the parser reads, with points as fractions of the screen.
 """
 
 from __future__ import annotations
@@ -32,21 +32,26 @@ _AGAIN = "remove the folder and import it again"
 
 @dataclass(frozen=True)
 class DemonstratedStep:
-    """action: text. screen: sha256 of what was seen before it. slip: the annotator went wrong, or needlessly; later
-    prompts show it, and imitation leaves it out. fault: why the step has no action that can be learnt."""
+    """action: text. screen: sha256 of what was seen before it; "" where there was nothing to see. slip: the annotator
+    went wrong, or needlessly; later prompts show it, and imitation leaves it out. fault: why the step has no action
+    that can be learnt. observation: what there was to read before it; None where the screen is all. result: what the
+    action returned, or why it did nothing."""
 
     action: str
     screen: str
     thought: str = ""
     slip: bool = False
     fault: str = ""
+    observation: str | None = None
+    result: str = ""
 
 
 @dataclass(frozen=True)
 class Demonstration:
     """dataset, id: where it is from. split: `eval` for what its publisher holds out: it is never trained on.
     completed: whether the task was done; None where the data set does not say. facts: what else is worth keeping, JSON
-    values. screens: encoded files by sha256."""
+    values. screens: encoded files by sha256. seed: of the task, where our own worlds drew it: two tasks may then
+    have one instruction, and be others."""
 
     dataset: str
     id: str
@@ -59,6 +64,7 @@ class Demonstration:
     steps: tuple[DemonstratedStep, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     screens: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    seed: int | None = None
 
     @property
     def origin(self) -> str:
@@ -66,8 +72,13 @@ class Demonstration:
 
     @property
     def name(self) -> str:
-        """Of its folder. Ids of data sets may hold what a file name may not."""
-        return f"{self.dataset}-{hashlib.sha256(self.id.encode()).hexdigest()[:16]}"
+        """Of its folder."""
+        return folder_name(self.dataset, self.id)
+
+
+def folder_name(dataset: str, id_: str) -> str:
+    """Of a demonstration. Ids of data sets may hold what a file name may not."""
+    return f"{dataset}-{hashlib.sha256(id_.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,9 @@ def save(one: Demonstration, recordings: Path) -> bool:
     told = {"version": _VERSION, **{name: value for name, value in vars(one).items() if name != "screens"}}
     told["steps"] = [asdict(step) for step in one.steps]
     with atomic_folder(folder) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, TABLES["images"]), temporary / "screens.parquet", compression="zstd")
+        if rows:
+            table = pa.Table.from_pylist(rows, TABLES["images"])
+            pq.write_table(table, temporary / "screens.parquet", compression="zstd")
         write_json(temporary / IMPORTED, told)
     return True
 
@@ -108,6 +121,8 @@ def load(folder: Path) -> tuple[Demonstration, list[dict[str, Any]]]:
         one = Demonstration(**told, steps=steps)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"not a demonstration: {error}", where=path, fix=_AGAIN) from None
+    if not any(step.screen for step in steps):
+        return one, []
     path = folder / "screens.parquet"
     try:
         rows = pq.read_table(path, schema=TABLES["images"]).to_pylist()

@@ -63,7 +63,7 @@ def demonstration_rows(folder: Path, settings: Settings, iteration: int) -> Inge
 
 
 def _task(one: Demonstration) -> dict:
-    """A row of `tasks`. It has no seed and no verifier: nobody plays it here."""
+    """A row of `tasks`. It has no verifier: nobody plays it here."""
     facts = {**one.facts, "origin": one.origin}
     return {
         "task_id": one.origin,
@@ -71,6 +71,7 @@ def _task(one: Demonstration) -> dict:
         "world": one.world,
         "template": one.template,
         "level": 1,
+        "seed": one.seed,
         "instruction": one.instruction,
         "params": json.dumps(facts, sort_keys=True, ensure_ascii=False),
         "max_steps": len(one.steps),
@@ -89,7 +90,9 @@ def _step(one: Demonstration, number: int, identity: str, grammar: Grammar) -> S
         raw_text=response_text(step.thought, done.get("action", step.action)),
         parse_error=fault or None,
         weight_version="human",
-        image_sha256=step.screen,
+        image_sha256=step.screen or None,
+        observation=step.observation,
+        tool_result=step.result or None,
         reward=float(bool(one.completed)) if last else 0.0,
         terminated=last and one.completed is not False,
         truncated=last and one.completed is False,
@@ -107,8 +110,13 @@ def _done(step: DemonstratedStep, grammar: Grammar) -> tuple[dict, str]:
     return of_action(action, grammar), ""
 
 
+def _seen(step: Step, screens: set[str]) -> bool:
+    """Whether what was seen is there; where nothing was, what was read."""
+    return step.image_sha256 in screens if step.image_sha256 else step.observation is not None
+
+
 def _curated(one: Demonstration, steps: list[Step], screens: set[str]) -> Curation:
-    faults = [f"step {step.step} has no screen" for step in steps if step.image_sha256 not in screens][:1]
+    faults = [f"step {step.step} has no screen" for step in steps if not _seen(step, screens)][:1]
     unlearnt = [step for step in steps if step.parse_error or step.slip]
     if len(unlearnt) == len(steps):
         faults.append("no step that can be learnt")

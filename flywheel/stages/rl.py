@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flywheel.environments.env import Task
+from flywheel.environments.env import INTERFACES, Task
 from flywheel.environments.router import open_environments
 from flywheel.policy.checkpoint import digest
 from flywheel.reward.verdict import of_rows
@@ -19,7 +19,7 @@ from flywheel.store import lineage, metrics
 from flywheel.store.artifacts import Checkpoint, Partition
 from flywheel.training.rl.curriculum import PastOutcomes, in_words
 
-_OF_A_WORLD = ("success_", "curriculum_level_")  # figures that name a world at their end
+_OF_A_PART = ("success_", "curriculum_level_", "reward_", "explained_variance_")  # a world or an interface at their end
 _JUDGED = ["trajectory_id", "score", "threshold"]  # of a score: what V is made of
 _TABLES = (("trajectories", "trajectory_id"), ("steps", None), ("images", "sha256"))
 
@@ -89,14 +89,15 @@ def tally(ctx: Context, tasks: Mapping[str, Task]) -> PastOutcomes:
 
 
 def figure_rows(curve: Sequence[Mapping[str, Any]], domain: str, worlds: set[str]) -> Iterator[dict[str, Any]]:
-    """Rows of `metrics`. A world's own figure is that figure of `domain/world`."""
+    """Rows of `metrics`. A world's own figure is that figure of `domain/world`, an interface's that of `domain/gui`."""
+    parts = {*worlds, *INTERFACES}
     for point in curve:
         for name, value in point.items():
             if name == "step" or not isinstance(value, int | float):
                 continue
             place, said = domain, name
-            for prefix in _OF_A_WORLD:
-                if name.removeprefix(prefix) in worlds and name.startswith(prefix):
+            for prefix in _OF_A_PART:
+                if name.removeprefix(prefix) in parts and name.startswith(prefix):
                     place, said = f"{domain}/{name.removeprefix(prefix)}", prefix.removesuffix("_")
             yield metrics.row(said, value, domain=place, step=point["step"])
 

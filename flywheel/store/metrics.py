@@ -1,9 +1,9 @@
 """The names that figures go by in the table `metrics`, keyed by (iteration, stage, domain, name, step).
 
 One word a thing, so that a query or a picture works for every stage. `domain` is a name of
-`synthesis.domains`, a world as `domain/world`, or `ALL`. `step` counts optimiser or PPO steps along a curve
-and is 0 for a single figure. Other names may be written: they appear in `learning_curves` and in the report
-under their own name.
+`synthesis.domains`, a world as `domain/world`, the tasks of one interface as `domain/gui` (sdk, both), or
+`ALL`. `step` counts optimiser or PPO steps along a curve and is 0 for a single figure. Other names may be
+written: they appear in `learning_curves` and in the report under their own name.
 """
 
 from __future__ import annotations

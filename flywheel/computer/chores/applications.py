@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flywheel.agent.actions import Finished, Hotkey, Terminal, Type
+from flywheel.agent.actions import Finished, Hotkey, Terminal, Type, WriteFile
 from flywheel.computer.chores.family import PEOPLE, Family, Params, Steps, names, steps
 
 
@@ -75,6 +75,32 @@ def _play_ask(p: Params) -> Steps:
     yield "I see it.", Finished(p["answer"])
 
 
+_COLOURS = ("black", "blue", "brown", "cyan", "gray", "green", "orange", "pink", "purple", "red", "white", "yellow")
+
+
+def _colours(allowed: str, level: int, rng: random.Random) -> dict[str, Any]:
+    """Two more colours than the level says, to be written into a text that is open in an editor."""
+    chosen = rng.sample(_COLOURS, 2 + level)
+    text = "".join(f"{colour}\n" for colour in chosen)
+    return {"files": {"note.txt": ""}, "apps": [["mousepad", "note.txt"]], "allowed": allowed,
+            "wanted": {"note.txt": text}, "colours": ", ".join(chosen)}  # fmt: skip
+
+
+def _play_colours(p: Params) -> Steps:
+    text = p["wanted"]["note.txt"]
+    if p["allowed"] != "gui":
+        yield "I write the text.", WriteFile("note.txt", text)
+        return
+    yield "I type the colours.", Type(text)
+    yield "I save the text.", Hotkey(("ctrl", "s"))
+
+
+def _written(allowed: str) -> Family:
+    draw: Callable[[int, random.Random], dict[str, Any]] = partial(_colours, allowed)
+    ask = "Write these colours into note.txt, one a line: {colours}."
+    return Family(ask, draw, _play_colours, steps(4, 4, 4), alike="colours")
+
+
 def _question(allowed: str) -> Family:
     draw: Callable[[int, random.Random], dict[str, Any]] = partial(_ask, allowed)
     return Family("{ask} in {path}?", draw, _play_ask, steps(4, 4, 4), alike="ask")
@@ -86,4 +112,7 @@ FAMILIES = {
     "ask-gui": _question("gui"),
     "ask-sdk": _question("sdk"),
     "ask-both": _question("both"),
+    "colours-gui": _written("gui"),
+    "colours-sdk": _written("sdk"),
+    "colours-both": _written("both"),
 }

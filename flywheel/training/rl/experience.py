@@ -39,7 +39,7 @@ class Experience:
     """One trajectory. samples, rewards: of each step. score, success (V = 1): of its verdict.
 
     beyond: the context that would have come next where a limit cut the trajectory off, else None. think_lengths:
-    tokens of each step's thought.
+    tokens of each step's thought. interface: its task's.
     """
 
     trajectory_id: str
@@ -50,6 +50,7 @@ class Experience:
     bootstrap_context: Encoded | None
     task_id: str = ""
     think_lengths: tuple[int, ...] = ()
+    interface: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class StepSample:
     old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
     these sampled it (`fresh`). apart: [response], |recomputed - sampled| under the weights as they are. hidden: what V
     reads, [response, width]. returns, values, hidden: None where there is no V. item: the sample as the model reads it.
+    interface: the task's.
     """
 
     sample: Sample
@@ -73,6 +75,7 @@ class StepSample:
     hidden: Tensor | None
     success: bool
     item: Example
+    interface: str = ""
 
 
 def experiences(
@@ -137,7 +140,15 @@ def _experience(
     )
     thoughts = tuple(len(encoder.encode_text(step.thought or "")) - 1 for step in episode.steps)
     return Experience(
-        episode.id, tuple(samples), rewards, outcome.score, outcome.success, beyond, task.task_id, thoughts
+        episode.id,
+        tuple(samples),
+        rewards,
+        outcome.score,
+        outcome.success,
+        beyond,
+        task.task_id,
+        thoughts,
+        task.interface,
     )
 
 
@@ -191,6 +202,7 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
                     hidden,
                     experience.success,
                     item,
+                    experience.interface,
                 )
             )
     return result, float(np.mean([got.horizon for got in estimates]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flywheel.environments.env import INTERFACES
 from flywheel.rollout.stream import EpisodeBatch
 from flywheel.training.rl.experience import Experience
 
@@ -28,6 +29,16 @@ def of_episodes(batch: Sequence[Experience]) -> dict[str, float]:
         "rounds": float(np.mean([len(experience.samples) for experience in batch])),
         "episodes": float(len(batch)),
     }
+
+
+def by_interface(batch: Sequence[Experience]) -> dict[str, float]:
+    """reward_<interface>, success_<interface>: of the episodes of tasks that say how they may be done."""
+    found = {}
+    for name in INTERFACES:
+        if mine := [experience for experience in batch if experience.interface == name]:
+            found[f"reward_{name}"] = float(np.mean([sum(experience.rewards) for experience in mine]))
+            found[f"success_{name}"] = float(np.mean([experience.success for experience in mine]))
+    return found
 
 
 def by_world(batch: EpisodeBatch) -> dict[str, float]:

@@ -57,7 +57,7 @@ from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.rl.algorithm import find
 from flywheel.training.rl.curriculum import Curriculum, PastOutcomes, Shuffled
 from flywheel.training.rl.experience import Experience, experiences
-from flywheel.training.rl.figures import by_world, finite, of_episodes
+from flywheel.training.rl.figures import by_interface, by_world, finite, of_episodes
 from flywheel.training.rl.run_key import run_key
 from flywheel.training.rl.threads import trainer_thread
 from flywheel.training.rl.trainer import RLTrainer
@@ -99,9 +99,10 @@ def train_rl(
     `out_folder`.
 
     The curve has one dict a step, each also given to `on_metric` as it comes: step, reward, score, success and
-    success_<world>, response_length, rounds (steps an episode), episodes, those of `train_step` and of `Pool.batch`,
-    the curriculum's, horizon, rollout_s (waited for the batch), update_s (a figure without a meaning is left out);
-    before them one of step 0 with what value pretraining reached.
+    success_<world>, reward_<interface> and success_<interface> of tasks that say theirs, response_length, rounds
+    (steps an episode), episodes, those of `train_step` and of `Pool.batch`, the curriculum's, horizon, rollout_s
+    (waited for the batch), update_s (a figure without a meaning is left out); before them one of step 0 with what
+    value pretraining reached.
 
     prior: what the curriculum knows before the run. on_episode: called with each episode as it ends, used or not. stop:
     asked after each step; true ends the run as if rl.steps were reached.
@@ -260,7 +261,8 @@ class _Run:
 
     def _update(self, batch: EpisodeBatch) -> dict[str, float]:
         found = self._experiences(batch)
-        return self.workers.call("update", found, self._seed("minibatches", self.done)) | of_episodes(found)
+        figures = self.workers.call("update", found, self._seed("minibatches", self.done))
+        return figures | of_episodes(found) | by_interface(found)
 
     # -- what it is made of ---------------------------------------------------------------------------------------
     @property

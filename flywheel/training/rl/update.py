@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flywheel.environments.env import INTERFACES
 from flywheel.errors import TrainingError
 from flywheel.settings import Rl
 from flywheel.training.forward.policy_forward import MicroBatch
@@ -28,7 +29,8 @@ def train_step(learner: Learner, turns: Sequence[StepSample], rl: Rl, seed: int)
     `learner` is then of the next version.
 
     Returns token-level means: policy_loss, kl, entropy, clip_fraction, truncated_fraction (importance weights that were
-    held), value_loss, explained_variance (of V before the update); mismatch (|log-probability recomputed - sampled| of
+    held), value_loss, explained_variance (of V before the update; of the turns of each interface by itself too, where
+    tasks say theirs: explained_variance_<interface>); mismatch (|log-probability recomputed - sampled| of
     tokens that the newest weights sampled), drift (of those that older ones did), stale_fraction (their share),
     grad_norm (mean), learning_rate (the policy's last), tokens (trained).
 
@@ -58,10 +60,16 @@ def train_step(learner: Learner, turns: Sequence[StepSample], rl: Rl, seed: int)
         names = [str(number) for number in range(len(turns))]
         parts = _minibatches(names, rl.critic_epochs, rl.minibatch, "turn", rng)
         losses = [value_update(learner, [turns[i] for i in part], rl) for part in parts]
-        explained = explained_variance(_all(turns, "values"), _all(turns, "returns"))
-        figures |= {"value_loss": float(np.mean(losses)), "explained_variance": explained}
+        figures |= {"value_loss": float(np.mean(losses)), "explained_variance": _explained(turns)}
+        for name in INTERFACES:
+            if mine := [turn for turn in turns if turn.interface == name]:
+                figures[f"explained_variance_{name}"] = _explained(mine)
     learner.version += 1
     return figures
+
+
+def _explained(turns: Sequence[StepSample]) -> float:
+    return explained_variance(_all(turns, "values"), _all(turns, "returns"))
 
 
 def _agreement(turns: Sequence[StepSample], rl: Rl) -> dict[str, float]:

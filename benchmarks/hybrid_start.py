@@ -1,0 +1,171 @@
+"""What `benchmarks/hybrid.py` begins from: the same questions by the screen, by functions, by either; and a model that
+demonstrations of both ways have started.
+
+A question is to write three colours of twelve into a text. By the screen they are typed into an editor, and the text is
+saved; by functions the file is written, with no screen; by either there are both. The start is kept on disk under a
+name that is a digest of all that it depends on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flywheel.computer.chores.world import ERRANDS
+from flywheel.environments.env import Task
+from flywheel.environments.router import open_environments
+from flywheel.errors import BadInput
+from flywheel.evaluation.evaluate import Judged, evaluate
+from flywheel.exchange.demonstration import folder_name, save
+from flywheel.policy import open_policy
+from flywheel.policy.checkpoint import digest
+from flywheel.policy.encoding import Encoder
+from flywheel.recording.demonstrations import demonstration_rows
+from flywheel.recording.rows import IngestedSession
+from flywheel.recording.synthetic.make_demonstrations import DATASET, demonstrated
+from flywheel.settings import Settings, Supervised
+from flywheel.synthesis.tasks import content, make_task
+from flywheel.training.samples import Sample, agent_samples
+from flywheel.training.supervised.train import train_supervised
+
+WAYS = ("gui", "sdk", "both")
+HELD_OUT = 100  # questions that evaluation may have and nothing else
+LEVEL = 1
+# First seeds: questions of evaluation, training, demonstrations and the start's rounds (synthesis/tasks.py).
+_FIRST = {"eval": 0, "train": 2**30, "demonstration": 2**31, "tuning": 2**31 + 2**20}
+# The smallest desktop there is: the model sees it in 256 x 192 pixels, at which its letters can be read.
+KINDS: dict[str, Any] = {"terminal": {"places": 8}, "computer": {"width": 320, "height": 240, "places": 4}}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """demonstrations: of each way. passes: times that each step is seen in a round. A round is of the ways that solve
+    less than the share `enough` of `tried` questions, so that RL has something left to teach of each; where none does,
+    it was the last. rounds: at most."""
+
+    demonstrations: int = 96
+    passes: int = 2
+    rounds: int = 16
+    enough: float = 0.2
+    tried: int = 20
+    batch: int = 16
+    lr: float = 1e-3
+    freeze_vision: bool = True
+    seed: int = 11
+
+
+def tasks(split: str, count: int, ways: Sequence[str]) -> list[Task]:
+    """The first `count` questions of a split, each in all `ways`. None of training or demonstrations has the content of
+    one that is held out. Raises BadInput for more than HELD_OUT of evaluation."""
+    if split == "eval" and count > HELD_OUT:
+        raise BadInput(f"{count} questions are too many", where="bench hybrid", fix=f"at most {HELD_OUT}")
+    taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, WAYS)}
+    made: list[Task] = []
+    seed = _FIRST[split]
+    while len(made) < count * len(ways):
+        asked = [_task(way, seed, "eval" if split == "eval" else "train") for way in ways]
+        seed += 1
+        if not taken & {content(task) for task in asked}:
+            taken |= {content(task) for task in asked}
+            made += asked
+    return made
+
+
+def _task(way: str, seed: int, split: str) -> Task:
+    made = make_task(ERRANDS, f"colours-{way}", LEVEL, seed, split)
+    # By functions alone there is nothing to see, on a desktop either: without one it is the same, and begins sooner.
+    return replace(made, environment="terminal") if way == "sdk" else made
+
+
+def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=print) -> Path:
+    """The start's checkpoint, made now or taken from `folder`."""
+    chosen = tasks("demonstration", recipe.demonstrations, ("gui", "sdk"))
+    named = {
+        "base": digest(base),
+        "recipe": asdict(recipe),
+        "tasks": [task.task_id for task in chosen],
+        "world": ERRANDS.checksum,
+        "policy": settings.policy.model_dump(),
+        "kinds": settings.sandbox.kinds,
+    }
+    name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
+    out = folder / f"start-{name}"
+    if (out / "made.json").is_file():
+        return out
+    note(f"making the start {name}: {len(chosen)} demonstrations, then imitation")
+    samples = asyncio.run(_demonstrations(chosen, settings, Encoder.from_folder(base), folder / "demonstrations"))
+    block = Supervised(batch=recipe.batch, lr=recipe.lr, save_every=50, freeze_vision=recipe.freeze_vision)
+    tried, model, rounds = tasks("tuning", recipe.tried, ("gui", "sdk")), base, []
+    for number in range(recipe.rounds):
+        model, begin = folder / f"{name}.round{number}", model
+        taught = [way for way in ("gui", "sdk") if not rounds or rounds[-1][way] < recipe.enough]
+        train_supervised(
+            begin,
+            model,
+            [sample for way in taught for sample in samples[way]] * recipe.passes,
+            settings=block,
+            seed=recipe.seed + number,
+            state_folder=folder / f"{name}.state{number}",
+        )
+        rounds.append(play(model, tried, settings)["success"])
+        note(f"  round {number + 1}: success {rounds[-1]}")
+        if min(rounds[-1].values()) >= recipe.enough:
+            break
+    shutil.copytree(model, out, dirs_exist_ok=True)
+    facts = named | {"steps": sum(map(len, samples.values())), "rounds": rounds}
+    (out / "made.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return out
+
+
+def play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
+    """Success at the temperature of rollouts, and the share of episodes that wrote by a function, by interface; of each
+    task whether it was solved."""
+    played = asyncio.run(_played(model, tasks, s))
+    won, called = defaultdict(list), defaultdict(list)
+    for one in played:
+        won[one.task.interface].append(bool(one.result.v))
+        called[one.task.interface].append(any(step.action_type == "write_file" for step in one.episode.steps))
+    return {
+        "success": {way: sum(each) / len(each) for way, each in won.items()},
+        "functions": {way: sum(each) / len(each) for way, each in called.items()},
+        "tasks": {one.task.task_id: bool(one.result.v) for one in played},
+    }
+
+
+async def _played(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judged]:
+    policy = open_policy(model, s.policy)
+    try:
+        async with open_environments(s, tasks) as environments:
+            # Iteration: a number that no training has, so that no seed of sampling is one of training.
+            return await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
+    finally:
+        await policy.close()
+
+
+async def _demonstrations(
+    chosen: Sequence[Task], settings: Settings, encoder: Encoder, folder: Path
+) -> dict[str, list[Sample]]:
+    """Samples by way."""
+    async with open_environments(settings, chosen) as environments:
+        at_once = asyncio.Semaphore(2)
+
+        async def one(task: Task) -> IngestedSession:
+            kept = folder / folder_name(DATASET, task.task_id)
+            if not kept.exists():
+                async with at_once, environments.env(task) as env:
+                    save(await demonstrated(env, task, ERRANDS), folder)
+            return demonstration_rows(kept, settings, 0)
+
+        played = await asyncio.gather(*map(one, chosen))
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for task, session in zip(chosen, played, strict=True):
+        images = {row["sha256"]: row["bytes"] for row in session.image_rows}
+        found[task.interface] += agent_samples([session.trajectory], session.steps, images, encoder, settings.policy)
+    return found

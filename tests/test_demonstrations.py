@@ -1,0 +1,67 @@
+"""Demonstrations of our own experts on computers: made in real machines, taken in as those of other data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import computers
+
+from flywheel.computer.chores.world import CHORES
+from flywheel.dedup.tasks import near_evaluation
+from flywheel.environments.router import open_environments
+from flywheel.exchange.demonstration import DemonstratedStep, Demonstration, save
+from flywheel.policy.encoding import Encoder
+from flywheel.recording.demonstrations import demonstration_rows
+from flywheel.recording.synthetic.make_demonstrations import demonstrated, shown_tasks
+from flywheel.settings import Settings
+from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
+from flywheel.training.samples import agent_samples
+
+
+def ingested(one: Demonstration, folder: Path):
+    assert save(one, folder)
+    return demonstration_rows(folder / one.name, Settings(), 3)
+
+
+@computers.needed
+async def test_what_an_expert_does_in_a_terminal_is_learnt_as_a_persons(tmp_path):
+    settings = Settings.model_validate({"policy": {"functions": True}, "synthesis": {"levels": [1]}})
+    (task,) = (one for one in shown_tasks(CHORES, settings, 34) if one.template == "find")
+    async with open_environments(settings, [task]) as environments, environments.env(task) as env:
+        one = await demonstrated(env, task, CHORES)
+    rows = ingested(one, tmp_path)
+    assert (rows.trajectory.status, rows.trajectory.reward, rows.trajectory.error) == ("completed", 1.0, None)
+    assert [step.action_type for step in rows.steps] == ["terminal", "finished"]
+    assert [step.image_sha256 for step in rows.steps] == [None, None]
+    assert rows.steps[0].observation == "~$"
+    assert rows.steps[0].tool_result.strip() == task.params["answer"]
+    encoder = Encoder.from_folder(Path(__file__).parent.parent / "models" / "base")
+    first, last = agent_samples([rows.trajectory], rows.steps, {}, encoder, settings.policy)
+    assert f"Result: {task.params['answer']}" in encoder.tokenizer.decode(last.context.input_ids)
+    assert encoder.tokenizer.decode(first.response).startswith("Thought: I search all files.\nAction: terminal(")
+
+
+def test_a_step_without_anything_to_see_or_to_read_is_told(tmp_path):
+    steps = (DemonstratedStep("terminal(command='ls')", ""),)
+    one = Demonstration("flywheel", "x", "", "List it.", "chores", "find", "train", True, steps)
+    assert "step 0 has no screen" in ingested(one, tmp_path).trajectory.error
+
+
+def test_experts_are_shown_no_task_of_an_evaluation():
+    given = {"domains": {"computer": ["chores"]}, "held_out": ["chores/move"], "levels": [1], "eval_tasks": 30}
+    settings = Settings.model_validate({"synthesis": given, "merge": {"weights": {"computer": 1.0}}})
+    shown = shown_tasks(CHORES, settings, 80)
+    assert len({content(task) for task in shown}) == 80
+    assert not {content(task) for task in shown} & {content(task) for task in make_tasks(settings, 0, "eval")}
+    assert {task.template for task in shown} == CHORES.templates.keys() - {"move"}
+
+
+def test_of_one_instruction_the_task_of_an_evaluation_alone_is_refused(tmp_path):
+    """Each task of `sort` says the same, and another data set's would be near it by that alone."""
+    held = make_task(CHORES, "sort", 1, 5, "eval")
+    step = (DemonstratedStep("list_files(path='.')", "", observation="~$"),)
+    one = Demonstration("flywheel", "a", "", held.instruction, "chores", "sort", "train", True, step, seed=2**31)
+    row = ingested(one, tmp_path).task_row
+    assert not near_evaluation([row], [to_row(held)])
+    assert near_evaluation([{**row, "seed": None}], [to_row(held)])
+    assert near_evaluation([{**row, "seed": held.seed}], [to_row(held)])
