@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -231,6 +234,36 @@ def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recor
         return one.trajectory, one.steps, one.thought_rows, one.event_rows
 
     assert [stable(one) for one in together] == [stable(one) for one in alone]
+
+
+def test_a_killed_run_leaves_none_of_its_processes(recordings):
+    program = (
+        "from pathlib import Path\n"
+        "from flywheel.recording.ingest import ingest_sessions, new_sessions\n"
+        "from flywheel.settings import Settings\n"
+        "if __name__ == '__main__':\n"
+        f"    ingest_sessions(new_sessions(Path({str(recordings)!r}), set(), 144), Settings(), 1)\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        deadline, listening = time.monotonic() + 120, []
+        while len(listening) < 2:  # both have opened their recognizer
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            listening = [one for one in psutil.Process(run.pid).children() if _listens(one)]
+    finally:
+        run.kill()
+        run.wait()
+    _, left = psutil.wait_procs(listening, timeout=60)
+    for one in left:
+        one.kill()
+    assert left == []
+
+
+def _listens(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("pocketsphinx" in one.path for one in process.memory_maps())
+    return False
 
 
 def test_a_missing_model_is_the_users_error_in_worker_processes_too(recordings, tmp_path):

@@ -16,6 +16,7 @@ import numpy as np
 
 from flywheel.errors import BadInput, DataError, FlywheelError
 from flywheel.exchange import demonstration
+from flywheel.parent import end_with_parent
 from flywheel.recording.align import Acted, Alignment, Spoken, align, words_of
 from flywheel.recording.curate import Curation
 from flywheel.recording.demonstrations import demonstration_rows
@@ -98,8 +99,10 @@ _worker: tuple[_Tools, Settings] | FlywheelError
 
 
 def _start(raw: dict[str, Any]) -> None:
-    """In a new process: open the tools. A failure is kept for the first piece of work, which can report it."""
+    """In a new process, which a killed parent does not leave behind: open the tools. A failure is kept for the first
+    piece of work, which can report it."""
     global _worker
+    end_with_parent()
     try:
         settings = parse_settings(raw, where="settings of the parent process")
         _worker = (_Tools.open(settings), settings)

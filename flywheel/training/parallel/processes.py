@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psutil
 
 from flywheel.errors import FlywheelError, TrainingError, last_line
-from flywheel.training.parallel.parent import end_with_parent
+from flywheel.parent import end_with_parent
 
 if TYPE_CHECKING:
     import torch.distributed as dist

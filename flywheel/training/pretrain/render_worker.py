@@ -14,9 +14,9 @@ import numpy as np
 
 from flywheel import scenes
 from flywheel import settings as config
+from flywheel.parent import end_with_parent
 from flywheel.sandbox import chromium
 from flywheel.synthesis.render import Renderer
-from flywheel.training.parallel.parent import end_with_parent
 from flywheel.training.pretrain.mixture import plan
 
 
