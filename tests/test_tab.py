@@ -189,3 +189,15 @@ async def test_a_page_is_made_ready_by_a_script_that_may_take_its_time(stage):
         prepare="return new Promise((done) => setTimeout(() => done(ready = 1), 120))",
     )
     assert await tab.evaluate("ready") == 1
+
+
+async def test_who_opens_nothing_leaves_the_next_session_whole(stage):
+    tab = await stage.open("<p>one")
+    tab.rest()
+    tab.rest()  # of a holder that came and went while the page was made ready
+    tab = await stage.open("<p>two")
+    tab.rest()
+    tab.rest()
+    tab = await stage.open("<p>three")
+    found = await stage.chromium._connection.send("Target.getBrowserContexts")
+    assert found["browserContextIds"] == [tab.context.id]

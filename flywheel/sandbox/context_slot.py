@@ -68,7 +68,10 @@ class ContextSlot:
         self._blank = False
 
     def rest(self) -> None:
-        """The session is over: nothing of it is kept, and the next one's page is made ready."""
+        """The session is over: nothing of it is kept, and the next one's page is made ready. Where that page is still
+        being made, none has begun since."""
+        if self._preparing is not None and not self._preparing.done():
+            return
         self._dispose()
         self._preparing = asyncio.ensure_future(self._renew())
         self._preparing.add_done_callback(unheard)
