@@ -64,6 +64,7 @@ ORDER = (
     "local_server",
     "secret",
     "files",
+    "parent",
     "schema",
     "trajectory",
     "intervals",
