@@ -138,11 +138,16 @@ def test_a_world_is_of_one_kind(shelves, monkeypatch):
         ({"shelves": {"places": 0}}, r"sandbox\.kinds\.shelves\.places: must be greater than or equal to 1"),
         ({"shelves": {"largets": 3}}, r"sandbox\.kinds\.shelves\.largets: .*did you mean largest"),
         ({"shelfs": {}}, r"no kind of environment is called 'shelfs' \(sandbox\.kinds\); did you mean shelves"),
+        ({"computer": {"machine": {"walls": "lxc"}}}, r"sandbox\.kinds\.computer\.machine\.walls: "),
+        ({"terminal": {"run_s": 20}}, r"run_s is 20.*sandbox\.kinds\.terminal.*raise timeout_s"),
+        ({"phone": {"widht": 400}}, r"sandbox\.kinds\.phone\.widht: "),
+        ({"android": {"settle_ms": -1}}, r"sandbox\.kinds\.android\.settle_ms: "),
     ],
 )
-def test_wrong_settings_of_a_kind_are_named(shelves, kinds, said):
+@pytest.mark.parametrize("used", [(), ["shelves"]])
+def test_wrong_settings_of_a_kind_are_named_where_it_is_used_and_where_not(shelves, used, kinds, said):
     with pytest.raises(BadInput, match=said):
-        kind.check(chosen(kinds=kinds), ["shelves"])
+        kind.check(chosen(kinds=kinds), used)
 
 
 def test_settings_of_a_kind_can_be_typed(shelves, tmp_path):

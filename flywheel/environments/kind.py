@@ -91,10 +91,11 @@ def find(name: str) -> EnvironmentKind:
 
 
 def check(settings: Settings, used: Iterable[str]) -> None:
-    """Look at the kinds that are used, and at the names of all that have settings. Raises BadInput."""
+    """Look at the kinds that are used, and at the settings of all that have some, used or not. Raises BadInput."""
     for name in settings.sandbox.kinds:
         if name not in names():
             raise BadInput(f"no kind of environment is called {name!r}", where=_BLOCK, fix=known(name, names()))
+        find(name).limits(settings)  # reads its settings, and looks at nothing that only a run with it needs
     for name in sorted(used):
         find(name).check(settings)
 
