@@ -2,8 +2,9 @@
 
 Every page is drawn afresh from a seed that pretraining never uses. grounding: on a page with two to eight elements,
 click the one that is named, coloured or labelled; a click is right inside the element's box. reading: say exactly
-the word or number on a card or in a field. parses: of all outputs to questions that ask for an action, those that
-hold one. Greedy; fractions with 95% Wilson intervals; the chance level is the peer.
+the word or number on a card or in a field. copying: type what the instruction says, which is no word that it knows.
+parses: of all outputs to questions that ask for an action, those that hold one. Greedy; fractions with 95% Wilson
+intervals; the chance level is the peer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 import torch
@@ -19,11 +21,12 @@ from PIL import Image, ImageDraw
 
 from flywheel import scenes, words
 from flywheel import settings as config
-from flywheel.agent.actions import Click, ParseError
+from flywheel.agent.actions import Click, ParseError, Type
 from flywheel.agent.parser import parse
 from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
+from flywheel.scenes.answers import act
 from flywheel.training.pretrain.evaluate import DESCRIBING, JudgedAnswer, ask, rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
@@ -52,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     clicks = ask(model, encoder, policy, [_grounding(i, rng) for i in range(options.n)])
     readings = ask(model, encoder, policy, [_reading(i, rng) for i in range(options.n)])
     actions = clicks + ask(model, encoder, policy, [_action(i, rng) for i in range(options.n)])
+    typed = ask(model, encoder, policy, [_typing(i, rng) for i in range(options.n)])
     about = {"seed": options.seed, "threads": torch.get_num_threads()}
     cases = [
         _case(
@@ -73,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             by_kind=_parts(readings, lambda a: "number" if a.question.response.isdigit() else "word"),
             **about,
         ),
+        _case("copying", 0.90, [a.right for a in typed], None, "none", by_kind=_parts(typed, _copied), **about),
         _case("parses", 0.99, [_parses(a, policy) for a in actions], None, "none", **about),
     ]
     if options.pictures:
@@ -138,6 +143,23 @@ def _action(number: int, rng: random.Random) -> Asked:
         acts = [q for q in scene.questions if q.skill not in (*DESCRIBING, "ask", "read")]
         if acts:
             return scene, [rng.choice(acts)]
+
+
+def _typing(number: int, rng: random.Random) -> Asked:
+    """Letters, syllables or a number, and of each a third with an ending, as a file's name."""
+    made = (
+        lambda: "".join(rng.choices(ascii_lowercase, k=rng.randint(3, 7))),
+        lambda: "".join(rng.choice("bdfklmnprst") + rng.choice("aeiou") for _ in range(rng.randint(2, 3))),
+        lambda: str(rng.randrange(1000, 100_000)),
+    )
+    text = made[number % 3]() + (rng.choice((".txt", ".csv", ".py")) if number % 9 < 3 else "")
+    scene = scenes.draw(list(scenes.KINDS)[number % len(scenes.KINDS)], 1 + number % scenes.LEVELS, rng, 100)
+    return scene, [scenes.Question("type", f"Type {text}.", act(f"I type {text}.", Type(text), 100))]
+
+
+def _copied(answer: JudgedAnswer) -> str:
+    text = answer.question.instruction.removeprefix("Type ").removesuffix(".")
+    return "file" if "." in text else "number" if text.isdigit() else "letters"
 
 
 def _chance_click(answers: Sequence[JudgedAnswer]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, new_model
 from flywheel.policy.tokenizer import VOCABULARY, train_tokenizer
 from flywheel.scenes import Box
-from flywheel.training.pretrain import attention, objectives
+from flywheel.training.pretrain import attention, copying, objectives
 from flywheel.training.pretrain import train as module
 from flywheel.training.pretrain.mixture import WINDOW, KindAccuracy, plan
 from flywheel.training.pretrain.question_batch import IGNORED, READING, QuestionCollator, cover
@@ -118,12 +119,12 @@ def test_the_quick_attention_is_the_librarys(encoder):
         wanted = plain.model(**packed.inputs, use_cache=False)[0]
         inputs = dict(packed.inputs)
         patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
-        with attention.capture_attention(2, len(grid)) as heard:
+        with attention.capture_attention((2,), len(grid)) as heard:
             images = quick.model.get_image_features(patches, grid, cu_seqlens=attention.screen_lengths(len(patches)))
             found = quick.model(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
     answers = packed.labels != IGNORED
     torch.testing.assert_close(found[answers], wanted[answers], atol=2e-5, rtol=1e-4)
-    assert heard.query.shape == (len(drawn), 6, packed.labels.shape[1], 32)
+    assert heard[2].query.shape == (len(drawn), 6, packed.labels.shape[1], 32)
 
 
 def test_the_pointing_loss_is_low_where_the_heads_look_at_the_thing(encoder):
@@ -135,11 +136,11 @@ def test_the_pointing_loss_is_low_where_the_heads_look_at_the_thing(encoder):
     query[..., 0] = 100
     key[0, :, 4 + 3, 0] = 1
     key[1, :, 4 + 40 : 4 + 42, 0] = 1
-    loss, right = objectives._pointing(attention.CapturedQK(2, 2, query, key, 1.0), looks)
+    loss, right = objectives._pointing(attention.CapturedQK(query, key, 1.0), looks)
     assert loss.item() == pytest.approx(np.log(2) / 2, abs=1e-4)  # the second is shared by two cells
     assert right == 1.0
     key[0, :, 4 + 3, 0], key[0, :, 4 + 9, 0] = 0, 1
-    loss, right = objectives._pointing(attention.CapturedQK(2, 2, query, key, 1.0), looks)
+    loss, right = objectives._pointing(attention.CapturedQK(query, key, 1.0), looks)
     assert loss.item() == pytest.approx((100 + np.log(2)) / 2, rel=1e-3)
     assert right == 0.5
 
@@ -286,3 +287,78 @@ def test_all_kinds_and_levels_are_shown_and_success_is_told_by_kind():
     tally.note("shapes", 5, 5)
     assert tally.success == {"shapes": 0.5}
     assert (tally.hits["shapes"], tally.asked["shapes"]) == (5, 5)
+
+
+# -- copying ----------------------------------------------------------------------------------------------------------
+def test_what_is_repeated_is_what_was_said_before():
+    rng = random.Random(4)
+    for text, copies in (copying.draw(rng) for _ in range(300)):
+        assert copies
+        for start, source, length in copies:
+            assert source + length <= start
+            assert text[start : start + length] == text[source : source + length]
+
+
+def test_a_token_of_a_name_knows_the_token_that_holds_the_same_letter(encoder):
+    """Behind a space and behind a quote a name is cut into other tokens."""
+    text = "folder jetena, then 'jetena'"
+    batch = copying.pack(encoder, [copying.Repeated(text, (copying.Copy(21, 7, 6),)), copying.Repeated("a", ())])
+    told = encoder.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    assert batch.ids.shape == batch.source.shape == (2, len(told))
+    for token, (start, _) in enumerate(told):
+        source = batch.source[0, token].item()
+        if not 21 <= start < 27:
+            assert source == copying.NONE
+        else:
+            begins, ends = told[source]
+            assert begins <= start - 21 + 7 < ends
+    assert (batch.source[1] == copying.NONE).all()
+    assert (batch.ids[1, 1:] == 0).all()
+
+
+def test_the_copying_loss_is_low_where_heads_look_at_the_source_and_at_the_token_before(encoder, monkeypatch):
+    """Five tokens, the fourth of which repeats the second."""
+    batch = copying.CopyBatch(torch.tensor([[9, 7, 8, 7, 6]]), torch.tensor([[-1, -1, -1, 1, -1]]))
+    model = new_model(5)
+    attention.install(model)
+    places = 10 * torch.eye(8)[None, None, :5].expand(1, 6, -1, -1)
+
+    def heard(back):
+        """Each token looks at the one so many places before it: the one before the fourth at the second, by 1."""
+        return attention.CapturedQK(places, places.roll(back, 3), 1.0)
+
+    @contextmanager
+    def told(layers, screens):
+        yield {objectives.FIRST: heard(first), objectives.LAYER: heard(layer)}
+
+    monkeypatch.setattr(objectives, "capture_attention", told)
+    monkeypatch.setattr(attention, "_captured", attention.Captured((), 0))
+    first, layer = 1, 1
+    low = objectives.copying(model, batch)
+    assert low.aids["copying"].item() == pytest.approx(0, abs=1e-3)
+    assert low.right == 1.0
+    first, layer = 1, 0
+    assert objectives.copying(model, batch).aids["copying"].item() > 99
+    first, layer = 0, 1
+    assert objectives.copying(model, batch).aids["copying"].item() > 99
+
+
+def test_a_base_learns_to_copy_and_its_sight_and_words_rest(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "chunks", undrawn)
+    monkeypatch.setattr(module, "COPYING_BATCH", 2)
+    monkeypatch.setattr(module, "TEXTS", 8)
+    run = {"seed": 3, "seeing": 0, "report_every": 1, "evaluate_every": 100, "held_out": 1, "chunk": 16}
+    base = pretrain(Recipe(tmp_path / "base", steps=1, **run))
+    copies = pretrain(Recipe(tmp_path / "copies", steps=12, copying=True, start=base, **run))
+    said = [line for line in lines(tmp_path / "copies") if "answers" in line]
+    assert said[-1]["copying"] < 0.9 * said[0]["copying"]
+    assert said[-1]["copies"] < said[0]["copies"]
+    before, after = load_model(base).state_dict(), load_model(copies).state_dict()
+    same = {name for name, weights in before.items() if torch.equal(weights, after[name])}
+    assert {name for name in before if "visual" in name or "embed_tokens" in name} <= same
+    assert "model.language_model.layers.2.self_attn.q_proj.weight" not in same
+
+
+def test_only_a_base_that_sees_learns_to_copy(tmp_path):
+    with pytest.raises(BadInput, match="add --start MODEL --seeing 0"):
+        pretrain(Recipe(tmp_path, copying=True))

@@ -20,13 +20,22 @@ from flywheel.errors import BadInput
 @click.option(
     "--seeing", type=click.IntRange(0), default=7_000, show_default=True, help="The first of them: it only sees."
 )
+@click.option("--copying", is_flag=True, help="It learns to copy out of texts, and no more to see; with --start.")
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="They share each batch.")
 @click.option("--start", type=click.Path(path_type=Path), help="A checkpoint to go on from; default: from nothing.")
 @click.option("--engine", type=click.Choice(["torch", "deepspeed"]), default="torch", show_default=True)
 @click.option("--zero-stage", type=click.IntRange(1, 3), default=2, show_default=True, help="Of engine deepspeed.")
 def pretrain(
-    out: Path, steps: int, seeing: int, seed: int, processes: int, start: Path | None, engine: str, zero_stage: int
+    out: Path,
+    steps: int,
+    seeing: int,
+    copying: bool,
+    seed: int,
+    processes: int,
+    start: Path | None,
+    engine: str,
+    zero_stage: int,
 ) -> None:
     """Train the small base model on rendered pages. Resumes where it was stopped; log.jsonl shows how it does."""
     import logging
@@ -36,7 +45,8 @@ def pretrain(
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     optimizer = OPTIMIZER.model_copy(update={"processes": processes, "engine": engine, "zero_stage": zero_stage})
-    folder = train(Recipe(out, seed=seed, steps=steps, seeing=seeing, start=start, optimizer=optimizer))
+    recipe = Recipe(out, seed=seed, steps=steps, seeing=seeing, copying=copying, start=start, optimizer=optimizer)
+    folder = train(recipe)
     click.echo(f"the checkpoint is {folder}")
 
 

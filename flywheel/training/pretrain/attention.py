@@ -1,4 +1,4 @@
-"""Attention as pretraining on a CPU wants it: quicker than the library's there, and open to the pointing loss.
+"""Attention as pretraining on a CPU wants it: quicker than the library's there, and open to losses on where it looks.
 
 On two cores with bfloat16 instructions a masked attention by two matrix products around a softmax is half again as
 quick as by the library's fused kernel, whose gradient is slow for heads this narrow; and the screens of a batch are
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
@@ -23,26 +23,33 @@ NAME = "pretraining"
 class CapturedQK:
     """What one layer's attention was given. query, key: [batch, heads, length, width], with their rotary positions."""
 
-    layer: int
+    query: torch.Tensor
+    key: torch.Tensor
+    scaling: float
+
+
+@dataclass
+class Captured:
+    """layers: those of the language model that are listened to. found: what they attended by."""
+
+    layers: tuple[int, ...]
     screens: int
-    query: torch.Tensor | None = None
-    key: torch.Tensor | None = None
-    scaling: float = 1.0
+    found: dict[int, CapturedQK] = field(default_factory=dict)
 
 
-_captured: CapturedQK | None = None
+_captured: Captured | None = None
 
 
 @contextmanager
-def capture_attention(layer: int, screens: int) -> Iterator[CapturedQK]:
-    """For one forward pass over `screens` screens of one size: keeps what the language model's `layer` attends by.
+def capture_attention(layers: tuple[int, ...], screens: int) -> Iterator[dict[int, CapturedQK]]:
+    """For one forward pass over `screens` screens of one size: keeps what the language model's `layers` attend by.
 
     One pass at a time in a process.
     """
     global _captured
-    _captured = CapturedQK(layer, screens)
+    _captured = Captured(layers, screens)
     try:
-        yield _captured
+        yield _captured.found
     finally:
         _captured = None
 
@@ -71,8 +78,8 @@ def _attend(
     assert _captured is not None
     if not hasattr(module, "layer_idx"):  # the vision tower: all screens in one row
         query, key, value = (_parted(part, _captured.screens) for part in (query, key, value))
-    elif module.layer_idx == _captured.layer:
-        _captured.query, _captured.key, _captured.scaling = query, key, scaling
+    elif module.layer_idx in _captured.layers:
+        _captured.found[module.layer_idx] = CapturedQK(query, key, scaling)
     scores = torch.matmul(query * scaling, key.transpose(-1, -2)).float()
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, -1e9)

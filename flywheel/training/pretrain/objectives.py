@@ -3,7 +3,8 @@
 Naming: each image token, as it enters the language model, says in words what it shows. Through layers that only
 training has, it tells the centre of the thing (placing) and the letters of the text (reading), and each patch of the
 vision tower the characters in it, by their places (spelling). Pointing: a few attention heads, while a point is
-written or a thing is read out, look at the thing that is meant.
+written or a thing is read out, look at the thing that is meant. Copying: others look, while a name is repeated, at
+what was said before, and in the first layer at the token before, by which they find it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flywheel.training.pretrain.attention import CapturedQK, capture_attention, screen_lengths
+from flywheel.training.pretrain.copying import NONE, CopyBatch
 from flywheel.training.pretrain.question_batch import IGNORED, AttentionTargets, QuestionBatch
 from flywheel.training.pretrain.targets import CHARACTERS, HEARD, SLOTS
 
@@ -22,10 +24,11 @@ from flywheel.training.pretrain.targets import CHARACTERS, HEARD, SLOTS
 # noise, and as loud.
 TENS, UNITS = 5.0, 1.0
 SPOKEN = 5.0  # weight of a token that is read off the screen: an action has ten times as many tokens
-WEIGHTS = {"naming": 1.0, "placing": 0.5, "spelling": 1.0, "reading": 1.0, "pointing": 1.0}
+WEIGHTS = {"naming": 1.0, "placing": 0.5, "spelling": 1.0, "reading": 1.0, "pointing": 1.0, "copying": 1.0}
 BLANK = 0.1  # weight of places without a character, of which there are many more
 LAYER = 2  # of the language model, whose attention is taught to point; the last reads off what was found
-HEADS = 3  # of that layer, that many
+HEADS = 3  # of that layer, that many, the first ones; the others are taught to copy
+FIRST, BEFORE = 0, 2  # the layer, and how many of its heads, that are taught to look at the token before
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,16 @@ def _characters(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 def seeing(model: torch.nn.Module, aids: Aids, packed: QuestionBatch, shown: Shown) -> Losses:
     """The aids that need no pass of the language model: less than half of the cost of `losses`."""
     patches, grid = packed.inputs["pixel_values"], packed.inputs["image_grid_thw"]
-    with torch.autocast("cpu", torch.bfloat16), capture_attention(LAYER, len(grid)):
+    with _narrow(), capture_attention((LAYER,), len(grid)):
         images = model.model.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
         seen = _seen(model, aids, images, shown)
     return Losses(torch.zeros(()), seen, 0.0, torch.zeros(0, dtype=torch.long))
+
+
+def _narrow() -> torch.autocast:
+    """bfloat16 where this CPU multiplies it by instructions of its own: without (AVX2) it takes fifty times as long as
+    float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _seen(model: torch.nn.Module, aids: Aids, images: Any, shown: Shown) -> dict[str, torch.Tensor]:
@@ -104,25 +113,28 @@ def _seen(model: torch.nn.Module, aids: Aids, images: Any, shown: Shown) -> dict
     return {"naming": naming, **aids.losses(features, images.last_hidden_state, shown)}
 
 
-def losses(model: torch.nn.Module, aids: Aids, packed: QuestionBatch, shown: Shown, digits: torch.Tensor) -> Losses:
-    """digits: the digits' token ids.
+def losses(
+    model: torch.nn.Module, aids: Aids, packed: QuestionBatch, shown: Shown | None, digits: torch.Tensor
+) -> Losses:
+    """shown: None where the model learns no more to see, of the aids only pointing is left. digits: the digits' token
+    ids.
 
     The model must have `attention.install`ed.
     """
     inputs = dict(packed.inputs)
     core = model.model
     patches, grid = inputs.pop("pixel_values"), inputs["image_grid_thw"]
-    with torch.autocast("cpu", torch.bfloat16), capture_attention(LAYER, len(grid)) as heard:
+    with _narrow(), capture_attention((LAYER,), len(grid)) as heard:
         images = core.get_image_features(patches, grid, cu_seqlens=screen_lengths(len(patches)))
         hidden = core(**inputs, mm_encoder_outputs={"image": images}, use_cache=False)[0]
         where = packed.labels[:, 1:] != IGNORED
         logits = model.lm_head(hidden[:, :-1][where])
-        seen = _seen(model, aids, images, shown)
+        seen = {} if shown is None else _seen(model, aids, images, shown)
     target = packed.labels[:, 1:][where]
     each = cross_entropy(logits.float(), target, reduction="none")
     weights = digit_weights(packed.labels, digits)[:, 1:][where]
     weights = torch.where(packed.read[:, 1:][where], SPOKEN, weights)
-    pointing, right = _pointing(heard, packed.looks)
+    pointing, right = _pointing(heard[LAYER], packed.looks)
     answers = (each * weights).sum() / weights.sum()
     return Losses(answers, {**seen, "pointing": pointing}, right, logits.detach().argmax(-1))
 
@@ -136,6 +148,35 @@ def digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
     weights[digit & before & ~after] = TENS
     weights[digit & after] = UNITS
     return weights
+
+
+def copying(model: torch.nn.Module, texts: CopyBatch) -> Losses:
+    """For texts in which names come again: answers are the tokens that repeat one. No screen is needed.
+
+    The heads of LAYER look at the source of the token that comes next, and two of the first layer at the token before
+    each, so that a token can be found by what it stood behind.
+    """
+    length = texts.ids.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    with _narrow(), capture_attention((FIRST, LAYER), 0) as heard:
+        told = model.model.language_model(
+            input_ids=texts.ids, attention_mask=causal.expand(len(texts.ids), 1, -1, -1), use_cache=False
+        )[0]
+        again = texts.source[:, 1:] != NONE
+        logits = model.lm_head(told[:, :-1][again])
+    wanted, source = texts.ids[:, 1:][again], texts.source[:, 1:][again]
+    looks = _scores(heard[LAYER], causal)[:, HEADS:, :-1].transpose(1, 2)[again]  # [tokens, heads, length]
+    before = _scores(heard[FIRST], causal)[:, :BEFORE, 1:]
+    lost = cross_entropy(looks.flatten(0, 1), source.repeat_interleave(looks.shape[1]))
+    found = cross_entropy(before.flatten(0, 2), torch.arange(length - 1).repeat(len(texts.ids) * BEFORE))
+    right = (looks.detach().mean(1).argmax(-1) == source).float().mean().item()
+    return Losses(cross_entropy(logits.float(), wanted), {"copying": lost + found}, right, logits.detach().argmax(-1))
+
+
+def _scores(heard: CapturedQK, causal: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, length, length], what comes later left out."""
+    scores = torch.matmul(heard.query.float() * heard.scaling, heard.key.float().transpose(-1, -2))
+    return scores.masked_fill(~causal, -1e9)
 
 
 def _pointing(heard: CapturedQK, looks: AttentionTargets) -> tuple[torch.Tensor, float]:

@@ -2,8 +2,8 @@
 
 The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, five aids beside the
 answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in
-one sequence (`packing`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time as the
-result.
+one sequence (`question_batch`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time
+as the result. A base that sees learns to copy out of texts in a run of its own (`copying`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
 from flywheel.policy.tokenizer import train_tokenizer
 from flywheel.training.parallel.engine import added, gradient_step, open_engine
 from flywheel.training.parallel.workers import WorkerGroup
-from flywheel.training.pretrain import attention
+from flywheel.training.pretrain import attention, copying, objectives
+from flywheel.training.pretrain.copying import CopyBatch
 from flywheel.training.pretrain.evaluate import DESCRIBING, evaluate, success
 from flywheel.training.pretrain.mixture import KindAccuracy
 from flywheel.training.pretrain.objectives import WEIGHTS, Aids, Losses, Shown, losses, seeing
@@ -52,6 +53,8 @@ READINGS = 4  # at most, beside these: short, and what is learnt last
 RATE = 1e-3
 WARMUP = 200
 SEEING_BATCH = 8  # screens of a step in which it learns to see
+COPYING_BATCH = 8  # screens of a step in which it learns to copy, beside
+TEXTS = 32  # in which names come again
 COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
 DECAY = 0.998  # of the average over the weights
 KINDS = list(scenes.KINDS)
@@ -65,6 +68,8 @@ class Recipe:
     """What one pretraining does. out: its folder. start: a checkpoint to go on from.
 
     steps: gradient steps in all. seeing: those of them, the first, in which it learns to name what it sees and no more.
+    copying: it learns to copy out of texts, beside its questions, and its vision tower and words rest: for a start that
+    sees already.
     optimizer: its processes share each batch; the result depends on their number as on a seed.
     chunk: scenes that a process draws at once; the result depends on it as on a seed. held_out: scenes a kind in each
     evaluation.
@@ -74,6 +79,7 @@ class Recipe:
     seed: int = 7
     steps: int = 12_000
     seeing: int = 7_000
+    copying: bool = False
     start: Path | None = None
     seconds: float = math.inf
     optimizer: config.Optimizer = OPTIMIZER
@@ -93,6 +99,8 @@ def pretrain(recipe: Recipe, *, resume: bool = True) -> Path:
     number of processes that does not share the batches evenly, and for a state that an earlier version left.
     """
     size = recipe.optimizer.processes
+    if recipe.copying and (recipe.seeing or not recipe.start):
+        raise BadInput("only a base that sees learns to copy", where="pretraining", fix="add --start MODEL --seeing 0")
     if SEEING_BATCH % size:
         raise BadInput(
             f"{size} processes do not share {SEEING_BATCH} screens evenly", where="pretraining", fix="take 1, 2, 4 or 8"
@@ -119,8 +127,10 @@ class _Pupil(nn.Module):
         super().__init__()
         self.model, self.aids, self._digits = model, aids, digits
 
-    def forward(self, packed: QuestionBatch, shown: Shown, only_sees: bool) -> Losses:
-        if only_sees:
+    def forward(self, packed: QuestionBatch | CopyBatch, shown: Shown | None, only_sees: bool) -> Losses:
+        if isinstance(packed, CopyBatch):
+            return objectives.copying(self.model, packed)
+        if only_sees and shown:
             return seeing(self.model, self.aids, packed, shown)
         return losses(self.model, self.aids, packed, shown, self._digits)
 
@@ -140,6 +150,9 @@ class Pretrainer(TrainState):
         shape = self.model.config
         aids = Aids(shape.text_config.hidden_size, shape.vision_config.hidden_size)
         digits = torch.tensor(self.encoder.tokenizer.convert_tokens_to_ids([str(digit) for digit in range(10)]))
+        if recipe.copying:
+            for rests in (self.model.base_model.visual, self.model.get_input_embeddings(), aids):
+                rests.requires_grad_(False)
         pupil = _Pupil(self.model, aids, digits)
         self.engine = open_engine(pupil, recipe.optimizer)
         super().__init__({"pupil": pupil, "average": self.average}, {"pupil": self.engine})
@@ -170,7 +183,7 @@ class Pretrainer(TrainState):
                 rng = random.Random(f"{recipe.seed}/{rank}/{number}/questions")
                 order = rng.sample(range(len(drawn)), len(drawn))
                 while order:
-                    rows = (SEEING_BATCH if self.step < recipe.seeing else BATCH) // self.engine.size
+                    rows = self._screens() // self.engine.size
                     chosen, order = order[:rows], order[rows:]
                     self._step(pixels[chosen], [drawn[row] for row in chosen], rng)
                     ended = self.step >= recipe.steps or self._late(began)
@@ -182,6 +195,12 @@ class Pretrainer(TrainState):
                             return
                         yield False
 
+    def _screens(self) -> int:
+        """Of the next step, over all processes."""
+        if self.recipe.copying:
+            return COPYING_BATCH
+        return SEEING_BATCH if self.step < self.recipe.seeing else BATCH
+
     def _late(self, began: float) -> bool:
         """Whether the time is over for any process: they must stop at the same step."""
         late = time.monotonic() - began > self.recipe.seconds
@@ -190,25 +209,24 @@ class Pretrainer(TrainState):
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
         chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
         packed = self.collator.pack(pixels, chosen)
-        things = [scene.shown for scene in drawn]
-        texts = [scene.texts for scene in drawn]
-        shown = Shown(
-            name_cells(self.encoder, things, SCREEN, CELLS),
-            place_cells(things, SCREEN, CELLS),
-            spell_patches(texts, SCREEN, 2 * CELLS, 2),
-            read_cells(texts, SCREEN, CELLS),
-        )
-        lost: Losses | None = None
+        parts: list[QuestionBatch | CopyBatch] = [packed]
+        if self.recipe.copying:
+            texts = [copying.draw(rng) for _ in range(TEXTS // self.engine.size)]
+            parts.append(copying.pack(self.encoder, texts))
+        shown = None if self.recipe.copying else self._shown(drawn)
+        found: list[Losses] = []
 
-        def loss_of(batch: QuestionBatch) -> tuple[Tensor, list[float]]:
-            nonlocal lost
+        def loss_of(batch: QuestionBatch | CopyBatch) -> tuple[Tensor, list[float]]:
             lost = self.engine.forward(batch, shown, self.step < self.recipe.seeing)
+            found.append(lost)
+            if isinstance(batch, CopyBatch):
+                return lost.total, [0.0] * (2 * len(KINDS))
             return lost.total, self._counts(batch, lost.predicted, drawn, chosen).flatten().tolist()
 
         share = 1 / self.engine.size  # of the batch: each process has screens of its own, as many as any other
         rate = RATE * self._schedule()
         (_, *counts), _ = gradient_step(
-            self.engine, [(packed, share)], loss_of, rate, what=f"step {self.step}", where="pretraining"
+            self.engine, [(part, share) for part in parts], loss_of, rate, what=f"step {self.step}", where="pretraining"
         )
         for kind, hits, asked in zip(KINDS, counts[::2], counts[1::2], strict=True):
             self.tally.note(kind, round(hits), round(asked))
@@ -217,7 +235,16 @@ class Pretrainer(TrainState):
         with torch.no_grad(), self.gathered():
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
         self.step += 1
-        self.report.note(lost, len(drawn), sum(len(some) for some in chosen))
+        self.report.note(found, len(drawn), sum(len(some) for some in chosen))
+
+    def _shown(self, drawn: Sequence[scenes.Scene]) -> Shown:
+        things, texts = [scene.shown for scene in drawn], [scene.texts for scene in drawn]
+        return Shown(
+            name_cells(self.encoder, things, SCREEN, CELLS),
+            place_cells(things, SCREEN, CELLS),
+            spell_patches(texts, SCREEN, 2 * CELLS, 2),
+            read_cells(texts, SCREEN, CELLS),
+        )
 
     def _schedule(self) -> float:
         """Warm up, stay, and cool down at the end."""
@@ -280,9 +307,11 @@ class _Report:
         self._last, self._seen, self._asked = time.monotonic(), 0, 0
         self._losses: list[tuple[float, ...]] = []
 
-    def note(self, lost: Any, seen: int, asked: int) -> None:
+    def note(self, lost: Sequence[Losses], seen: int, asked: int) -> None:
+        """lost: of the screens, and of the texts where there are some."""
+        aids = {name: aid.item() for part in lost for name, aid in part.aids.items()}
         self._losses.append(
-            (lost.answers.item(), *(lost.aids[aid].item() if aid in lost.aids else 0.0 for aid in WEIGHTS), lost.right)
+            (lost[0].answers.item(), *(aids.get(name, 0.0) for name in WEIGHTS), lost[0].right, lost[-1].answers.item())
         )
         self._seen, self._asked = self._seen + seen, self._asked + asked
 
@@ -293,7 +322,7 @@ class _Report:
         self._line(
             {
                 "step": step,
-                **dict(zip(("answers", *WEIGHTS, "right"), means, strict=True)),
+                **dict(zip(("answers", *WEIGHTS, "right", "copies"), means, strict=True)),
                 "scenes_s": round(self._seen / (now - self._last), 1),
                 "questions_s": round(self._asked / (now - self._last), 1),
                 "seconds": round(now - self._began),
