@@ -21,12 +21,12 @@ from PIL import Image, ImageDraw
 
 from flywheel import scenes, words
 from flywheel import settings as config
-from flywheel.agent.actions import Click, ParseError, Type
+from flywheel.agent.actions import Click, ParseError
 from flywheel.agent.parser import parse
 from flywheel.bench import BenchCase, emit, exit_code
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
-from flywheel.scenes.answers import act
+from flywheel.scenes.gestures import typing
 from flywheel.training.pretrain.evaluate import DESCRIBING, JudgedAnswer, ask, rate
 
 CLICKS = {  # kind of page -> the skills that are clicks on a named, coloured or labelled element
@@ -154,11 +154,11 @@ def _typing(number: int, rng: random.Random) -> Asked:
     )
     text = made[number % 3]() + (rng.choice((".txt", ".csv", ".py")) if number % 9 < 3 else "")
     scene = scenes.draw(list(scenes.KINDS)[number % len(scenes.KINDS)], 1 + number % scenes.LEVELS, rng, 100)
-    return scene, [scenes.Question("type", f"Type {text}.", act(f"I type {text}.", Type(text), 100))]
+    return scene, [typing(text, rng, 100)]
 
 
 def _copied(answer: JudgedAnswer) -> str:
-    text = answer.question.instruction.removeprefix("Type ").removesuffix(".")
+    text = answer.question.copied
     return "file" if "." in text else "number" if text.isdigit() else "letters"
 
 

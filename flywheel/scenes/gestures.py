@@ -60,9 +60,12 @@ def _keys(rng: random.Random, named: list[tuple[str, Item]], coordinates: int) -
 
 
 def _type(rng: random.Random, named: list[tuple[str, Item]], coordinates: int) -> Question:
-    text = content(rng)
+    return typing(content(rng), rng, coordinates)
+
+
+def typing(text: str, rng: random.Random, coordinates: int) -> Question:
     said = rng.choice((f"Type {text}.", f"Enter {text}.", f'Type "{text}".', f"Write {text}."))
-    return Question("type", said, act(f"I type {text}.", Type(text), coordinates))
+    return Question("type", said, act(f"I type {text}.", Type(text), coordinates), copied=text)
 
 
 def content(rng: random.Random) -> str:

@@ -41,6 +41,7 @@ class Question:
 
     boxes: of the things that the response's points mean, in their order: a click, the ends of a drag must lie in them.
     seen: of the thing that a response without points is read from.
+    copied: what the response repeats of the instruction.
     """
 
     skill: str
@@ -48,6 +49,7 @@ class Question:
     response: str
     boxes: tuple[Box, ...] = ()
     seen: Box | None = None
+    copied: str = ""
 
 
 @dataclass(frozen=True)

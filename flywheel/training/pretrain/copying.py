@@ -8,7 +8,7 @@ name knows the token that it repeats. The worlds' instructions and commands are 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase, digits
 from typing import NamedTuple
@@ -19,7 +19,6 @@ import torch
 from flywheel import words
 from flywheel.policy.encoding import Encoder
 
-NONE = -1  # the source of a token that repeats nothing
 NAMES = 3  # in a text, at most
 TIMES = (2, 3)  # that each of them is said
 _WORDS = tuple(sorted({word for name in (*words.READING, *words.VALUES) for word in name.split()}))
@@ -30,46 +29,41 @@ _OPENINGS = ("Thought:", "Action:", "I", "The", "Now", "\n", "$", ">>>", "{", ""
 _ENDS = (".", "\n", " ;", "\nAction: ", "\nThought: ")
 
 
-class Copy(NamedTuple):
-    """In a text, a name that was said before: `length` characters from `start` are those from `source`."""
+class Said(NamedTuple):
+    """Where in a text a name of `length` characters is said, in their order."""
 
-    start: int
-    source: int
     length: int
+    starts: tuple[int, ...]
 
 
 class Repeated(NamedTuple):
     text: str
-    copies: tuple[Copy, ...]
+    names: tuple[Said, ...]
 
 
 @dataclass(frozen=True)
 class CopyBatch:
-    """ids: int64 [texts, length], 0 behind the end of a text. source: int64 [texts, length], the place of the earlier
-    token that a token repeats, NONE where it repeats nothing."""
+    """ids: int64 [texts, length], 0 behind the end of a text. repeats: bool [texts, length, length], whether the token
+    of the second axis repeats the earlier one of the third."""
 
     ids: torch.Tensor
-    source: torch.Tensor
+    repeats: torch.Tensor
 
 
 def draw(rng: random.Random) -> Repeated:
     count = rng.randint(1, NAMES)
     cues, names = _unlike(_cue, count, rng), _unlike(name, count, rng)
-    text, copies, last = "", [], {}
+    text, starts = "", [[] for _ in range(count)]
     for time in range(rng.randint(*TIMES)):
         if rng.random() < 0.5:
             text += " ".join([rng.choice(_OPENINGS), *rng.choices(_WORDS, k=rng.randint(0, 3))])
         for number in rng.sample(range(count), count) if time else range(count):
             before, after = rng.choice(_FORMS).split("{}")
             text += f" {cues[number]}{before}"
-            start = len(text)
-            if number in last:
-                copies.append(Copy(start, last[number], len(names[number])))
-            if number not in last or rng.random() < 0.5:  # what is copied may be a copy
-                last[number] = start
+            starts[number].append(len(text))
             text += names[number] + after
         text += rng.choice(_ENDS)
-    return Repeated(text, tuple(copies))
+    return Repeated(text, tuple(Said(len(said), tuple(at)) for said, at in zip(names, starts, strict=True)))
 
 
 def name(rng: random.Random) -> str:
@@ -103,23 +97,26 @@ def _unlike(make, count: int, rng: random.Random) -> list[str]:
 
 
 def pack(encoder: Encoder, texts: Sequence[Repeated]) -> CopyBatch:
-    """A token that begins within a copy repeats the token that holds the same character where the name was said before,
-    however the two are cut into tokens."""
-    rows = [_sources(encoder, text) for text in texts]
-    length = max(len(ids) for ids, _ in rows)
-    ids, source = np.zeros((len(rows), length), np.int64), np.full((len(rows), length), NONE)
-    for number, (tokens, sources) in enumerate(rows):
-        ids[number, : len(tokens)], source[number, : len(tokens)] = tokens, sources
-    return CopyBatch(torch.from_numpy(ids), torch.from_numpy(source))
+    told = [encoder.tokenizer(each.text, add_special_tokens=False, return_offsets_mapping=True) for each in texts]
+    length = max(len(one["input_ids"]) for one in told)
+    ids, repeats = np.zeros((len(texts), length), np.int64), np.zeros((len(texts), length, length), bool)
+    for number, (one, each) in enumerate(zip(told, texts, strict=True)):
+        ids[number, : len(one["input_ids"])] = one["input_ids"]
+        for token, source in pairs(one["offset_mapping"], each.names):
+            repeats[number, token, source] = True
+    return CopyBatch(torch.from_numpy(ids), torch.from_numpy(repeats))
 
 
-def _sources(encoder: Encoder, repeated: Repeated) -> tuple[list[int], list[int]]:
-    told = encoder.tokenizer(repeated.text, add_special_tokens=False, return_offsets_mapping=True)
-    spans: list[tuple[int, int]] = told["offset_mapping"]
+def pairs(spans: Sequence[tuple[int, int]], names: Sequence[Said]) -> Iterator[tuple[int, int]]:
+    """(a token that repeats, an earlier token that it repeats), by the characters from which and to which tokens go.
+
+    A token that begins within a name repeats those that hold the same character where the name was said before,
+    however they are cut.
+    """
     token_at = {place: token for token, (start, end) in enumerate(spans) for place in range(start, end)}
-    sources = [NONE] * len(spans)
-    for copy in repeated.copies:
-        for token, (start, end) in enumerate(spans):
-            if end > copy.start and start < copy.start + copy.length:  # a space before the name may be in its token
-                sources[token] = token_at[copy.source + max(start - copy.start, 0)]
-    return told["input_ids"], sources
+    for length, starts in names:
+        for number, begin in enumerate(starts):
+            for token, (start, end) in enumerate(spans):
+                if number and end > begin and start < begin + length:
+                    within = max(start - begin, 0)  # a space before the name may be in its token
+                    yield from ((token, token_at[earlier + within]) for earlier in starts[:number])

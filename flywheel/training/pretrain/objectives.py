@@ -9,6 +9,7 @@ what was said before, and in the first layer at the token before, by which they 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flywheel.training.pretrain.attention import CapturedQK, capture_attention, screen_lengths
-from flywheel.training.pretrain.copying import NONE, CopyBatch
+from flywheel.training.pretrain.copying import CopyBatch
 from flywheel.training.pretrain.question_batch import IGNORED, AttentionTargets, QuestionBatch
 from flywheel.training.pretrain.targets import CHARACTERS, HEARD, SLOTS
 
@@ -136,7 +137,10 @@ def losses(
     weights = torch.where(packed.read[:, 1:][where], SPOKEN, weights)
     pointing, right = _pointing(heard[LAYER], packed.looks)
     answers = (each * weights).sum() / weights.sum()
-    return Losses(answers, {**seen, "pointing": pointing}, right, logits.detach().argmax(-1))
+    aids = {**seen, "pointing": pointing}
+    if packed.repeats.any():
+        aids["copying"], _ = _repeating(heard[LAYER], packed.inputs["attention_mask"], packed.repeats)
+    return Losses(answers, aids, right, logits.detach().argmax(-1))
 
 
 def digit_weights(labels: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
@@ -157,26 +161,33 @@ def copying(model: torch.nn.Module, texts: CopyBatch) -> Losses:
     each, so that a token can be found by what it stood behind.
     """
     length = texts.ids.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    causal = torch.ones(length, length, dtype=torch.bool).tril().expand(len(texts.ids), 1, -1, -1)
     with _narrow(), capture_attention((FIRST, LAYER), 0) as heard:
-        told = model.model.language_model(
-            input_ids=texts.ids, attention_mask=causal.expand(len(texts.ids), 1, -1, -1), use_cache=False
-        )[0]
-        again = texts.source[:, 1:] != NONE
+        told = model.model.language_model(input_ids=texts.ids, attention_mask=causal, use_cache=False)[0]
+        again = texts.repeats.any(-1)[:, 1:]
         logits = model.lm_head(told[:, :-1][again])
-    wanted, source = texts.ids[:, 1:][again], texts.source[:, 1:][again]
-    looks = _scores(heard[LAYER], causal)[:, HEADS:, :-1].transpose(1, 2)[again]  # [tokens, heads, length]
+    lost, right = _repeating(heard[LAYER], causal, texts.repeats)
     before = _scores(heard[FIRST], causal)[:, :BEFORE, 1:]
-    lost = cross_entropy(looks.flatten(0, 1), source.repeat_interleave(looks.shape[1]))
     found = cross_entropy(before.flatten(0, 2), torch.arange(length - 1).repeat(len(texts.ids) * BEFORE))
-    right = (looks.detach().mean(1).argmax(-1) == source).float().mean().item()
-    return Losses(cross_entropy(logits.float(), wanted), {"copying": lost + found}, right, logits.detach().argmax(-1))
+    answers = cross_entropy(logits.float(), texts.ids[:, 1:][again])
+    return Losses(answers, {"copying": lost + found}, right, logits.detach().argmax(-1))
 
 
-def _scores(heard: CapturedQK, causal: torch.Tensor) -> torch.Tensor:
-    """[batch, heads, length, length], what comes later left out."""
+def _repeating(heard: CapturedQK, seen: torch.Tensor, repeats: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """How little the copying heads look, before a token that repeats, at the ones that it repeats; the share of such
+    looks that fall on one. seen: bool [batch, 1, length, length]. repeats: as in `CopyBatch`."""
+    again = repeats.any(-1)[:, 1:]
+    scores = _scores(heard, seen)[:, HEADS:, :-1].transpose(1, 2)[again]  # [tokens, heads, length]
+    sources = repeats[:, 1:][again]
+    shares = scores.log_softmax(-1).masked_fill(~sources[:, None], -math.inf).logsumexp(-1)
+    best = scores.detach().mean(1).argmax(-1, keepdim=True)
+    return -shares.mean(), sources.gather(1, best).float().mean().item()
+
+
+def _scores(heard: CapturedQK, seen: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, length, length], what is not seen left out."""
     scores = torch.matmul(heard.query.float() * heard.scaling, heard.key.float().transpose(-1, -2))
-    return scores.masked_fill(~causal, -1e9)
+    return scores.masked_fill(~seen, -1e9)
 
 
 def _pointing(heard: CapturedQK, looks: AttentionTargets) -> tuple[torch.Tensor, float]:

@@ -32,6 +32,7 @@ from flywheel.policy import checkpoint
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import SCREEN, load_model, new_model, save_checkpoint
 from flywheel.policy.tokenizer import train_tokenizer
+from flywheel.scenes.gestures import typing
 from flywheel.training.parallel.engine import added, gradient_step, open_engine
 from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.pretrain import attention, copying, objectives
@@ -54,6 +55,7 @@ RATE = 1e-3
 WARMUP = 200
 SEEING_BATCH = 8  # screens of a step in which it learns to see
 COPYING_BATCH = 8  # screens of a step in which it learns to copy, beside
+TYPINGS = 3  # questions to type a name, of each of its screens
 TEXTS = 32  # in which names come again
 COOLDOWN = 0.25  # the last share of the other steps, in which the rate falls to a twentieth
 DECAY = 0.998  # of the average over the weights
@@ -208,6 +210,11 @@ class Pretrainer(TrainState):
 
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
         chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
+        if self.recipe.copying:
+            coordinates = self.recipe.policy.coordinates
+            chosen = [
+                [*some, *(typing(copying.name(rng), rng, coordinates) for _ in range(TYPINGS))] for some in chosen
+            ]
         packed = self.collator.pack(pixels, chosen)
         parts: list[QuestionBatch | CopyBatch] = [packed]
         if self.recipe.copying:
@@ -236,6 +243,9 @@ class Pretrainer(TrainState):
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
         self.step += 1
         self.report.note(found, len(drawn), sum(len(some) for some in chosen))
+
+    def _typings(self, rng: random.Random) -> list[scenes.Question]:
+        return [typing(copying.name(rng), rng, self.recipe.policy.coordinates) for _ in range(TYPINGS)]
 
     def _shown(self, drawn: Sequence[scenes.Scene]) -> Shown:
         things, texts = [scene.shown for scene in drawn], [scene.texts for scene in drawn]
