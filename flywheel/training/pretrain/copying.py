@@ -1,8 +1,8 @@
-"""Texts in which names come again, by which the base learns to copy out of a text: a word that is none included.
+"""Texts in which names come again, by which the base learns to copy out of texts, also what is no word.
 
-A name stands behind a cue (`folder jetena`), and later behind the same cue again, in other quotes, in another order:
-so what is to be written is told by the cue, and letter by letter by what was just written. Each token that repeats a
-name knows the token that it repeats. The worlds' instructions and commands are not used.
+A name stands behind a cue (`folder jetena`), and later behind the same cue again, in other quotes, in another order.
+So the cue tells which name is to be written, and what was written of it so far tells how it goes on. Of each token that
+repeats a name it is known which ones it repeats. The worlds' instructions and commands are not used.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Said(NamedTuple):
 
 
 class Repeated(NamedTuple):
+    """A text, and the names that are said in it more than once."""
+
     text: str
     names: tuple[Said, ...]
 

@@ -70,8 +70,8 @@ class Recipe:
     """What one pretraining does. out: its folder. start: a checkpoint to go on from.
 
     steps: gradient steps in all. seeing: those of them, the first, in which it learns to name what it sees and no more.
-    copying: it learns to copy out of texts, beside its questions, and its vision tower and words rest: for a start that
-    sees already.
+    copying: beside its questions it learns to copy out of texts, and its vision tower and its words rest. For a start
+    that sees already.
     optimizer: its processes share each batch; the result depends on their number as on a seed.
     chunk: scenes that a process draws at once; the result depends on it as on a seed. held_out: scenes a kind in each
     evaluation.
@@ -211,10 +211,7 @@ class Pretrainer(TrainState):
     def _step(self, pixels: np.ndarray, drawn: Sequence[scenes.Scene], rng: random.Random) -> None:
         chosen = [_choose(scene.questions, rng) if self.step >= self.recipe.seeing else [] for scene in drawn]
         if self.recipe.copying:
-            coordinates = self.recipe.policy.coordinates
-            chosen = [
-                [*some, *(typing(copying.name(rng), rng, coordinates) for _ in range(TYPINGS))] for some in chosen
-            ]
+            chosen = [[*some, *self._typings(rng)] for some in chosen]
         packed = self.collator.pack(pixels, chosen)
         parts: list[QuestionBatch | CopyBatch] = [packed]
         if self.recipe.copying:
