@@ -141,6 +141,7 @@ def test_a_world_is_of_one_kind(shelves, monkeypatch):
         ({"computer": {"machine": {"walls": "lxc"}}}, r"sandbox\.kinds\.computer\.machine\.walls: "),
         ({"terminal": {"run_s": 20}}, r"run_s is 20.*sandbox\.kinds\.terminal.*raise timeout_s"),
         ({"phone": {"widht": 400}}, r"sandbox\.kinds\.phone\.widht: "),
+        ({"browser": {"width": 400}}, r"a browser's settings are those of sandbox \(sandbox\.kinds\.browser\)"),
         ({"android": {"settle_ms": -1}}, r"sandbox\.kinds\.android\.settle_ms: "),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 from flywheel.environments.env import Task
 from flywheel.environments.kind import KINDS, Lender, Limits
 from flywheel.environments.world import TaskWorld
+from flywheel.errors import BadInput
 from flywheel.findings import Finding
 from flywheel.reward.verifier import Verifier
 from flywheel.sandbox import chromium, examine, manifests, pool
@@ -54,6 +55,10 @@ class Browser:
         return page_reward if task.verifier == manifests.VERIFIER else verifiers.find(task)
 
     def limits(self, settings: Settings) -> Limits:
+        if settings.sandbox.kinds.get("browser"):
+            raise BadInput(
+                "a browser's settings are those of sandbox", where="sandbox.kinds.browser", fix="set them there"
+            )
         chosen = settings.sandbox
         return Limits(chosen.pages, chosen.timeout_s, chosen.wait_s)
 

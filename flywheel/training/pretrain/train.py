@@ -1,6 +1,6 @@
 """Pretraining of the base: a tiny model learns from general screens to see, to read and to point.
 
-The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, five aids beside the
+The recipe, found by measurement: weights drawn wide (`policy.model`), points in two digits, aids beside the
 answers' loss (`objectives`), a dense description of each screen among its questions, all questions of a screen in
 one sequence (`question_batch`), AdamW at 1e-3 with a warm-up and a cool-down, and an average of the weights over time
 as the result. A base that sees learns to copy out of texts in a run of its own (`copying`).
@@ -9,8 +9,6 @@ as the result. A base that sees learns to copy out of texts in a run of its own 
 from __future__ import annotations
 
 import copy
-import json
-import logging
 import math
 import random
 import time
@@ -19,7 +17,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,14 +35,13 @@ from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.pretrain import attention, copying, objectives
 from flywheel.training.pretrain.copying import CopyBatch
 from flywheel.training.pretrain.evaluate import DESCRIBING, evaluate, success
+from flywheel.training.pretrain.log import Log
 from flywheel.training.pretrain.mixture import KindAccuracy
-from flywheel.training.pretrain.objectives import WEIGHTS, Aids, Losses, Shown, losses, seeing
+from flywheel.training.pretrain.objectives import Aids, Losses, Shown, losses, seeing
 from flywheel.training.pretrain.question_batch import IGNORED, QuestionBatch, QuestionCollator
 from flywheel.training.pretrain.render_worker import chunks
 from flywheel.training.pretrain.targets import name_cells, place_cells, read_cells, spell_patches
 from flywheel.training.state import TrainState
-
-log = logging.getLogger(__name__)
 
 CELLS = SCREEN // 32  # image tokens across a screen
 BATCH = 16  # screens a step, over all processes
@@ -169,7 +165,7 @@ class Pretrainer(TrainState):
         self.collator = QuestionCollator(self.encoder, SCREEN)
         attention.install(self.model)
         self.model.train()
-        self.report = _Report(recipe.out, self.first)
+        self.report = Log(recipe.out, self.first)
         self._course = self._follow()
 
     def go_on(self) -> bool:
@@ -300,52 +296,3 @@ def _some(questions: Sequence[scenes.Question], rng: random.Random) -> list[scen
     if others and rng.random() < 0.5:
         return rng.sample(others, min(len(others), QUESTIONS))
     return [first, *rng.sample(others, min(len(others), QUESTIONS - 1))]
-
-
-class _Report:
-    """`log.jsonl`: means since the last line, and evaluations. Silent where it is not the first process."""
-
-    def __init__(self, out: Path, speaks: bool) -> None:
-        self._file, self._speaks = out / "log.jsonl", speaks
-        self._began = time.monotonic()
-        self._clear()
-
-    def _clear(self) -> None:
-        self._last, self._seen, self._asked = time.monotonic(), 0, 0
-        self._losses: list[tuple[float, ...]] = []
-
-    def note(self, lost: Sequence[Losses], seen: int, asked: int) -> None:
-        """lost: of the screens, and of the texts where there are some."""
-        aids = {name: aid.item() for part in lost for name, aid in part.aids.items()}
-        self._losses.append(
-            (lost[0].answers.item(), *(aids.get(name, 0.0) for name in WEIGHTS), lost[0].right, lost[-1].answers.item())
-        )
-        self._seen, self._asked = self._seen + seen, self._asked + asked
-
-    def write(self, step: int, success: dict[str, float]) -> None:
-        """scenes_s, questions_s: of this process."""
-        now = time.monotonic()
-        means = [round(float(mean), 4) for mean in np.mean(self._losses, axis=0)]
-        self._line(
-            {
-                "step": step,
-                **dict(zip(("answers", *WEIGHTS, "right", "copies"), means, strict=True)),
-                "scenes_s": round(self._seen / (now - self._last), 1),
-                "questions_s": round(self._asked / (now - self._last), 1),
-                "seconds": round(now - self._began),
-                "success": {kind: round(value, 2) for kind, value in success.items()},
-            }
-        )
-        self._clear()
-
-    def evaluation(self, step: int, result: dict[str, Any]) -> None:
-        self._line({"step": step, "evaluation": result})
-        self._clear()
-
-    def _line(self, record: dict[str, Any]) -> None:
-        if not self._speaks:
-            return
-        line = json.dumps(record)
-        log.info("%s", line)
-        with self._file.open("a") as file:
-            file.write(line + "\n")
