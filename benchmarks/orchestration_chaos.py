@@ -1,8 +1,9 @@
 """A turn that is killed at random moments, beside one that nobody disturbs.
 
 With SIGKILL one of flow, server, browser and trainer is ended, whichever is there, and the same command is typed again
-where it has ended. Each answer is computed by itself, so what both turns store must have the same hashes. No shard that
-was finished is done again. Afterwards Prefect knows of each run what was so.
+where it has ended. On PostgreSQL stages run beside one another, and their worker and the database are killed too; a
+service manager would begin the database again, so we do. Each answer is computed by itself, so what both turns store
+must have the same hashes. No shard that was finished is done again. Afterwards Prefect knows of each run what was so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from datetime import UTC, datetime
 import orchestration_history as history
 import orchestration_turn as turn
 import psutil
-from orchestration_postgres import database
+from orchestration_postgres import Postgres, database, suffix
 
 from flywheel import turns
 from flywheel.bench import BenchCase
@@ -28,23 +29,24 @@ from flywheel.errors import FlywheelError
 from flywheel.workspace import Workspace
 
 _TRAINERS = {"sft.processes": 2}  # elsewhere the flow's own process trains
-_KINDS = {"server": "flows.guarded", "browser": "--remote-debugging", "trainer": "forkserver"}
+_BESIDE = {"cluster.stages_at_once": 2}
+_DATABASE_AWAY_S = 10.0  # at most
 _DONE = re.compile(r"(\S+): (\S+) done$", re.MULTILINE)
 
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
-    with database(options.database) as on:
-        yield from _cases(options, on)
+    with database(options.database) as cluster:
+        yield from _cases(options, cluster)
 
 
-def _cases(options: Namespace, on: str) -> Iterator[BenchCase]:
-    parameters = turn.LEAST | turn.SAME_BITS | _TRAINERS
+def _cases(options: Namespace, cluster: Postgres | None) -> Iterator[BenchCase]:
+    on, parameters = suffix(cluster), turn.LEAST | turn.SAME_BITS | _TRAINERS | (_BESIDE if cluster else {})
     whole = turn.make(options.folder / "whole", **parameters)
     began = time.monotonic()
     _turn(whole, 1)
     seconds = time.monotonic() - began
     killed = turn.make(options.folder / "killed", **parameters)
-    kills = _killed(killed, options.kills, seconds, random.Random(options.seed))
+    kills = _killed(killed, options.kills, seconds, random.Random(options.seed), cluster)
     iterations = range(1, turns.last(killed) + 1)
     for k in iterations[1:]:
         _turn(whole, k)
@@ -69,7 +71,9 @@ def _turn(ws: Workspace, iteration: int) -> None:
     turn.ends(ws, turn.start(ws, "run", "-k", str(iteration)))
 
 
-def _killed(ws: Workspace, count: int, seconds: float, chance: random.Random) -> list[tuple[str, datetime]]:
+def _killed(
+    ws: Workspace, count: int, seconds: float, chance: random.Random, cluster: Postgres | None
+) -> list[tuple[str, datetime]]:
     """What was killed, and when: each up to a quarter of a turn after the one before, so that some find it as it starts
     and most at work. A turn that is over before all kills are done is followed by the next one."""
     kills: list[tuple[str, datetime]] = []
@@ -78,10 +82,14 @@ def _killed(ws: Workspace, count: int, seconds: float, chance: random.Random) ->
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(chance.uniform(0, seconds / 4))
         if process.poll() is None:
-            kind, victim = chance.choice(sorted(_alive(process).items()))
+            victims = _alive(process) | ({"database": cluster} if cluster else {})
+            kind = chance.choice(sorted(victims))
             with contextlib.suppress(psutil.NoSuchProcess):
-                victim.kill()
+                victims[kind].kill()
                 kills.append((kind, datetime.now(UTC)))
+            if cluster and kind == "database":
+                time.sleep(chance.uniform(0, _DATABASE_AWAY_S))
+                cluster.start()
             if kind == "flow":
                 process.wait(turn.END_S)
         if process.poll() is not None:
@@ -95,14 +103,8 @@ def _killed(ws: Workspace, count: int, seconds: float, chance: random.Random) ->
 
 def _alive(process: subprocess.Popen) -> dict[str, psutil.Process]:
     """By kind, what may be killed now."""
-    found = {"flow": psutil.Process(process.pid)}
-    for child in found["flow"].children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            words = " ".join(child.cmdline())
-            for kind, mark in _KINDS.items():
-                if mark in words and "--type=" not in words:
-                    found[kind] = child  # of several the youngest: a trainer, not the server that forks them
-    return found
+    flow = psutil.Process(process.pid)
+    return turn.by_kind(flow.children(recursive=True)) | {"flow": flow}
 
 
 def _done_again(ws: Workspace) -> list[str]:

@@ -28,7 +28,6 @@ from flywheel.workspace import Workspace
 
 _HOURS = 8
 _EVERY = {"operations.schedule": "*/{hour} * * * *", "operations.ingest_schedule": "*/{half} * * * *"}
-_MARKS = {"worker": "worker start", "server": "flows.guarded", "browser": "--remote-debugging"}
 _ENDS_S = 1200
 _LOOK_S = 1.0
 _AT_ONCE = """
@@ -82,11 +81,7 @@ def _alive(ws: Workspace) -> dict[str, psutil.Process]:
     with contextlib.suppress(psutil.Error, KeyError):
         up = psutil.Process(keeper.running(ws)["pid"])
         flow = _at_work(ws)
-        children = [*up.children(recursive=True), *(flow.children(recursive=True) if flow else [])]
-        for child in children:
-            with contextlib.suppress(psutil.Error):
-                words = " ".join(child.cmdline())
-                found |= {kind: child for kind, mark in _MARKS.items() if mark in words and "--type=" not in words}
+        found = turn.by_kind([*up.children(recursive=True), *(flow.children(recursive=True) if flow else [])])
         if flow:
             found["flow"] = flow
     return found

@@ -17,6 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import asyncpg
+import psutil
 
 from flywheel.errors import BadInput, FlywheelError
 
@@ -60,6 +61,13 @@ class Postgres:
         self._process.send_signal(signal.SIGINT)  # its fast shutdown: who is connected is cut off
         self._process.wait(_DEADLINE_S)
 
+    def kill(self) -> None:
+        """With SIGKILL, as the kernel does where memory is short; its own processes end by themselves then."""
+        own = psutil.Process(self._process.pid).children()
+        self._process.kill()
+        self._process.wait(_DEADLINE_S)
+        psutil.wait_procs(own, timeout=_DEADLINE_S)
+
     def url(self, database: str, password: str = PASSWORD) -> str:
         """As Prefect wants it."""
         return f"postgresql+asyncpg://{USER}:{password}@127.0.0.1:{self.port}/{database}"
@@ -99,14 +107,19 @@ def postgres() -> Iterator[Postgres]:
 
 
 @contextlib.contextmanager
-def database(name: str) -> Iterator[str]:
-    """Within the block servers of Prefect's that are started work on it: `sqlite`, each workspace's own, or `postgres`,
-    one of a cluster that ends with the block. Yields what the names of figures end in."""
+def database(name: str) -> Iterator[Postgres | None]:
+    """Within the block servers of Prefect's that are started work on it: `sqlite`, each workspace's own (None), or
+    `postgres`, one of a cluster that ends with the block."""
     if name == "sqlite":
-        yield ""
+        yield None
         return
     with postgres() as cluster, mock.patch.dict(os.environ, {VARIABLE: cluster.new("bench")}):
-        yield f"_{name}"
+        yield cluster
+
+
+def suffix(cluster: Postgres | None) -> str:
+    """What the names of figures end in."""
+    return "_postgres" if cluster else ""
 
 
 def _programs() -> Path | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orchestration_turn as turn
-from orchestration_postgres import database
+from orchestration_postgres import database, suffix
 
 from flows.server import prefect_server
 from flywheel.bench import BenchCase
@@ -26,11 +26,11 @@ _ARRIVE_S = 300  # for the last task runs to reach the server
 
 def cases(options: Namespace) -> Iterator[BenchCase]:
     ws = turn.make(options.folder / "shards")
-    with database(options.database) as on, prefect_server(ws):
+    with database(options.database) as cluster, prefect_server(ws):
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
-        yield from _cases(ws, options.shards, on)
+        yield from _cases(ws, options.shards, suffix(cluster))
 
 
 def _cases(ws: Workspace, count: int, on: str) -> Iterator[BenchCase]:

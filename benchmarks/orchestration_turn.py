@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,7 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+import psutil
 
 from flywheel import init, settings
 from flywheel.bench import BenchCase
@@ -19,6 +23,8 @@ from flywheel.store import partitions
 from flywheel.workspace import Workspace, label
 
 END_S, _TURN_S = 30, 3600  # that a process has to end in
+# Of a run's processes, which words their commands have; what trains is forked (where `sft.processes` is 2).
+_KINDS = {"worker": "worker start", "server": "flows.guarded", "browser": "--remote-debugging", "trainer": "forkserver"}
 FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
 
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
@@ -87,6 +93,16 @@ def said(ws: Workspace, process: subprocess.Popen) -> FlywheelError:
     """The error that a command which should have succeeded has ended with."""
     lines = log(ws).read_text(encoding="utf-8", errors="replace").splitlines()
     return FlywheelError(f"exit code {process.returncode}: {lines[-1] if lines else ''}", where=log(ws))
+
+
+def by_kind(processes: Iterable[psutil.Process]) -> dict[str, psutil.Process]:
+    """What may be killed of them: of several of a kind the youngest, so a trainer, not the server that forks them."""
+    found = {}
+    for one in processes:
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(one.cmdline())
+            found |= {kind: one for kind, mark in _KINDS.items() if mark in words and "--type=" not in words}
+    return found
 
 
 def hashes(ws: Workspace, iteration: int = 1) -> dict[str, str]:

@@ -14,6 +14,7 @@ from unittest import mock
 import least_work
 import psutil
 import pytest
+from processes import PATIENCE_S
 from waiting import until
 
 from flows.server import prefect_server
@@ -24,7 +25,6 @@ from flywheel.store import catalog, history, versioning
 from flywheel.store.dvc_process import VersioningError
 from flywheel.workspace import Workspace
 
-_DEADLINE_S = 400
 _BESIDE = ("ingest", "synthesize")
 _AT_ONCE = {"cluster.stages_at_once": 2}
 
@@ -70,7 +70,7 @@ def at_work(ws: Workspace) -> list[str]:
 @contextlib.contextmanager
 def none_recorded(ws: Workspace) -> Iterator[None]:
     """Within the block no stage comes to its end: each is recorded at it, one at a time."""
-    with locked(ws.state / "dvc.lock", _DEADLINE_S, "recording", VersioningError):
+    with locked(ws.state / "dvc.lock", PATIENCE_S, "recording", VersioningError):
         yield
 
 
@@ -102,7 +102,7 @@ def both_at_work(cluster, ws: Workspace) -> Iterator[None]:
     with none_recorded(ws):
         until(lambda: failures or at_work(ws) == [*_BESIDE], "both are at work")
         yield
-    running.join(_DEADLINE_S)
+    running.join(PATIENCE_S)
     assert not running.is_alive()
     assert failures == []
     assert versioning.unfinished(ws, _BESIDE, 1) == []
@@ -190,9 +190,9 @@ def test_a_killed_run_leaves_no_process_and_is_gone_on_with(served, tmp_path):
         with none_recorded(ws):
             until(both, "both are at work")
             run.kill()
-            run.wait(_DEADLINE_S)
+            run.wait(PATIENCE_S)
             until(lambda: not at_work(ws), "no stage is at work")
-        _, left = psutil.wait_procs(set(family), timeout=_DEADLINE_S)
+        _, left = psutil.wait_procs(set(family), timeout=PATIENCE_S)
         assert left == []
     finally:
         run.kill()

@@ -19,7 +19,7 @@ from pathlib import Path
 import cluster_stages
 import pytest
 import small_rollout
-from processes import descendants
+from processes import PATIENCE_S, descendants
 from small_rollout import played
 
 from flywheel import cluster
@@ -36,7 +36,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from orchestration_machines import NODE, do_shards, machines
 
 pytestmark = pytest.mark.slow
-_DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module", name="machines")
@@ -70,7 +69,7 @@ def ctx(ws, machines) -> base.Context:
 
 def until(true: Callable[[], object], job: Future) -> None:
     """Wait while the job goes on."""
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not true():
         if job.done():
             pytest.fail(f"it ended: {job.result()}")

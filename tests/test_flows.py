@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S
 from waiting import until
 
 from flywheel import identity, settings
@@ -19,7 +20,6 @@ from flywheel.progress import listening
 from flywheel.stages import base
 from flywheel.workspace import Workspace
 
-_DEADLINE_S = 120
 pytestmark = pytest.mark.usefixtures("prefect")
 
 
@@ -58,7 +58,7 @@ def test_shards_on_other_machines_are_asked_for_at_once(ws):
         several, both = True, threading.Barrier(2)
 
         def do_shard(self, shard):
-            self.both.wait(_DEADLINE_S)
+            self.both.wait(PATIENCE_S)
             return Path(shard), shard, False
 
     write_text(ws.frozen_params(1), settings.dump(settings.Settings()))

@@ -13,13 +13,13 @@ from unittest import mock
 import least_work
 import pytest
 from postgres import PASSWORD
+from processes import PATIENCE_S
 
 from flows.server import prefect_server
 from flywheel.errors import BadInput
 from flywheel.store import versioning
 
 _VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
-_DEADLINE_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_command_ends_before_anything_begins(cluster, tmp_path, command):
     wrong.pop("PREFECT_API_URL", None)
     flywheel = Path(sys.executable).with_name("flywheel")
     done = subprocess.run(
-        [flywheel, command, "-w", ws.root], env=wrong, capture_output=True, text=True, timeout=_DEADLINE_S
+        [flywheel, command, "-w", ws.root], env=wrong, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == BadInput.exit_code, done.stderr
     assert "password authentication failed" in done.stderr
@@ -115,9 +115,9 @@ def test_a_database_that_is_begun_again_is_not_noticed(cluster, served):
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    assert began.wait(_DEADLINE_S)
+    assert began.wait(PATIENCE_S)
     asking.join(1.0)  # it has had its refusal, or is about to
     cluster.start()
-    asking.join(_DEADLINE_S)
+    asking.join(PATIENCE_S)
     assert not asking.is_alive()
     assert {run.name for run in found} == {"iteration 001", "001 ingest", "001 synthesize"}

@@ -13,6 +13,7 @@ import pytest
 from browser_pages import SETTINGS
 from click.testing import CliRunner
 from hostile import Page, Site
+from processes import PATIENCE_S
 from reviews import waiting
 
 from flywheel import bench, secret
@@ -22,7 +23,6 @@ from flywheel.evaluation import review
 from flywheel.progress import listening
 from flywheel.stages import base
 
-_DEADLINE_S = 120
 pytestmark = pytest.mark.usefixtures("prefect")
 
 
@@ -90,7 +90,7 @@ def attack_by_name(url: str, run: str, **headers: str) -> set[int]:
     """The states that another client gets, such as a browser whose page gave its own name this machine's address."""
     answer = {"run_input": {"decision": "promote", "reviewer": "the page under test", "comment": ""}}
     return {
-        httpx.post(f"{url}/api{path}", json=answer, headers=headers, timeout=_DEADLINE_S).status_code
+        httpx.post(f"{url}/api{path}", json=answer, headers=headers, timeout=PATIENCE_S).status_code
         for path in ("/flow_runs/filter", f"/flow_runs/{run}/resume", "/variables/")
     }
 
@@ -98,7 +98,7 @@ def attack_by_name(url: str, run: str, **headers: str) -> set[int]:
 def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, prefect, monkeypatch):
     from prefect.client.orchestration import get_client
 
-    ctx, failures = waiting(ws, _DEADLINE_S), []
+    ctx, failures = waiting(ws, PATIENCE_S), []
 
     def run() -> None:
         try:
@@ -109,7 +109,7 @@ def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, p
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     with get_client(sync_client=True) as client:
-        paused = paused_run(client, time.monotonic() + _DEADLINE_S)
+        paused = paused_run(client, time.monotonic() + PATIENCE_S)
         url, served = prefect
         host, login = url.removeprefix("http://"), secret.basic(secret.of(served.state))
         in_sandbox, unguarded = asyncio.run(attack_from_a_page(url, str(paused.id), monkeypatch))
@@ -123,8 +123,8 @@ def test_a_reviewer_decides_in_prefects_form_and_nobody_without_the_secret(ws, p
         assert client.read_flow_run(paused.id).state_type == paused.state_type
         assert review.read(ws, 1) is None
         answer = {"decision": "promote", "reviewer": "Ada", "comment": "sites are better"}
-        resume(client, paused, answer, time.monotonic() + _DEADLINE_S)
-    thread.join(_DEADLINE_S)
+        resume(client, paused, answer, time.monotonic() + PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert failures == []
     decided = review.read(ws, 1)
@@ -158,7 +158,7 @@ def test_a_decision_that_is_there_is_not_asked_for_again(ws):
 
 
 def test_a_paused_run_sees_the_decision_of_the_command(ws):
-    ctx, failures, said = waiting(ws, _DEADLINE_S), [], []
+    ctx, failures, said = waiting(ws, PATIENCE_S), [], []
 
     def run() -> None:
         try:
@@ -172,10 +172,10 @@ def test_a_paused_run_sees_the_decision_of_the_command(ws):
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        paused_run(client, time.monotonic() + _DEADLINE_S)
+        paused_run(client, time.monotonic() + PATIENCE_S)
     result = CliRunner().invoke(main, ["review", "-k", "1", "--keep", "--reviewer", "Bo", "-w", str(ws.root)])
     assert result.exit_code == 0, result.output
-    thread.join(_DEADLINE_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert failures == []
     assert (review.read(ws, 1).reviewer, review.read(ws, 1).promote, review.read(ws, 1).earlier) == ("Bo", False, ())

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import routed_turns
 from past import flywheel
+from processes import PATIENCE_S
 
 from flywheel.errors import FlywheelError
 from flywheel.store import decisions, frozen, partitions
 from flywheel.upkeep import route_review
 from flywheel.workspace import Workspace
 
-_DEADLINE_S = 180
 pytestmark = pytest.mark.usefixtures("prefect")
 
 
@@ -68,7 +68,7 @@ def waiting_flow(ws: Workspace):
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield
-    thread.join(_DEADLINE_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert failures == []
 
@@ -76,7 +76,7 @@ def waiting_flow(ws: Workspace):
 def paused(client, besides=()):
     from prefect.client.schemas.objects import StateType
 
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for run in client.read_flow_runs(sort="START_TIME_DESC", limit=10):
             if run.state_type == StateType.PAUSED and run.id not in besides:
@@ -88,7 +88,7 @@ def send(client, run, answer: dict) -> None:
     """Prefect shows a run as paused before the form's schema is there; until then it rejects every answer."""
     from prefect.client.schemas import SetStateStatus
 
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         result = client.resume_flow_run(run.id, run_input=answer)
         if result.status == SetStateStatus.ACCEPT:
@@ -155,7 +155,7 @@ def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
             route_review.label_one(ws, 1, first.trajectory_id, opposite(first), reviewer="Ada")
         finally:
             process.send_signal(signal.SIGKILL)
-            process.wait(_DEADLINE_S)
+            process.wait(PATIENCE_S)
         assert flywheel(ws, "label", second.trajectory_id, "solved", "--reviewer", "Ada")[0] == 0
         with waiting_flow(ws):
             run = paused(client, {*before, killed.id})

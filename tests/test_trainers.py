@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import team_stages
 from lamps import small_model
-from processes import alive, gone
+from processes import PATIENCE_S, alive, gone
 from safetensors.torch import load_file
 from trainees import needs_deepspeed
 
@@ -219,7 +219,7 @@ def test_settings_that_cannot_work_are_refused():
 
 def until(true, job: Future) -> None:
     """Wait while the job goes on."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE_S
     while not true():
         if job.done():
             pytest.fail(f"it ended: {job.result()}")

@@ -13,11 +13,11 @@ import least_work
 import pytest
 import yaml
 from manifest_pages import COUNTER, lay
+from processes import PATIENCE_S
 
 from flywheel.store import catalog, dvc_lock, manifest
 from flywheel.workspace import Workspace
 
-_DEADLINE_S = 600
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.
 _LEAST = (
     "recording.sessions_per_iteration=1",
@@ -48,7 +48,7 @@ def start(ws: Workspace, *arguments: str) -> subprocess.Popen:
 
 def flywheel(ws: Workspace, *arguments: str) -> tuple[int, str]:
     process = start(ws, *arguments)
-    output, _ = process.communicate(timeout=_DEADLINE_S)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, output
 
 
@@ -88,7 +88,7 @@ def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     stopped = start(ws, *_RUN)
     until(stopped, "ingest")
     stopped.send_signal(signal.SIGINT)
-    output = stopped.communicate(timeout=_DEADLINE_S)[0]
+    output = stopped.communicate(timeout=PATIENCE_S)[0]
     assert stopped.returncode == 130, output
     assert "Traceback" not in output
     assert "go on" in output
@@ -96,7 +96,7 @@ def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
     killed = start(ws, *_RUN)
     until(killed, "rollout-000 done")
     killed.kill()
-    killed.wait(_DEADLINE_S)
+    killed.wait(PATIENCE_S)
     shards = finished_shards(ws)
 
     code, output = flywheel(ws, *_RUN)
@@ -150,9 +150,9 @@ def test_a_domain_is_a_name_in_the_parameters(turned):
 def test_dvc_is_clean_and_has_nothing_to_do(turned):
     ws, _ = turned
     dvc = [str(Path(sys.executable).with_name("dvc"))]
-    status = subprocess.run([*dvc, "status"], cwd=ws.root, capture_output=True, text=True, timeout=_DEADLINE_S)
+    status = subprocess.run([*dvc, "status"], cwd=ws.root, capture_output=True, text=True, timeout=PATIENCE_S)
     assert "up to date" in status.stdout
-    repro = subprocess.run([*dvc, "repro", "--dry"], cwd=ws.root, capture_output=True, text=True, timeout=_DEADLINE_S)
+    repro = subprocess.run([*dvc, "repro", "--dry"], cwd=ws.root, capture_output=True, text=True, timeout=PATIENCE_S)
     assert "Running stage" not in repro.stdout
     assert repro.returncode == 0
 
@@ -229,7 +229,7 @@ def test_a_changed_file_is_seen_and_checked_out_again(turned):
     assert part.name in output
     assert "dvc checkout" in output
     dvc = str(Path(sys.executable).with_name("dvc"))
-    subprocess.run([dvc, "checkout", "--force"], cwd=ws.root, check=True, capture_output=True, timeout=_DEADLINE_S)
+    subprocess.run([dvc, "checkout", "--force"], cwd=ws.root, check=True, capture_output=True, timeout=PATIENCE_S)
     assert part.read_bytes() == whole
 
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
+from processes import PATIENCE_S
 
 T = TypeVar("T")
-_DEADLINE_S = 400
 
 
 def until(found: Callable[[], T], what: str) -> T:
     """The first value of `found` that is true; the test fails where there is none in time."""
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if value := found():
             return value
         time.sleep(0.1)
-    pytest.fail(f"not in {_DEADLINE_S} s: {what}")
+    pytest.fail(f"not in {PATIENCE_S} s: {what}")
