@@ -24,7 +24,12 @@ from flywheel.workspace import Workspace, label
 
 END_S, _TURN_S = 30, 3600  # that a process has to end in
 # Of a run's processes, which words their commands have; what trains is forked (where `sft.processes` is 2).
-_KINDS = {"worker": "worker start", "server": "flows.guarded", "browser": "--remote-debugging", "trainer": "forkserver"}
+_KINDS = {
+    "worker": "flows.process_worker",
+    "server": "flows.guarded",
+    "browser": "--remote-debugging",
+    "trainer": "forkserver",
+}
 FLYWHEEL = str(Path(sys.executable).with_name("flywheel"))
 
 # As little to train and to play as there can be: what is seen of a turn does not hang on it.

@@ -119,7 +119,8 @@ def keep(ws: Workspace, port: int) -> None:
                         seen, chosen = now, settings.load(ws.params)
                         watcher.deployments = deploy(ws, chosen.operations)
                         tell("watch", "params.yaml has changed: the schedules are as it says now")
-                    watcher.look(chosen)
+                    if watcher.look(chosen):
+                        worker.look_now()
                 except (FlywheelError, httpx.HTTPError, OSError) as error:
                     tell("watch", f"not now: {first_line(str(error))}")
                     over.wait(_PAUSE_S)

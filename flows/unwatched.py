@@ -42,12 +42,14 @@ class Watcher:
         self._free_since: float | None = None
         self._looked = float("-inf")
 
-    def look(self, settings: Settings) -> None:
-        """Called each second: what is due begins; what died is looked for each _DIED_S."""
-        self.begin_what_is_due(settings)
+    def look(self, settings: Settings) -> bool:
+        """Called each second: what is due begins; what died is looked for each _DIED_S. Returns whether a run was asked
+        for that begins now."""
+        begun = self.begin_what_is_due(settings)
         if time.monotonic() - self._looked >= _DIED_S:
             self.begin_again_what_died(settings.operations)
             self._looked = time.monotonic()
+        return bool(begun)
 
     def begin_what_is_due(self, settings: Settings) -> list[str]:
         """Begin each run that data ask for once, however often this is called; returns why, of those begun now."""

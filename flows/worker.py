@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,14 +28,12 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", self._pool, "--type", "process"]
         self.process = subprocess.Popen(
-            command,
-            env={**os.environ, "PREFECT_WORKER_QUERY_SECONDS": "1"},
+            [sys.executable, "-P", "-m", "flows.process_worker", self._pool],
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._out,
-            preexec_fn=die_with_parent,
+            preexec_fn=_begin,
             start_new_session=True,
         )
         self._started = time.monotonic()
@@ -54,12 +52,23 @@ class Worker:
             self._not_before = 0.0
             self._start()
 
+    def look_now(self) -> None:
+        """A run was asked for: it need not wait until the worker asks the server next."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGUSR1)
+
     def end(self) -> None:
         """And the runs that it began: they go on with the next one."""
         runs = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
         _each(runs, psutil.Process.terminate)
         end(self.process)
         _kill_what_is_left(runs)
+
+
+def _begin() -> None:
+    """In the new process. That it is to look now would end it where it does not listen yet; then it looks soon."""
+    die_with_parent()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def end_run(process: psutil.Process) -> None:

@@ -198,7 +198,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
             first = until(run("synthesize"), "the first run")
             assert (first.state_name, first.name) == ("Completed", "iteration 001")
             assert "waits after synthesize" in first.state.message
-            kill(family, "worker start", "flows.guarded")
+            kill(family, "flows.process_worker", "flows.guarded")
             second = until(run("ingest"), "the second run, by a new worker and a new server")
             assert second.state_name == "Completed"
             with run_lock.hold(small):
@@ -214,7 +214,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
             run("rollout")
             left = psutil.Process(until(lambda: run_lock.holder(small), "the fourth run, which is at work"))
             family += psutil.Process(up["pid"]).children(recursive=True)
-            kill(family, "worker start")  # its run goes on without it
+            kill(family, "flows.process_worker")  # its run goes on without it
     finally:
         flywheel("down")
     _, alive = psutil.wait_procs([left, *family], timeout=10)

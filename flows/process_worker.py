@@ -1,0 +1,68 @@
+"""Prefect's process worker, which asks the server often only where something is going on.
+
+`python -m flows.process_worker POOL`. Each question costs the server 30 ms of a core: asked every second, they are most
+of what a night without work takes. SIGUSR1 says that a run was asked for: it is looked for at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from prefect.settings import PREFECT_WORKER_QUERY_SECONDS, temporary_settings
+from prefect.utilities.processutils import setup_signal_handlers_worker
+from prefect.workers.process import ProcessWorker
+
+_LOOK_S = 0.25  # how often it is decided whether to ask
+_AT_WORK_S = 1.0  # how often is asked while a run is at work, and for a minute after: stages follow one another
+_WORK_FOLLOWS_S = 60.0
+_IDLE_S = 10.0  # Prefect's own default; runs of a schedule are known ten seconds before
+
+
+class Sparing:
+    """A question that may be asked at any time, and is asked only now and then. One at most in a process."""
+
+    def __init__(self, ask: Callable[[], Awaitable[list]]) -> None:
+        self._ask, self._now, self._at_work, self._last = ask, False, time.monotonic(), float("-inf")
+        signal.signal(signal.SIGUSR1, self._look_now)
+
+    async def __call__(self) -> list:
+        """What the answer is; nothing where it was not asked."""
+        now = time.monotonic()
+        if _has_children():
+            self._at_work = now
+        every = _AT_WORK_S if now - self._at_work < _WORK_FOLLOWS_S else _IDLE_S
+        if not self._now and now - self._last < every:
+            return []
+        self._now, self._last = False, now
+        return await self._ask()
+
+    def _look_now(self, *_: object) -> None:
+        self._now = True
+
+
+def _has_children() -> bool:
+    """Runs are children of their worker."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def main(pool: str) -> None:
+    """Until SIGTERM or Ctrl-C; runs that are at work go on."""
+    worker = ProcessWorker(work_pool_name=pool, create_pool_if_not_found=True)
+    worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs)
+    setup_signal_handlers_worker(os.getpid(), "the worker", print)
+    with temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}), contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(worker.start(printer=print))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
