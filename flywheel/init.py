@@ -66,6 +66,34 @@ PROFILES: dict[str, dict] = {
         "evaluation.stages": True,
         "promotion.tasks": 160,
     },
+    # Half an hour on two cores: chores in a shell, by functions alone: fifteen families about files, of short answers.
+    # `flywheel init` says how the demonstrations are made that it learns from.
+    "computer": {
+        "iterations": 2,
+        "policy.functions": True,
+        "policy.max_new_tokens": 112,
+        "recording.sessions_per_iteration": 0,
+        "recording.imports_per_iteration": 750,
+        "sandbox.kinds": {"terminal": {"places": 4}},
+        "synthesis.domains": {"computer": ["chores"]},
+        "synthesis.held_out": [],
+        "synthesis.left_out": [
+            f"chores/{family}"
+            for family in (
+                "same", "pack", "clean", "filter", "total", "json", "joined", "setting", "visitors", "slow", "mend",
+                "implement", "serve", "end", "change", "query", "lookup", "note", "ledger",
+            )
+        ],
+        "synthesis.levels": [1],
+        "synthesis.general_samples": 0,
+        "synthesis.eval_tasks": 60,
+        "ct.agent_fraction": 1.0,
+        "ct.samples": 2800,
+        "ct.lr": 0.001,
+        "sft.agent_fraction": 1.0,
+        "evaluation.stages": True,
+        "merge.weights": {"computer": 1.0},
+    },
 }  # fmt: skip
 _IGNORED = "/.flywheel/\n/data/\n/episodes/\n/models/iteration=*/\n/report/\n*.duckdb\n"
 
@@ -106,11 +134,29 @@ def _deployments(project: Path, folder: Path) -> str:
     return text.replace("- name: ", f"- name: {own}-").replace("--name ", f"--name {own}-")
 
 
-def recordings(ws: Workspace) -> tuple[int, int]:
-    """(those that are there, those that all of its iterations may take)."""
-    chosen = settings.load(ws.params)
+def to_make(ws: Workspace) -> list[str]:
+    """What its iterations take and is not there yet, each with the command that makes it."""
+    from flywheel.recording.synthetic import make_demonstrations  # it loads the environments
+
+    chosen, said = settings.load(ws.params), []
     there = sum(1 for path in ws.resolve(chosen.recording.folder).iterdir() if path.is_dir())
-    return there, chosen.iterations * chosen.recording.sessions_per_iteration
+    if there < (wanted := chosen.iterations * chosen.recording.sessions_per_iteration):
+        said += [
+            f"its iterations take up to {wanted} recordings, and {there} are there; make the others before the run, "
+            "one a second:\n"
+            "python -m flywheel.recording.synthetic.make_sessions recordings --params params.yaml "
+            f"--first {there} --count {wanted}"
+        ]
+    wanted = chosen.iterations * chosen.recording.imports_per_iteration
+    said += [
+        f"its iterations take up to {wanted} demonstrations of {world}; make them before the run, three a second:\n"
+        "python -m flywheel.recording.synthetic.make_demonstrations recordings --params params.yaml "
+        f"--world {world} --count {wanted}"
+        for worlds in chosen.synthesis.domains.values()
+        for world in worlds
+        if world in make_demonstrations.WORLDS
+    ]
+    return said
 
 
 def made_by_runs(ws: Workspace) -> list[Path]:

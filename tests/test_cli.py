@@ -267,13 +267,21 @@ def test_init_refuses_a_folder_that_holds_something(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-@pytest.mark.parametrize(("profile", "wanted"), [("small", None), ("laptop", None), ("evening", 864)])
+@pytest.mark.parametrize(
+    ("profile", "wanted"),
+    [
+        ("small", None),
+        ("laptop", None),
+        ("evening", "--first 144 --count 864"),
+        ("computer", "--world chores --count 1500"),
+    ],
+)
 def test_init_says_how_many_recordings_the_profile_lacks(tmp_path, profile, wanted):
     code, output = flywheel("init", tmp_path / "new", "--profile", profile)
     assert code == 0
-    assert ("make_sessions" in output) == bool(wanted)
+    assert ("recording.synthetic.make_" in output) == bool(wanted)
     if wanted:
-        assert f"--first 144 --count {wanted}" in output
+        assert wanted in output
 
 
 def test_init_refuses_an_unknown_profile_and_makes_nothing(tmp_path):

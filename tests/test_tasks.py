@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 
@@ -11,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from flywheel.errors import BadInput
+from flywheel.recording.synthetic import make_sessions
 from flywheel.scoring import verifiers
 from flywheel.settings import Settings, Synthesis, parse
 from flywheel.store.partitions import from_rows
@@ -115,6 +117,20 @@ def test_nothing_held_out_leaves_all_templates_to_training():
     assert not any(is_held_out(settings, task) for task in make_tasks(settings, 0, "eval"))
 
 
+@pytest.mark.parametrize("held", [0.3, ["settings/two", "control/menu"]])
+def test_templates_that_are_left_out_are_asked_by_nobody(held):
+    out = {"shop": ["open", "buy"], "control": ["slider"], "settings": ["two"]}
+    settings = quick(
+        held_out=held, left_out=[f"{world}/{name}" for world, names in out.items() for name in names], train_tasks=80
+    )
+    for split in ("train", "eval"):
+        drawn = {(task.world, task.template) for task in make_tasks(settings, 0, split)}
+        assert {world for world, _ in drawn} >= out.keys()
+        assert not [name for world, names in out.items() for name in names if (world, name) in drawn]
+    recorded = itertools.islice(make_sessions.recorded_tasks(settings), 200)
+    assert not [task for task in recorded if task.template in out.get(task.world, ())]
+
+
 def test_no_shipped_recording_is_of_a_held_out_template(project):
     for path in sorted((project / "recordings").glob("*/session.json")):
         assert not is_held_out(Settings(), from_row(json.loads(path.read_text(encoding="utf-8"))["task"])), path
@@ -144,6 +160,11 @@ def test_every_slot_of_every_world_makes_a_sound_task():
         ({"levels": [9]}, "no level of"),
         ({"domains": {"games": ["nowhere"], "sites": ["shop"], "control": ["control"]}}, "'nowhere'"),
         ({"domains": {"games": ["shop"], "sites": ["shop"], "control": ["control"]}}, "shop twice"),
+        ({"left_out": ["moon/crater"]}, "'moon/crater'.*synthesis.left_out.*write world/template"),
+        (
+            {"left_out": [f"settings/{name}" for name in catalogue.get("settings").templates]},
+            "no template that is asked",
+        ),
         ({"held_out": ["moon/crater"]}, "'moon/crater'.*write world/template"),
         ({"held_out": ["shop/sing"]}, "'shop/sing'.*of world shop.*known are open"),
         ({"held_out": [f"settings/{name}" for name in catalogue.get("settings").templates]}, "to train on"),

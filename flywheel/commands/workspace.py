@@ -22,7 +22,8 @@ from flywheel.workspace import Workspace
     "--profile",
     default="laptop",
     show_default=True,
-    help="small: one iteration in two minutes. laptop: two in ten. evening: six in an hour. overnight: of all worlds.",
+    help="small: one iteration in two minutes. laptop: two in ten. evening: six in an hour. overnight: of all worlds. "
+    "computer: chores in a shell.",
 )
 def init(folder: Path, profile: str) -> None:
     """Make a workspace of its own, in git. Each iteration is committed and tagged there."""
@@ -30,14 +31,8 @@ def init(folder: Path, profile: str) -> None:
 
     ws = workspace.create(folder, profile)
     click.echo(f"made {ws.root}; next: cd {folder} && flywheel run")
-    there, wanted = workspace.recordings(ws)
-    if there < wanted:
-        click.echo(
-            f"its iterations take up to {wanted} recordings, and {there} are there; make the others before the run, "
-            "one a second:\n"
-            "python -m flywheel.recording.synthetic.make_sessions recordings --params params.yaml "
-            f"--first {there} --count {wanted}"
-        )
+    for one in workspace.to_make(ws):
+        click.echo(one)
 
 
 @click.command(epilog="Example: flywheel clean --yes")

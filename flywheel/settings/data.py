@@ -53,6 +53,8 @@ class Synthesis(Block):
     )
     """Task templates that only evaluation uses: their names (world/template), or a share of the templates of each
     world that has four or more."""
+    left_out: list[str] = Field([])
+    """Task templates that are not asked at all, by their names (world/template)."""
     manifests: list[str] = Field([])
     """Third-party pages: manifest files, folders of them, or names of shipped ones (`flywheel page list`)."""
     worlds: list[str] = Field([])

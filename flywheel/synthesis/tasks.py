@@ -215,15 +215,19 @@ def _slots(settings: Settings, world: TaskWorld, split: str, opened: Mapping[str
     """What is drawn of a world, in turn. Raises BadInput where nothing is."""
     apart = held_out.templates(settings, world)
     slots: dict[bool, list[Slot]] = {False: [], True: []}  # held out or not
-    for template, spec in world.templates.items():
-        asked = [(template, level) for level in sorted(spec.max_steps) if level in settings.synthesis.levels]
-        slots[template in apart] += asked
+    for template, spec in held_out.asked(settings, world).items():
+        levels = [(template, level) for level in sorted(spec.max_steps) if level in settings.synthesis.levels]
+        slots[template in apart] += levels
     if not slots[False]:
         if slots[True]:
             raise BadInput(
                 f"nothing of world {world.name} is left to train on: all its templates are held out",
                 where="synthesis.held_out",
                 fix=f"take out one of {', '.join(sorted(apart))}",
+            )
+        if not held_out.asked(settings, world):
+            raise BadInput(
+                f"world {world.name} has no template that is asked", where="synthesis.left_out", fix="name fewer"
             )
         raise BadInput(
             f"world {world.name} has no level of {settings.synthesis.levels} to train on",

@@ -36,7 +36,7 @@ def shown_tasks(world: FamilyWorld, settings: Settings, count: int) -> list[Task
     kinds = [
         (template, level)
         for level in settings.synthesis.levels
-        for template, spec in world.templates.items()
+        for template, spec in held_out.asked(settings, world).items()
         if template not in apart and level in spec.max_steps
     ]
     made, seed = [], SEEDS

@@ -99,7 +99,7 @@ def _slots(settings: Settings, name: str) -> Iterator[tuple[str, int]]:
     world = catalogue.get(name)
     levels = {
         template: [level for level in settings.synthesis.levels if level in spec.max_steps]
-        for template, spec in world.templates.items()
+        for template, spec in held_out.asked(settings, world).items()
         if template not in held_out.templates(settings, world)
     }
     learnt = [template for template in levels if levels[template]]
