@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import socket
 import sys
+from datetime import timedelta
+from functools import partial
 
 import uvicorn
+from prefect.server.api import background_workers
 from prefect.server.api.server import create_app
 from prefect.settings import get_current_settings
 
@@ -17,8 +20,15 @@ from flows import database
 from flywheel.errors import BadInput
 from flywheel.local_server import OwnHost
 
+# Its own services look whether one of them is due, and whether one is to be called off: four times a second by default,
+# which is a third of what an idle server takes. They are due each 20 seconds and more.
+_LOOKS = timedelta(seconds=1)
+
 
 def serve(listener: socket.socket) -> None:
+    background_workers.Worker = partial(
+        background_workers.Worker, minimum_check_interval=_LOOKS, scheduling_resolution=_LOOKS
+    )
     server = get_current_settings().server
     config = uvicorn.Config(
         OwnHost(create_app(final=True), [listener.getsockname()[1]]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -42,6 +43,11 @@ class Watcher:
         self._free_since: float | None = None
         self._looked = float("-inf")
 
+    @cached_property
+    def _client(self) -> SyncPrefectClient:
+        """One for all looks: each that is begun reads certificates, which takes a tenth of a second of a core."""
+        return get_client(sync_client=True).__enter__()
+
     def look(self, settings: Settings) -> bool:
         """Called each second: what is due begins; what died is looked for each _DIED_S. Returns whether a run was asked
         for that begins now."""
@@ -56,46 +62,44 @@ class Watcher:
         found = [one for one in due.runs(self._ws, settings) if one.key not in self._begun]
         if not found:
             return []
-        with get_client(sync_client=True) as client:
-            for one in found:
-                name = due.INGEST if one.parameters["until"] == due.INGEST else "iteration"
-                client.create_flow_run_from_deployment(
-                    self.deployments[name], parameters=one.parameters, idempotency_key=one.key, tags=self._tags()
-                )
-                self._begun.add(one.key)
-                tell("watch", f"{one.why}: {name} begins")
+        for one in found:
+            name = due.INGEST if one.parameters["until"] == due.INGEST else "iteration"
+            self._client.create_flow_run_from_deployment(
+                self.deployments[name], parameters=one.parameters, idempotency_key=one.key, tags=self._tags()
+            )
+            self._begun.add(one.key)
+            tell("watch", f"{one.why}: {name} begins")
         return [one.why for one in found]
 
     def begin_again_what_died(self, rules: Operations) -> None:
         """A deployed run whose process died is begun again, up to `operations.restarts` times, each time later."""
         self._end_what_died_with_its_worker()
-        with get_client(sync_client=True) as client:
-            for name, deployment in self.deployments.items():
-                run = _newest(client, deployment)
-                if run is None or run.state_type != StateType.CRASHED or run.id in self._seen:
-                    continue
-                self._seen.add(run.id)
-                before = max((int(tag.removeprefix(_AGAIN)) for tag in run.tags if tag.startswith(_AGAIN)), default=0)
-                if before >= rules.restarts:
-                    notify(self._ws, rules, "crashed", f"{run.name} died again and is left: {_message(run)}")
-                    continue
-                now = datetime.now(UTC)
-                at = now + timedelta(seconds=_FIRST_WAIT_S * 2**before)
-                again = client.create_flow_run_from_deployment(
-                    deployment,
-                    parameters=run.parameters,
-                    idempotency_key=f"again:{run.id}",
-                    tags=[*self._tags(), f"{_AGAIN}{before + 1}"],
-                    state=Scheduled(scheduled_time=at),
-                )
-                if again.created and again.created >= now:  # else a watcher before this one did it
-                    notify(self._ws, rules, "crashed", f"{run.name} died ({_message(run)}); it is begun again")
-                    tell("watch", f"{name} is begun again: {run.name} died")
+        for name, deployment in self.deployments.items():
+            run = _newest(self._client, deployment)
+            if run is None or run.state_type != StateType.CRASHED or run.id in self._seen:
+                continue
+            self._seen.add(run.id)
+            before = max((int(tag.removeprefix(_AGAIN)) for tag in run.tags if tag.startswith(_AGAIN)), default=0)
+            if before >= rules.restarts:
+                notify(self._ws, rules, "crashed", f"{run.name} died again and is left: {_message(run)}")
+                continue
+            now = datetime.now(UTC)
+            at = now + timedelta(seconds=_FIRST_WAIT_S * 2**before)
+            again = self._client.create_flow_run_from_deployment(
+                deployment,
+                parameters=run.parameters,
+                idempotency_key=f"again:{run.id}",
+                tags=[*self._tags(), f"{_AGAIN}{before + 1}"],
+                state=Scheduled(scheduled_time=at),
+            )
+            if again.created and again.created >= now:  # else a watcher before this one did it
+                notify(self._ws, rules, "crashed", f"{run.name} died ({_message(run)}); it is begun again")
+                tell("watch", f"{name} is begun again: {run.name} died")
 
     def end_what_has_no_process(self) -> None:
         """Called where no worker of the workspace is at work: what a run left Running would keep the next one out."""
         if not run_lock.held(self._ws):
-            history.mark_killed_runs(self._ws)
+            history.mark_killed_runs(self._ws, client=self._client)
 
     def _end_what_died_with_its_worker(self) -> None:
         """Nobody told the server of it. The lock is looked at, never taken: a run that is about to take it must not be
@@ -107,7 +111,7 @@ class Watcher:
         self._free_since = now if self._free_since is None else self._free_since
         if now - self._free_since >= _DEAD_S:
             self._free_since = now  # and looks again after as long
-            history.mark_killed_runs(self._ws, older_than_s=_DEAD_S)
+            history.mark_killed_runs(self._ws, older_than_s=_DEAD_S, client=self._client)
 
     def _tags(self) -> list[str]:
         return [tags.workspace(self._ws)]

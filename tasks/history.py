@@ -28,17 +28,19 @@ _PAGE = 200
 _KILLED = "its process was killed, and the next run went on from here; last heard of at "
 
 
-def mark_killed_runs(ws: Workspace, *, older_than_s: float = 0) -> list[FlowRun]:
+def mark_killed_runs(
+    ws: Workspace, *, older_than_s: float = 0, client: SyncPrefectClient | None = None
+) -> list[FlowRun]:
     """Runs of this workspace that the server believes running, though no run is at work here, and their tasks become
     Crashed. Returns these flow runs.
 
     Called under the workspace's lock, or while nobody has held it for `older_than_s` seconds: whatever says Running for
     longer belongs to a process that was killed. The run that calls is left out. Prefect dates the state by now; when
-    they were last heard of is in its message, and in the table `runs`.
+    they were last heard of is in its message, and in the table `runs`. client: one that is begun; else one is.
     """
     unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[tags.workspace(ws)]))
-    with get_client(sync_client=True) as client:
+    with client or get_client(sync_client=True) as client:
         stale = every(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
         since = datetime.now(UTC) - timedelta(seconds=older_than_s)
         stale = [run for run in stale if not _may_be_at_work(run) and run.state.timestamp <= since]
