@@ -45,7 +45,8 @@ def test_what_the_reviewer_is_told(ws):
     ctx = waiting(ws, 1)
     rule = ctx.settings.promotion
     figures = [{"domain": "all", "step": 0, **row} for row in verdicts.figures("before", gate.judge([0] * 60, rule))]
-    shares = [{"domain": "all", "step": 0, **metrics.share("success_after", 3, 4)}]
+    names = {"success_before": 1, "success_after": 3, "success_unseen_after": 0}
+    shares = [{"domain": "all", "step": 0, **metrics.share(name, solved, 4)} for name, solved in names.items()]
     partitions.write(ws, "metrics", 1, "evaluate", [*figures, *shares])
     task = {"task_id": "k1", "domain": "sites", "world": "shop", "instruction": "Buy the blue mug"}
     episodes = [task | {"trajectory_id": f"of {model}", "policy_version": model} for model in ("d0", "d1")]
@@ -60,7 +61,11 @@ def test_what_the_reviewer_is_told(ws):
     told = case.of(ws, 1, rule).markdown()
     assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel view of d1`)" in told
-    assert "| all | success_after | 0.750 | 0.30 to 0.95 | 4 |" in told
+    assert told.endswith(
+        "| held-out tasks | n | success before | merged | difference |\n|---|---|---|---|---|\n"
+        "| all | 4 | 0.25 (0.05 to 0.70) | 0.75 (0.30 to 0.95) |  |\n"
+        "| all, held-out templates | 4 |  | 0.00 (0.00 to 0.49) |  |"
+    )
 
 
 def test_what_cannot_be_decided_is_one_line(ws):

@@ -17,6 +17,7 @@ from flywheel.workspace import Workspace, label
 
 _FIRST = ("gate_", "success_")  # figures that decide, told first
 _TOLD = 40  # tasks in Prefect's form
+_GROUPS = {"": "", "seen_": ", templates trained on", "unseen_": ", held-out templates"}
 _MADE = re.compile(r"models/iteration=(\d+)/")
 Row = dict[str, Any]
 
@@ -54,12 +55,27 @@ class Case:
             f"(`flywheel view {one.trajectory_id}`)"
             for one in self.flips[:_TOLD]
         ]
-        lines += ["", "| domain | figure | value | 95% interval | n |", "|---|---|---|---|---|"]
-        for row in self.figures:
-            interval = "" if row["low"] is None else f"{row['low']:.2f} to {row['high']:.2f}"
-            value = "" if row["value"] is None else f"{row['value']:.3f}"
-            lines.append(f"| {row['domain']} | {row['name']} | {value} | {interval} | {row['n'] or ''} |")
-        return "\n".join(lines)
+        return "\n".join([*lines, "", *self._table()])
+
+    def _table(self) -> Iterator[str]:
+        """Success on the held-out tasks, with 95% intervals; the other figures are on the run's pages."""
+        found = {(row["domain"], row["name"]): row for row in self.figures if row["value"] is not None}
+        yield "| held-out tasks | n | success before | merged | difference |"
+        yield "|---|---|---|---|---|"
+        for domain in dict.fromkeys(domain for domain, _ in found):
+            for group, words in _GROUPS.items():
+                if after := found.get((domain, f"success_{group}after")):
+                    rows = (found.get((domain, f"success_{group}{end}")) for end in ("before", "after", "difference"))
+                    cells = [str(after["n"] or ""), *map(_cell, rows)]
+                    yield f"| {domain}{words} | {' | '.join(cells)} |"
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return (
+        f"{row['value']:.2f}" if row["low"] is None else f"{row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+    )
 
 
 def of(ws: Workspace, iteration: int, rule: Promotion) -> Case:
