@@ -49,24 +49,34 @@ def new_sessions(folder: Path, already: set[str], limit: int) -> list[Path]:
 def ingest_sessions(
     folders: Sequence[Path], settings: Settings, iteration: int, seen: Mapping[str, str] | None = None
 ) -> list[IngestedSession]:
-    """Ingest sessions on `recording.processes` processes; results in the order of `folders`.
+    """Ingest sessions, those with speech on `recording.processes` processes; results in the order of `folders`.
 
     seen: fingerprint -> session of earlier iterations; a recording like one of them, or like one before it in
     `folders`, becomes invalid. A corrupt session does not stop the others. Raises BadInput where the recognizer's
     model is missing, RecognitionTimeout, LanguageModelError, WorkerDied.
     """
+    silent = {folder for folder in folders if demonstration.is_one(folder)}
+    heard = iter(_listened([folder for folder in folders if folder not in silent], settings, iteration))
+    ingested = [
+        demonstration_rows(folder, settings, iteration) if folder in silent else next(heard) for folder in folders
+    ]
+    return mark_duplicates(ingested, seen or {})
+
+
+def _listened(folders: Sequence[Path], settings: Settings, iteration: int) -> list[IngestedSession]:
+    if not folders:
+        return []  # no recognizer is needed
     workers = min(settings.recording.processes, len(folders))
     if workers <= 1:
         tools = _Tools.open(settings)
-        ingested = [ingest_session(f, tools.recognizer, settings, iteration, tools.refiner) for f in folders]
-        return mark_duplicates(ingested, seen or {})
+        return [ingest_session(f, tools.recognizer, settings, iteration, tools.refiner) for f in folders]
     # Spawned, not forked: the caller may have threads (Prefect's do), and a fork of those can hang.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (settings.model_dump(mode="json"),))
     try:
         # The slowest first: a long recording at the end would keep one process waiting.
         order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
         futures = {i: pool.submit(_work, folders[i], iteration) for i in order}
-        ingested = [futures[i].result() for i in range(len(folders))]
+        return [futures[i].result() for i in range(len(folders))]
     except BrokenProcessPool:
         raise WorkerDied(
             "a process that ingests recordings was killed, or passed its deadline",
@@ -75,7 +85,6 @@ def ingest_sessions(
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    return mark_duplicates(ingested, seen or {})
 
 
 def speech_bytes(folder: Path) -> int:

@@ -70,7 +70,7 @@ def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
     first, last = map(int, shard.split("-")[1:])
     chosen = _sessions(ctx)[first : last + 1]
     sessions.check(ctx.ws, chosen)
-    ctx.report(f"{shard}: listening to {len(chosen)} sessions")
+    ctx.report(f"{shard}: takes in {len(chosen)} recordings")
     settings = ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)})
     ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], settings, ctx.iteration)
     trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
