@@ -127,8 +127,13 @@ def hashes(ws: Workspace, iteration: int = 1) -> dict[str, str]:
 
 def _rows(ws: Workspace, table: str, iteration: int, stage: str) -> str:
     data = partitions.read(ws, table, iteration, stage)
-    rows = data.drop_columns([name for name in data.column_names if name in _OWN_COLUMNS]).to_pylist()
-    return _hash([row for row in rows if not _is_own(table, row)])
+    return _hash([_without_own(row) for row in data.to_pylist() if not _is_own(table, row)])
+
+
+def _without_own(row: dict) -> dict:
+    """What was set aside is kept whole, as JSON: its clocks too."""
+    whole = {name: value for name, value in row.items() if name not in _OWN_COLUMNS}
+    return whole | ({"record": _without_own(json.loads(row["record"]))} if row.get("record") else {})
 
 
 def _is_own(table: str, row: dict) -> bool:
