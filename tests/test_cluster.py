@@ -169,6 +169,13 @@ def test_a_shard_that_ends_its_workers_is_given_up(ctx, nodes):
         do_shards(nodes, cluster_stages.DIES, ctx, "a")
 
 
+def test_a_worker_is_named_by_what_it_does(ctx, nodes):
+    """On Ray's dashboard, and before its lines in Ray's logs."""
+    from flywheel.cluster.node import ShardWorker  # it imports Ray
+
+    assert repr(ShardWorker(cluster_stages.WAITS, ctx, {})) == f"waits 001 of {ctx.ws.root.name}"
+
+
 def test_what_no_node_has_is_refused(ctx, machines, nodes):
     training = dataclasses.replace(
         ctx, stage="rl-games", settings=chosen(machines, rl={"device": "cuda", "processes": 2})

@@ -24,6 +24,7 @@ from flywheel.progress import listening
 from flywheel.settings import Settings
 from flywheel.stages.base import Context, Stage, Worker
 from flywheel.training.parallel.workers import begun_by
+from flywheel.workspace import label
 
 if TYPE_CHECKING:
     from flywheel.cluster.trainers import Team
@@ -99,6 +100,10 @@ class ShardWorker:
         self._stage, self._ctx, self._team = stage, ctx, team
         self._worker = Worker(stage, ctx)
         self._said: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+
+    def __repr__(self) -> str:
+        """What Ray's dashboard and logs call it."""
+        return f"{self._stage.name} {label(self._ctx.iteration)} of {self._ctx.ws.root.name}"
 
     def fault(self, shared: Shared) -> tuple[str, Fault | None]:
         """The node's address, and its fault: it may have joined after the others were looked at."""

@@ -12,6 +12,9 @@ from flywheel.settings import Supervised
 from flywheel.stages.base import Context, StageResult
 from flywheel.store import lineage, manifest, metrics
 
+# Sources of demonstrations: recorded here, and taken in from other data sets. A step of each weighs the same.
+_PEOPLE = {"recording": 1.0, "import": 1.0}
+
 
 def train(
     ctx: Context,
@@ -36,7 +39,7 @@ def train(
     cumulative = manifest.read(ctx.ws, ctx.iteration)
     agent = dataset.pool(ctx.ws, cumulative, store_name, weights or {})
     if demonstrations:
-        people = dataset.pool(ctx.ws, cumulative, "ct", {"recording": 1.0}, other=0.0)
+        people = dataset.pool(ctx.ws, cumulative, "ct", _PEOPLE, other=0.0)
         agent = joined(agent, people, demonstrations)
     drawn = mix(agent, dataset.general_pool(ctx.ws, cumulative), settings, ctx.seed("mix", store_name))
     samples = dataset.samples(ctx.ws, cumulative, drawn, Encoder.from_folder(begin), ctx.settings, folder)
