@@ -51,12 +51,13 @@ def _cases(ws: Workspace, count: int, chance: random.Random) -> Iterator[BenchCa
     asked: list[due.Due] = []
     kills = set(chance.sample(range(count), round(_RESTARTS * count)))
     waited = []
-    with mock.patch.object(due, "runs", side_effect=lambda *_: list(asked)), working(pool(ws)):
+    with mock.patch.object(due, "runs", side_effect=lambda *_: list(asked)), working(pool(ws)) as worker:
         watcher = Watcher(ws, {due.INGEST: _deployment(ws)})
 
         def look() -> None:
             with contextlib.suppress(httpx.HTTPError):  # of a server that was killed
-                watcher.begin_what_is_due(Settings())
+                if watcher.begin_what_is_due(Settings()):
+                    worker.look_now()
 
         with looking(look, _LOOK_S):
             for number in range(count):
