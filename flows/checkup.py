@@ -21,7 +21,7 @@ def checkup(workspace: str) -> State | None:
     """Let the newest model play fresh tasks, which had no part in making or choosing it.
 
     One that has played them is not asked again. While another run is at work in the workspace it is skipped, and comes
-    again a minute later, ten times at most.
+    again 50 seconds later, ten times at most.
 
     Args:
         workspace: Its folder.
