@@ -89,7 +89,7 @@ PROFILES: dict[str, dict] = {
         "synthesis.eval_tasks": 60,
         "ct.agent_fraction": 1.0,
         "rollout.samples": 2,
-        "ct.samples": 2800,
+        "ct.samples": 5600,
         "ct.lr": 0.001,
         "sft.agent_fraction": 1.0,
         "evaluation.stages": True,

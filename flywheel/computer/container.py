@@ -63,6 +63,7 @@ class Container:
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE, start_new_session=True, limit=2**16,
+                cwd=folder,  # podman's monitor leaves a file there where memory was short
             )  # fmt: skip
         except BaseException:
             hello.close()
