@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import computers
+import pytest
 
 from flywheel.computer.chores.world import CHORES
 from flywheel.dedup.tasks import near_evaluation
 from flywheel.environments.router import open_environments
+from flywheel.errors import FlywheelError
 from flywheel.exchange.demonstration import DemonstratedStep, Demonstration, save
 from flywheel.policy.encoding import Encoder
 from flywheel.recording.demonstrations import demonstration_rows
+from flywheel.recording.ingest import ingest_sessions
 from flywheel.recording.synthetic.make_demonstrations import demonstrated, shown_tasks
 from flywheel.settings import Settings
 from flywheel.synthesis.tasks import content, make_task, make_tasks, to_row
@@ -45,6 +48,23 @@ def test_a_step_without_anything_to_see_or_to_read_is_told(tmp_path):
     steps = (DemonstratedStep("terminal(command='ls')", ""),)
     one = Demonstration("flywheel", "x", "", "List it.", "chores", "find", "train", True, steps)
     assert "step 0 has no screen" in ingested(one, tmp_path).trajectory.error
+
+
+def test_they_need_no_recognizer_and_keep_their_places_among_those_that_do(tmp_path):
+    chosen = Settings.model_validate({"recording": {"recognizer": "whisper", "whisper_model": "/nowhere.pt"}})
+    step = (DemonstratedStep("list_files(path='.')", "", observation="~$"),)
+    folders = []
+    for name in ("a", "b"):
+        one = Demonstration("flywheel", name, "", f"List {name}.", "chores", "find", "train", True, step)
+        assert save(one, tmp_path)
+        folders.append(tmp_path / one.name)
+    assert [one.trajectory.status for one in ingest_sessions(folders, chosen, 1)] == ["completed"] * 2
+    (broken := tmp_path / "broken").mkdir()
+    with pytest.raises(FlywheelError, match="nowhere"):
+        ingest_sessions([*folders, broken], chosen, 1)
+    spoken = ingest_sessions([folders[0], broken, folders[1]], Settings(), 1)
+    assert [one.session for one in spoken] == [folders[0].name, "broken", folders[1].name]
+    assert [one.trajectory.status for one in spoken] == ["completed", "invalid", "completed"]
 
 
 def test_experts_are_shown_no_task_of_an_evaluation():
