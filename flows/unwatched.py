@@ -99,7 +99,7 @@ class Watcher:
     def end_what_has_no_process(self) -> None:
         """Called where no worker of the workspace is at work: what a run left Running would keep the next one out."""
         if not run_lock.held(self._ws):
-            history.mark_killed_runs(self._ws, client=self._client)
+            history.mark_killed_runs(self._ws, worker=False, client=self._client)
 
     def _end_what_died_with_its_worker(self) -> None:
         """Nobody told the server of it. The lock is looked at, never taken: a run that is about to take it must not be

@@ -29,21 +29,22 @@ _KILLED = "its process was killed, and the next run went on from here; last hear
 
 
 def mark_killed_runs(
-    ws: Workspace, *, older_than_s: float = 0, client: SyncPrefectClient | None = None
+    ws: Workspace, *, older_than_s: float = 0, worker: bool = True, client: SyncPrefectClient | None = None
 ) -> list[FlowRun]:
     """Runs of this workspace that the server believes running, though no run is at work here, and their tasks become
     Crashed. Returns these flow runs.
 
     Called under the workspace's lock, or while nobody has held it for `older_than_s` seconds: whatever says Running for
     longer belongs to a process that was killed. The run that calls is left out. Prefect dates the state by now; when
-    they were last heard of is in its message, and in the table `runs`. client: one that is begun; else one is.
+    they were last heard of is in its message, and in the table `runs`. worker: whether one may be about to begin a run.
+    client: one that is begun; else one is.
     """
     unfinished = {"any_": [StateType.SCHEDULED, StateType.RUNNING, StateType.PENDING, StateType.PAUSED]}
     states = FlowRunFilter(state=FlowRunFilterState(type=unfinished), tags=FlowRunFilterTags(all_=[tags.workspace(ws)]))
     with client or get_client(sync_client=True) as client:
         stale = every(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=states)
         since = datetime.now(UTC) - timedelta(seconds=older_than_s)
-        stale = [run for run in stale if not _may_be_at_work(run) and run.state.timestamp <= since]
+        stale = [run for run in stale if not _may_be_at_work(run, worker) and run.state.timestamp <= since]
         for run in stale:
             own = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
             tasks = every(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own)
@@ -55,9 +56,11 @@ def mark_killed_runs(
     return stale
 
 
-def _may_be_at_work(run: FlowRun) -> bool:
-    """The run that asks, and one that a worker is about to begin; not a stage of another iteration, which is over."""
-    begins = run.parent_task_run_id is None and run.state_type in (StateType.SCHEDULED, StateType.PENDING)
+def _may_be_at_work(run: FlowRun, worker: bool) -> bool:
+    """The run that asks, and one that a worker begins or is about to; not a stage of another iteration, which is
+    over."""
+    waits = (StateType.SCHEDULED, StateType.PENDING) if worker else (StateType.SCHEDULED,)
+    begins = run.parent_task_run_id is None and run.state_type in waits
     return (begins and run.deployment_id is not None) or str(run.id) == flow_run.id
 
 

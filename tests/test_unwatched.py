@@ -157,6 +157,26 @@ def test_a_run_that_died_is_begun_again_so_often_and_somebody_is_told(served):
     assert "died again and is left: signal 9" in told[-1]
 
 
+def test_what_a_worker_was_about_to_begin_died_with_it_and_what_is_to_come_stays(served):
+    from prefect.client.orchestration import get_client
+    from prefect.states import Pending
+
+    from flows.deployments import deploy
+    from flows.unwatched import Watcher
+
+    found = deploy(served, Operations())
+    with get_client(sync_client=True) as client:
+        begins, comes = (client.create_flow_run_from_deployment(found["iteration"]) for _ in range(2))
+        client.set_flow_run_state(begins.id, Pending(name="Submitting"), force=True)
+    watcher = Watcher(served, found)
+    watcher.begin_again_what_died(Operations())  # a worker may be at work
+    states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
+    assert (states[begins.id], states[comes.id]) == ("Submitting", "Scheduled")
+    watcher.end_what_has_no_process()
+    states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
+    assert (states[begins.id], states[comes.id]) == ("Crashed", "Scheduled")
+
+
 @pytest.fixture
 def small(tmp_path) -> Workspace:
     """A workspace in which a run until `synthesize` is a matter of seconds."""
