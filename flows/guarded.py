@@ -1,7 +1,7 @@
 """Prefect's server as `prefect server start` starts it, but that it answers to its own host and origin alone.
 
 Prefect itself looks at neither. `python -m flows.guarded SOCKET`: the number under which it was given the socket to
-listen at; its settings are in the environment. It begins once it reads a line; where none comes, it was not needed.
+listen at; its settings are in the environment.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ def serve(listener: socket.socket) -> None:
 
 
 def _main(descriptor: str) -> int:
-    if not sys.stdin.readline():
-        return 0
     try:
         database.look()
     except BadInput as error:

@@ -47,16 +47,14 @@ def run(
         todo = [k for k in wanted if not turns.complete(ws, k)]
         if not todo:
             return Outcome(done_before=tuple(wanted))
-
-        def look() -> None:
-            for k in todo:
-                turns.look(ws, chosen, k)
+        for k in todo:
+            turns.look(ws, chosen, k)
 
         def meanwhile() -> None:
             turns.found(ws, chosen)
             importlib.import_module("flows.iteration")  # two seconds of a core, and the server takes five to begin
 
-        with prefect_server(ws, first=look, meanwhile=meanwhile) as url:
+        with prefect_server(ws, meanwhile=meanwhile) as url:
             write_json(ws.run_target, {"first": todo[0], "last": todo[-1]})
             from flows import iteration as flow  # after the server has configured Prefect
 

@@ -48,9 +48,6 @@ _SERVICES = {
 }
 
 
-def _nothing() -> None: ...
-
-
 def configure(ws: Workspace, url: str = "") -> None:
     """Point Prefect at this workspace; its telemetry is off."""
     os.environ.update(
@@ -69,13 +66,10 @@ def configure(ws: Workspace, url: str = "") -> None:
 
 
 @contextlib.contextmanager
-def prefect_server(
-    ws: Workspace, port: int = 0, *, first: Callable[[], None] = _nothing, meanwhile: Callable[[], None] = _nothing
-) -> Iterator[str]:
+def prefect_server(ws: Workspace, port: int = 0, meanwhile: Callable[[], None] | None = None) -> Iterator[str]:
     """A server for the workspace's runs: the one that PREFECT_API_URL names, else the workspace's own where it runs,
     else one that is started, begun again where it ends before us, and ended with us. Yields its address.
 
-    first: what is done before it may touch its database, while it imports; where this raises, none was begun.
     meanwhile: what is done while it starts; the first start of a workspace takes twenty seconds.
     port: 0 takes a free one. Raises BadInput where it is taken, PREFECT_API_URL does not answer, or the database cannot
     be used; FlywheelError where the server does not answer within START_DEADLINE_S.
@@ -85,17 +79,16 @@ def prefect_server(
     if not url and (url := running(ws)):
         configure(ws, url)
     if url:
-        first()
-        meanwhile()
+        if meanwhile:
+            meanwhile()
         yield url
         return
     server = _Server(ws, at_own(port))
     server.start()
     try:
-        first()
-        server.begin()
         configure(ws, server.url)
-        meanwhile()
+        if meanwhile:
+            meanwhile()
         server.wait_until_healthy()
         server.tell()
         with looking(server.begin_again, _LOOK_S):
@@ -131,7 +124,6 @@ class _Server:
         self._log, self._restarts = ws.prefect_home / "server.log", _RESTARTS
 
     def start(self) -> None:
-        """It imports what it needs, and waits for `begin`."""
         self._ws.prefect_home.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -149,15 +141,10 @@ class _Server:
                 },
                 stdout=out,
                 stderr=out,
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 preexec_fn=die_with_parent,
                 start_new_session=True,
             )
-
-    def begin(self) -> None:
-        """It may open its database."""
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as word:  # where it has died, that is told later
-            word.write(b"\n")
 
     def wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
@@ -187,7 +174,6 @@ class _Server:
         self._restarts -= 1
         tell("prefect", f"its server ended (code {code}, {self._log}); it is begun again")
         self.start()
-        self.begin()
         self.tell()
 
     def tell(self) -> None:

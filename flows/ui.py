@@ -33,7 +33,7 @@ def serve(ws: Workspace, port: int, say: Callable[[str], None], other: Workspace
     with (
         report_server(ws, port + 1) as files,
         explorer(ws, port + 2, other) as explored,
-        prefect_server(ws, port, meanwhile=lambda: page.build(ws)) as url,
+        prefect_server(ws, port, lambda: page.build(ws)) as url,
     ):
         explored.beside.prefect, explored.beside.report = url, f"http://127.0.0.1:{files.server_port}"
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
