@@ -226,7 +226,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
                 kept_out = until(run(None), "an iteration, while another one is at work")
             assert (third.state_type.value, third.state_name) == ("CANCELLED", "Skipped")
             assert "another run is at work here" in third.state.message
-            assert "it comes again in 60 s" in kept_out.state.message
+            assert "it comes again in 50 s" in kept_out.state.message
             (later,) = [one for one in client.read_flow_runs(limit=50) if "later:1" in one.tags]
             assert later.state_name == "Scheduled"
             assert (later.expected_start_time - kept_out.start_time).total_seconds() > 45
