@@ -30,7 +30,15 @@ def asked():
 
 
 @pytest.fixture
-def question(clock, asked):
+def runs(monkeypatch):
+    """Whether a run is at work. Of this process other tests may have left children."""
+    at_work = mock.Mock(return_value=False)
+    monkeypatch.setattr(process_worker, "_has_children", at_work)
+    return at_work
+
+
+@pytest.fixture
+def question(clock, asked, runs):
     before = signal.getsignal(signal.SIGUSR1)
     yield process_worker.Sparing(asked)
     signal.signal(signal.SIGUSR1, before)
@@ -45,14 +53,24 @@ def times(question, clock, asked, seconds: int) -> int:
     return asked.await_count
 
 
-def test_it_asks_each_second_at_work_and_for_a_minute_after_else_each_ten(question, clock, asked):
+def test_it_asks_each_second_at_work_and_for_a_minute_after_else_each_ten(question, clock, asked, runs):
     assert times(question, clock, asked, 60) == 60
     assert times(question, clock, asked, 100) == 10
-    with subprocess.Popen(_WAITS, stdin=subprocess.PIPE) as run:
-        assert times(question, clock, asked, 100) == 100
-        run.stdin.close()
+    runs.return_value = True
+    assert times(question, clock, asked, 100) == 100
+    runs.return_value = False
     assert times(question, clock, asked, 60) == 60
     assert times(question, clock, asked, 100) == 10
+
+
+def test_a_run_is_a_child_of_its_worker():
+    told = (
+        "import subprocess, sys; from flows.process_worker import _has_children as has; print(has());"
+        "run = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); print(has());"
+        "run.communicate(); print(has())"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "False"]
 
 
 def test_it_asks_at_once_where_it_is_told_so(question, clock, asked):
