@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container
 from dataclasses import asdict
 
 import pytest
@@ -128,7 +129,7 @@ class Life(RuleBasedStateMachine):
         self.path, self.clock, self.boot = Path(self.folder.name) / "state.db", Clock(), 0
         self.clock = Clock()
         self.ledger = Ledger(self.path, TERMS, self.clock)
-        self.live: set[str] = set()
+        self.live: list[str] = []  # in the order of their leases: their names are drawn anew in each try
 
     def teardown(self) -> None:
         self.ledger.close()
@@ -140,18 +141,18 @@ class Life(RuleBasedStateMachine):
         known = self.ledger.nodes.get(node)
         boot = known.boot if known and not anew else str(self.boot)
         if known and boot != known.boot:
-            self.live -= {one.id for one in self.ledger.sessions.values() if one.node == node}
+            self._end({one.id for one in self.ledger.sessions.values() if one.node == node})
         self.ledger.register(node, boot, f"http://{node}", PLACES)
 
     @rule(user=st.sampled_from(["ann", "ben"]), kind=st.sampled_from(["page", "desk"]))
     def lease(self, user, kind):
         with contextlib.suppress(NoPlace):
-            self.live.add(self.ledger.lease(user, kind, PLACES[kind][1])[0].id)
+            self.live.append(self.ledger.lease(user, kind, PLACES[kind][1])[0].id)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
     def release(self, data):
-        one = data.draw(st.sampled_from(sorted(self.live)))
+        one = self.live[data.draw(st.integers(0, len(self.live) - 1))]
         assert self.ledger.release(one)
         assert not self.ledger.release(one)
         self.live.remove(one)
@@ -163,7 +164,10 @@ class Life(RuleBasedStateMachine):
             self.ledger.heard(self.live)
         for node in self.ledger.nodes.values():
             self.ledger.beat(node.id, node.boot, [])
-        self.live -= self.ledger.reclaim().keys()
+        self._end(self.ledger.reclaim())
+
+    def _end(self, ended: Container[str]) -> None:
+        self.live = [one for one in self.live if one not in ended]
 
     @rule()
     def start_anew(self):
@@ -180,7 +184,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def what_is_taken_is_what_is_there(self):
-        assert set(self.ledger.sessions) == self.live
+        assert set(self.ledger.sessions) == set(self.live)
         for node in self.ledger.nodes.values():
             for kind, (places, _) in node.places.items():
                 here = sum(one.node == node.id and one.kind == kind for one in self.ledger.sessions.values())
