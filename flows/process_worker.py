@@ -60,7 +60,10 @@ def main(pool: str) -> None:
     worker = ProcessWorker(work_pool_name=pool, create_pool_if_not_found=True)
     worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs)
     setup_signal_handlers_worker(os.getpid(), "the worker", print)
-    with temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}), contextlib.suppress(KeyboardInterrupt):
+    with (
+        temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}),
+        contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError),
+    ):
         asyncio.run(worker.start(printer=print))
 
 
