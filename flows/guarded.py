@@ -21,7 +21,7 @@ from flywheel.errors import BadInput
 from flywheel.local_server import OwnHost
 
 # Its own services look whether one of them is due, and whether one is to be called off: four times a second by default,
-# which is a third of what an idle server takes. They are due each 20 seconds and more.
+# which is a sixth of what an idle server takes. They are due each 20 seconds and more.
 _LOOKS = timedelta(seconds=1)
 
 
