@@ -1,6 +1,7 @@
 """Prefect's process worker, which asks the server often only where something is going on.
 
-`python -m flows.process_worker POOL`. Asked every second, the questions are much of what a night without work takes. SIGUSR1 says that a run was asked for: it is looked for at once.
+`python -m flows.process_worker POOL`. Asked every second, the questions are much of what a night without work takes.
+SIGUSR1 says that a run was asked for: it is looked for at once.
 """
 
 from __future__ import annotations
