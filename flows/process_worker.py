@@ -30,6 +30,7 @@ class Sparing:
     def __init__(self, ask: Callable[[], Awaitable[list]]) -> None:
         self._ask, self._now, self._at_work, self._last = ask, False, time.monotonic(), float("-inf")
         signal.signal(signal.SIGUSR1, self._look_now)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # held back until now by who began it
 
     async def __call__(self) -> list:
         """What the answer is; nothing where it was not asked."""

@@ -9,10 +9,8 @@ own host alone (`flows/guarded.py`), and no other origin may read what it says.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from pathlib import Path
 
 import httpx
 
+from flows import tied
 from flows.beside import end, looking
 from flywheel import secret
 from flywheel.errors import BadInput, FlywheelError
@@ -35,7 +34,6 @@ _FLUSH_S = 5
 _LOOK_S = 0.2
 _RESTARTS = 20  # of a server, in one run
 _OURS: set[str] = set()  # addresses of servers that this process started or found
-_PR_SET_PDEATHSIG = 1
 # How often the server's services look, in seconds. By its own defaults they look each 5 to 20, which is half of what an
 # idle server takes of a core.
 _SERVICES = {
@@ -127,7 +125,7 @@ class _Server:
         self._ws.prefect_home.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "flows.guarded", str(self._listener.fileno())],
+                tied.command("flows.guarded", str(self._listener.fileno())),
                 pass_fds=[self._listener.fileno()],
                 env={
                     **_SERVICES,
@@ -142,7 +140,6 @@ class _Server:
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
 
@@ -214,9 +211,3 @@ def _flush() -> None:
 
         for worker in (APILogWorker, EventsWorker):
             worker.drain_all(timeout=_FLUSH_S)
-
-
-def die_with_parent() -> None:
-    """So that no server is left behind where this process is killed (Linux; elsewhere it is ended in order)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import IO
 
 import psutil
 
+from flows import tied
 from flows.beside import end
-from flows.server import die_with_parent
 from flywheel.progress import tell
 
 _LONGEST_WAIT_S = 60.0
@@ -28,14 +27,14 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "flows.process_worker", self._pool],
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=self._out,
-            preexec_fn=_begin,
-            start_new_session=True,
-        )
+        with _held_back(signal.SIGUSR1):  # until the worker listens to it; else it would end it
+            self.process = subprocess.Popen(
+                tied.command("flows.process_worker", self._pool),
+                stdin=subprocess.DEVNULL,
+                stdout=self._out,
+                stderr=self._out,
+                start_new_session=True,
+            )
         self._started = time.monotonic()
 
     def begin_again(self) -> None:
@@ -65,10 +64,14 @@ class Worker:
         _kill_what_is_left(runs)
 
 
-def _begin() -> None:
-    """In the new process. That it is to look now would end it where it does not listen yet; then it looks soon."""
-    die_with_parent()
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+@contextlib.contextmanager
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """From processes that begin within the block, until they let it in."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_run(process: psutil.Process) -> None:

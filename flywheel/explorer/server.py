@@ -45,10 +45,12 @@ def serving(ws: Workspace, port: int, other: Workspace | None = None) -> Iterato
     port = listener.getsockname()[1]
     login = Login(secret.of(ws.state), port)
     beside = Beside()
-    begun, over = threading.Event(), threading.Event()
+    begun, over = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []  # the one it runs in
     failed: list[BaseException] = []
 
     async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
         asking, sql = Asking(ws), Sql(ws)
         second = Asking(other, lists=False) if other else None
         changing = Changes(lambda: asking.standing() + (second.standing() if second else ""))
@@ -56,7 +58,7 @@ def serving(ws: Workspace, port: int, other: Workspace | None = None) -> Iterato
         try:
             await server.start(where=f"port {port}", error=FlywheelError)
             begun.set()
-            await asyncio.to_thread(over.wait)
+            await over.wait()
         finally:
             changing.end()
             await sql.aclose()
@@ -66,6 +68,8 @@ def serving(ws: Workspace, port: int, other: Workspace | None = None) -> Iterato
         try:
             asyncio.run(serve())
         except BaseException as error:
+            if begun.is_set():  # nobody waits for it any more: the thread's end says it, on the standard error
+                raise
             failed.append(error)
         finally:
             begun.set()
@@ -78,6 +82,7 @@ def serving(ws: Workspace, port: int, other: Workspace | None = None) -> Iterato
             raise failed[0]
         yield Explorer(ws, f"http://127.0.0.1:{port}", login, beside)
     finally:
-        over.set()
+        with contextlib.suppress(RuntimeError, IndexError):  # its loop is closed or never was: it has ended
+            loops[0].call_soon_threadsafe(over.set)
         thread.join(_END_S)
         listener.close()
