@@ -74,7 +74,7 @@ def run(out: Path, arm: str, seed: int, steps: int, each: int, *, quick: bool = 
     found = _read(here / "result.json")
     if found and found["steps"] >= steps and found["questions"] >= each:
         return found
-    s, model = settings(seed, quick), start(out, hybrid_start.Recipe(2, 1, 1, tried=2) if quick else None)
+    s, model = settings(seed, quick), start(out, hybrid_start.Recipe(2, 2, 1, 1, tried=2) if quick else None)
     held_out = hybrid_start.tasks("eval", each, hybrid_start.WAYS)
     before = _success(out / "starts" / f"before-{seed}.json", model, held_out, s)  # the same for all arms
     done = _read(here / "curve.json") or []

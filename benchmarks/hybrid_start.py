@@ -46,13 +46,17 @@ KINDS: dict[str, Any] = {"terminal": {"places": 8}, "computer": {"width": 320, "
 
 @dataclass(frozen=True)
 class Recipe:
-    """demonstrations: of each way. passes: times that each step is seen in a round. A round is of the ways that solve
-    less than the share `enough` of `tried` questions, so that RL has something left to teach of each; where none does,
-    it was the last. rounds: at most."""
+    """demonstrations: of each way. a_round: so many of them, in turn, are what a round shows; passes: times that it
+    shows each step. A round is of the ways that solve less than the share `enough` of `tried` questions, so that RL has
+    something left to teach of each; where none does, it was the last. rounds: at most.
+
+    Rounds are small because it is learnt at once: of all 96 demonstrations the third round made 0.05 and 0.15, the
+    fourth 0.95 and 0.95."""
 
     demonstrations: int = 96
+    a_round: int = 24
     passes: int = 2
-    rounds: int = 16
+    rounds: int = 32
     enough: float = 0.2
     tried: int = 20
     batch: int = 16
@@ -106,10 +110,15 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
     for number in range(recipe.rounds):
         model, begin = folder / f"{name}.round{number}", model
         taught = [way for way in ("gui", "sdk") if not rounds or rounds[-1][way] < recipe.enough]
+        shown = [
+            samples[way][(number * recipe.a_round + n) % recipe.demonstrations]
+            for way in taught
+            for n in range(recipe.a_round)
+        ]
         train_supervised(
             begin,
             model,
-            [sample for way in taught for sample in samples[way]] * recipe.passes,
+            [sample for one in shown for sample in one] * recipe.passes,
             settings=block,
             seed=recipe.seed + number,
             state_folder=folder / f"{name}.state{number}",
@@ -119,7 +128,8 @@ def make(folder: Path, settings: Settings, base: Path, recipe: Recipe, note=prin
         if min(rounds[-1].values()) >= recipe.enough:
             break
     shutil.copytree(model, out, dirs_exist_ok=True)
-    facts = named | {"steps": sum(map(len, samples.values())), "rounds": rounds}
+    steps = sum(len(one) for way in samples.values() for one in way)
+    facts = named | {"steps": steps, "rounds": rounds}
     (out / "made.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return out
 
@@ -151,8 +161,8 @@ async def _played(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judge
 
 async def _demonstrations(
     chosen: Sequence[Task], settings: Settings, encoder: Encoder, folder: Path
-) -> dict[str, list[Sample]]:
-    """Samples by way."""
+) -> dict[str, list[list[Sample]]]:
+    """Samples by way and demonstration."""
     async with open_environments(settings, chosen) as environments:
         at_once = asyncio.Semaphore(2)
 
@@ -164,8 +174,10 @@ async def _demonstrations(
             return demonstration_rows(kept, settings, 0)
 
         played = await asyncio.gather(*map(one, chosen))
-    found: dict[str, list[Sample]] = defaultdict(list)
+    found: dict[str, list[list[Sample]]] = defaultdict(list)
     for task, session in zip(chosen, played, strict=True):
         images = {row["sha256"]: row["bytes"] for row in session.image_rows}
-        found[task.interface] += agent_samples([session.trajectory], session.steps, images, encoder, settings.policy)
+        found[task.interface].append(
+            agent_samples([session.trajectory], session.steps, images, encoder, settings.policy)
+        )
     return found

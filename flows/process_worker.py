@@ -1,4 +1,4 @@
-"""Prefect's process worker, which asks the server often only where something is going on.
+"""Prefect's process worker, which asks the server often only where something is going on, and begins runs at once.
 
 `python -m flows.process_worker POOL`. Asked every second, the questions are much of what a night without work takes.
 SIGUSR1 says that a run was asked for: it is looked for at once.
@@ -13,10 +13,11 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from prefect.settings import PREFECT_WORKER_QUERY_SECONDS, temporary_settings
-from prefect.utilities.processutils import setup_signal_handlers_worker
-from prefect.workers.process import ProcessWorker
+from prefect.utilities.processutils import command_to_string, setup_signal_handlers_worker
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 _LOOK_S = 0.25  # how often it is decided whether to ask
 _AT_WORK_S = 1.0  # how often is asked while a run is at work, and for a minute after: stages follow one another
@@ -47,6 +48,19 @@ class Sparing:
         self._now = True
 
 
+class AtOnce(ProcessJobConfiguration):
+    """Of a run: it is one process from its start, Prefect's engine in the Python of this worker.
+
+    Where no command is named, Prefect prepares the flow's folder in a process before that one, which imports Prefect
+    too: three seconds of a slow core. The flywheel is where the worker is.
+    """
+
+    def prepare_for_flow_run(self, *run: Any, **about: Any) -> None:
+        if self.command is None:
+            self.command = command_to_string([sys.executable, "-P", "-m", "prefect.engine"])
+        super().prepare_for_flow_run(*run, **about)
+
+
 def _has_children() -> bool:
     """Runs are children of their worker."""
     try:
@@ -59,6 +73,7 @@ def _has_children() -> bool:
 def main(pool: str) -> None:
     """Until SIGTERM or Ctrl-C; runs that are at work go on."""
     worker = ProcessWorker(work_pool_name=pool, create_pool_if_not_found=True)
+    worker.job_configuration = AtOnce
     worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs)
     setup_signal_handlers_worker(os.getpid(), "the worker", print)
     with (

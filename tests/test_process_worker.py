@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 from unittest import mock
+from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.utilities.processutils import command_from_string
 
 from flows import process_worker
 from flows.worker import Worker
@@ -89,3 +92,14 @@ def test_to_be_told_does_not_end_one_that_is_just_beginning(monkeypatch):
     worker = Worker("none", None)
     worker.look_now()
     assert worker.process.wait(60) == 1  # of its closed input, not of the signal
+
+
+@pytest.mark.parametrize(
+    ("named", "used"), [(None, [sys.executable, "-P", "-m", "prefect.engine"]), ("mine", ["mine"])]
+)
+def test_a_run_is_one_process_of_the_workers_python_unless_its_deployment_names_a_command(named, used):
+    run = FlowRun(flow_id=uuid4(), name="a run")
+    configuration = process_worker.AtOnce(command=named)
+    configuration.prepare_for_flow_run(run)
+    assert command_from_string(configuration.command) == used
+    assert configuration._command_configured  # so that Prefect takes it as it is
