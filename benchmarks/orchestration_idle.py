@@ -12,7 +12,7 @@ from unittest import mock
 import orchestration_turn as turn
 import psutil
 
-from flows import keeper
+from flows import keeper, tied
 from flywheel import identity, secret
 from flywheel.bench import BenchCase
 from flywheel.workspace import Workspace
@@ -54,7 +54,8 @@ def _cpu(process: psutil.Process) -> float:
 def _name(process: psutil.Process) -> str:
     """The module that it runs; several may have the same."""
     words = process.cmdline()
-    return words[words.index("-m") + 1] if "-m" in words else " ".join(words)[-60:]
+    modules = [word for word in words if word.startswith("flows.") and word != tied.__name__]
+    return modules[0] if modules else " ".join(words)[-60:]
 
 
 def _database(ws: Workspace) -> int:
