@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from anyio.abc import Process, TaskStatus
+from prefect.runner import _starter_engine
 from prefect.settings import PREFECT_WORKER_QUERY_SECONDS, temporary_settings
-from prefect.utilities.processutils import command_to_string, setup_signal_handlers_worker
+from prefect.utilities.processutils import command_to_string, open_process, setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 _LOOK_S = 0.25  # how often it is decided whether to ask
@@ -61,6 +64,25 @@ class AtOnce(ProcessJobConfiguration):
         super().prepare_for_flow_run(*run, **about)
 
 
+async def run_process(
+    command: list[str],
+    *,
+    task_status: TaskStatus,
+    task_status_handler: Callable[[Process], Any],
+    stream_output: bool = True,
+    **options: Any,
+) -> Process:
+    """Prefect's function of this name, for runs: they say what they say where this worker does.
+
+    Prefect's reads a pipe to its end, which what a killed run has begun holds open: that it was killed was told up to
+    eight seconds late. And a run would have nowhere to write once its worker is killed.
+    """
+    async with open_process(command, stdin=subprocess.DEVNULL, stdout=None, stderr=None, **options) as process:
+        task_status.started(task_status_handler(process))
+        await process.wait()
+    return process
+
+
 def _has_children() -> bool:
     """Runs are children of their worker."""
     try:
@@ -74,6 +96,7 @@ def main(pool: str) -> None:
     """Until SIGTERM or Ctrl-C; runs that are at work go on."""
     worker = ProcessWorker(work_pool_name=pool, create_pool_if_not_found=True)
     worker.job_configuration = AtOnce
+    _starter_engine.run_process = run_process  # where Prefect says that it may be replaced
     worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs)
     setup_signal_handlers_worker(os.getpid(), "the worker", print)
     with (

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image as Picture
+from processes import PATIENCE_S
 
 from flywheel import words
 from flywheel.agent.context import Context, Image, Message
@@ -63,7 +64,7 @@ class Server:
     def end(self) -> int:
         """SIGTERM; the exit code."""
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -73,7 +74,7 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
-        assert line, f"the server did not start: exit code {process.wait(60)}"
+        assert line, f"the server did not start: exit code {process.wait(PATIENCE_S)}"
         ready = json.loads(line)
         assert ready["pid"] == process.pid
         yield Server(
@@ -81,7 +82,7 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
         )
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE_S)
         process.stdout.close()
 
 

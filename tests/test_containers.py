@@ -98,7 +98,7 @@ def _killed(apart: str, environment: dict[str, str]) -> None:
     assert asyncio.run(processes.gone(pids))
     if apart != "bubblewrap":
         words = [apart, "ps", "--all", "--format", "{{.Names}}"]
-        name, deadline = f"flywheel-{begun.pid}-", time.monotonic() + 60
+        name, deadline = f"flywheel-{begun.pid}-", time.monotonic() + processes.PATIENCE_S
         while name in subprocess.run(words, capture_output=True, text=True, check=True).stdout:
             assert time.monotonic() < deadline
 

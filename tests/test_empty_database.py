@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S
 
 from flows import empty_database
 
@@ -28,7 +29,7 @@ def _look(home: Path, cache: Path) -> Path:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     assert said.returncode == 0, said.stderr
     return home / "prefect.db"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from processes import PATIENCE_S
 
 from flywheel import bench
 from flywheel.settings.file import parse
@@ -42,7 +43,7 @@ def seven():
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | variables
     command = [str(PROJECT / "scripts/gpu-check"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_the_shape_is_that_of_qwen2_5_vl_7b(seven):

@@ -17,6 +17,7 @@ import httpx
 import processes
 import pytest
 from PIL import Image, ImageChops, ImageGrab
+from processes import PATIENCE_S
 from waiting import until
 
 import flywheel
@@ -57,14 +58,16 @@ def test_it_needs_nothing_but_the_standard_library_to_start(tmp_path):
     copied = tmp_path / "copied"
     shutil.copytree(GUEST, copied, ignore=shutil.ignore_patterns("__pycache__"))
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", str(copied), "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-I", "-S", str(copied), "--help"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ran.returncode == 0, ran.stderr
     assert "--token-file" in ran.stdout
 
 
 def test_a_port_without_a_token_is_refused(tmp_path):
-    ran = subprocess.run([sys.executable, str(GUEST), "--port", "0"], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, str(GUEST), "--port", "0"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert ran.returncode == 1
     assert "set FLYWHEEL_GUEST_TOKEN" in ran.stderr
 

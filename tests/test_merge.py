@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import PATIENCE_S
 from safetensors.torch import load_file, save_file
 
 from flywheel.errors import BadInput, ModelError
@@ -139,7 +140,7 @@ def test_no_more_than_a_shard_is_in_memory(tmp_path):
         "merge([root / n for n in 'abc'], [0.25, 0.25, 0.5], root / 'out'); print(peak() - before)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert int(done.stdout) < 64 * 1024
     assert load_file(tmp_path / "out" / "model-00007.safetensors")["w7"][0] == 7

@@ -12,6 +12,7 @@ import object_store
 import pytest
 import s3fs
 from object_store import BUCKET, Store
+from processes import PATIENCE_S
 
 from flywheel.errors import BadInput, DataError
 from flywheel.files import write_text
@@ -103,7 +104,7 @@ def test_what_was_pushed_comes_back_from_the_store_alone(store, ws):
     assert len(recovery.mend(ws)) == 2  # what `flywheel run` does first
     assert content(ws) == before
     lose(ws)
-    subprocess.run([sys.executable, "-m", "dvc", "pull", "--quiet"], cwd=ws.root, check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "dvc", "pull", "--quiet"], cwd=ws.root, check=True, timeout=PATIENCE_S)
     assert content(ws) == before
 
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 import least_work
 import pytest
+from processes import PATIENCE_S
 
 from flows import code
 from flows.server import prefect_server
@@ -31,7 +32,7 @@ def served(tmp_path_factory):
 
 def prefect(folder: Path, *words: str, exits: int = 0) -> str:
     command = [Path(sys.executable).with_name("prefect"), *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == exits, done.stdout + done.stderr
     return done.stdout
 

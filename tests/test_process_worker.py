@@ -10,9 +10,11 @@ import sys
 from unittest import mock
 from uuid import uuid4
 
+import psutil
 import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.processutils import command_from_string
+from processes import PATIENCE_S
 
 from flows import process_worker
 from flows.worker import Worker
@@ -91,7 +93,7 @@ def test_to_be_told_does_not_end_one_that_is_just_beginning(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: begin(_WAITS, **options))
     worker = Worker("none", None)
     worker.look_now()
-    assert worker.process.wait(60) == 1  # of its closed input, not of the signal
+    assert worker.process.wait(PATIENCE_S) == 1  # of its closed input, not of the signal
 
 
 @pytest.mark.parametrize(
@@ -103,3 +105,24 @@ def test_a_run_is_one_process_of_the_workers_python_unless_its_deployment_names_
     configuration.prepare_for_flow_run(run)
     assert command_from_string(configuration.command) == used
     assert configuration._command_configured  # so that Prefect takes it as it is
+
+
+def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_still():
+    killed = (
+        "import os, subprocess, sys; began = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']);"
+        "print(began.pid, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
+    )
+    told = (
+        "import asyncio, sys; from unittest import mock; from flows.process_worker import run_process;"
+        "status = mock.Mock(); options = {'task_status': status, 'task_status_handler': lambda process: process.pid};"
+        f"done = asyncio.run(run_process([sys.executable, '-c', {killed!r}], **options));"
+        "print(done.returncode, status.started.call_args.args == (done.pid,))"
+    )
+    done = subprocess.Popen([sys.executable, "-c", told], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = psutil.Process(int(done.stderr.readline()))
+    try:
+        assert done.stdout.readline().split() == ["-9", "True"]
+        assert child.is_running()
+    finally:
+        child.kill()
+        done.communicate()

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from processes import PATIENCE_S
 
 from flywheel.agent.actions import ParseError
 from flywheel.agent.parser import parse
@@ -246,7 +247,7 @@ def test_a_killed_run_leaves_none_of_its_processes(recordings):
     )
     run = subprocess.Popen([sys.executable, "-c", program])
     try:
-        deadline, listening = time.monotonic() + 120, []
+        deadline, listening = time.monotonic() + PATIENCE_S, []
         while len(listening) < 2:  # both have opened their recognizer
             assert run.poll() is None
             assert time.monotonic() < deadline
@@ -254,7 +255,7 @@ def test_a_killed_run_leaves_none_of_its_processes(recordings):
     finally:
         run.kill()
         run.wait()
-    _, left = psutil.wait_procs(listening, timeout=60)
+    _, left = psutil.wait_procs(listening, timeout=PATIENCE_S)
     for one in left:
         one.kill()
     assert left == []
@@ -312,7 +313,7 @@ class Hanging:
     name = "hanging"
     whole = False
     def recognize(self, samples, rate, deadline_s):
-        time.sleep(60)
+        time.sleep(3600)
 
 ingest._GRACE_S = 0.1
 ingest._Watched(Hanging()).recognize(None, 16_000, 0.1)
@@ -321,7 +322,7 @@ print("went on")
 
 
 def test_a_process_whose_recognizer_hangs_ends_itself(project):
-    done = subprocess.run([sys.executable, "-c", HANG], cwd=project, capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", HANG], cwd=project, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert "went on" not in done.stdout

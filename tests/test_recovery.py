@@ -10,6 +10,7 @@ from pathlib import Path
 
 import least_work
 import pytest
+from processes import PATIENCE_S
 
 from flows.run import run
 from flywheel import standing, turns
@@ -116,7 +117,7 @@ def test_a_cache_that_was_cleared_stops_nothing_where_the_files_are_here(ws):
 def test_a_clone_fetches_from_its_remote_and_without_one_says_dvc_pull(ws, tmp_path):
     remote = ["remote", "add", "--quiet", "--default", "store", str(tmp_path / "remote")]
     subprocess.run([DVC, *remote], cwd=ws.root, check=True)
-    subprocess.run([DVC, "push", "--quiet"], cwd=ws.root, check=True, timeout=120)
+    subprocess.run([DVC, "push", "--quiet"], cwd=ws.root, check=True, timeout=PATIENCE_S)
     config = (ws.root / ".dvc" / "config").read_text()
     subprocess.run(["git", "clone", "-q", str(ws.root), str(tmp_path / "clone")], check=True)
     clone = Workspace(tmp_path / "clone")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from lamps import small_model
+from processes import PATIENCE_S
 from safetensors.torch import load_file
 
 STEPS, BATCH = 3, 4
@@ -31,7 +32,7 @@ def runs(folder: Path, project: Path, seed: int, kills: int, **block) -> dict:
     script = Path(__file__).with_name("killed_runs.py")
     arguments = [str(folder), str(model), str(seed), str(kills), json.dumps(RL | block)]
     done = subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from lamps import small_model
+from processes import PATIENCE_S
 from served import BODY, COMMAND, context, screen, serving
 
 from flywheel.cli import main
@@ -236,7 +237,7 @@ def test_it_ends_once_what_is_under_way_is_answered(folder):
         answers = [answer.result() for answer in asked]
         assert [answer.status_code for answer in answers] == [200] * 4
         assert all(len(answer.json()["choices"][0]["token_ids"]) == 600 for answer in answers)
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(health)
 
@@ -294,7 +295,7 @@ def test_a_key_is_made_for_each_server_and_its_user_alone_finds_it(folder, monke
         ):
             assert httpx.post(f"{server.url}/chat/completions", headers=headers, **ask).status_code == status
         server.process.kill()
-        server.process.wait(60)
+        server.process.wait(PATIENCE_S)
         assert path.exists()
         assert key.of(server.url) == ""
     path.unlink()
@@ -306,7 +307,7 @@ def test_ctrl_c_and_the_line_for_people(folder):
     )
     line = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert process.stdout.read() == ""
     process.stdout.close()
     assert line.startswith(f"serving mine (weights {digest(folder)}) at http://127.0.0.1:")

@@ -17,6 +17,7 @@ import httpx
 import least_work
 import psutil
 import pytest
+from processes import PATIENCE_S
 from waiting import until
 
 from flows.server import prefect_server
@@ -196,7 +197,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
 
     def flywheel(*words: str) -> str:
         command = [FLYWHEEL, *words, "-w", str(small.root)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -237,7 +238,7 @@ def test_what_is_up_outlives_its_parts_and_leaves_nothing_behind(small, tmp_path
             kill(family, "flows.process_worker")  # its run goes on without it
     finally:
         flywheel("down")
-    _, alive = psutil.wait_procs([left, *family], timeout=10)
+    _, alive = psutil.wait_procs([left, *family], timeout=PATIENCE_S)
     assert alive == []
     assert keeper.running(small) == {}
     done = subprocess.run([FLYWHEEL, "down", "-w", str(small.root)], capture_output=True, text=True)

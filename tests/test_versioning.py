@@ -13,6 +13,7 @@ import pytest
 import yaml
 from fsspec.implementations.memory import MemoryFileSystem
 from least_work import frozen, run_stage
+from processes import PATIENCE_S
 from ruamel.yaml import YAML
 
 from flywheel.errors import BadInput, DataError
@@ -63,7 +64,7 @@ def test_each_stage_is_clean_once_it_is_recorded(ws, settings):
 
 def test_repro_does_nothing_after_a_turn(done):
     result = subprocess.run(
-        [DVC, "repro", "--dry"], cwd=done.root, capture_output=True, text=True, check=True, timeout=120
+        [DVC, "repro", "--dry"], cwd=done.root, capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert "Data and pipelines are up to date." in result.stdout
     assert "Running stage" not in result.stdout
@@ -110,7 +111,7 @@ def test_an_iteration_of_one_domain_has_one_specialist(ws, settings):
     assert not {"rl-sites", "rl-control"} & set(versioning.stages(ws, 1))
     for stage in versioning.stages(ws, 1):
         run_stage(ws, stage, 1)
-    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=120)
+    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=PATIENCE_S)
     assert versioning.status(ws) == {}
     versioning.add_iteration(ws, 2, settings)
     with pytest.raises(BadInput, match="no stage rl-sites@001"):
@@ -132,7 +133,7 @@ def test_the_lock_is_what_dvc_itself_writes(done):
     ours = [yaml.load(file.read_text()) for file in files]
     for file in files:
         file.unlink()
-    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=done.root, check=True, timeout=120)
+    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=done.root, check=True, timeout=PATIENCE_S)
     assert [yaml.load(file.read_text()) for file in files] == ours
 
 
@@ -233,7 +234,7 @@ def earlier(tmp_path) -> Workspace:
         for out in outs:
             path = ws.root / out.replace("${key}", "001")
             write_text(path if path.suffix else path / "part-00000.parquet", f"{stage} {out}")
-    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=120)
+    subprocess.run([DVC, "commit", "--quiet", "--force"], cwd=ws.root, check=True, timeout=PATIENCE_S)
     write_text(ws.model(1, "ct") / "part-00000.parquet", "changed since")
     return ws
 
@@ -255,7 +256,9 @@ def test_a_workspace_of_an_earlier_version_goes_on(earlier, settings, monkeypatc
     assert dvc_lock.complete(earlier, 1)
     versioning.checkout(earlier, force=True)
     versioning.add_iteration(earlier, 2, settings)
-    dvc = subprocess.run([DVC, "status"], cwd=earlier.root, check=True, capture_output=True, text=True, timeout=120)
+    dvc = subprocess.run(
+        [DVC, "status"], cwd=earlier.root, check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert "iterations/001/dvc.yaml" not in dvc.stdout
     assert "iterations/002/dvc.yaml:rollout" in dvc.stdout
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from lamps import Lamps, settings, small_model, task
+from processes import PATIENCE_S
 from safetensors.torch import load_file
 from trainees import needs_deepspeed
 from worker_members import Kept, Member
@@ -133,9 +134,11 @@ def test_the_others_end_with_the_leader(tmp_path, end):
     script = tmp_path / "lead.py"
     script.write_text(lead)
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
-    subprocess.run([sys.executable, script, tmp_path], env=os.environ | {"PYTHONPATH": path}, timeout=100, check=False)
+    subprocess.run(
+        [sys.executable, script, tmp_path], env=os.environ | {"PYTHONPATH": path}, timeout=PATIENCE_S, check=False
+    )
     other = Path("/proc") / (tmp_path / "1").read_text()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while other.exists() and "Z" not in (other / "stat").read_text().rpartition(")")[2]:
         assert time.monotonic() < deadline, "the other process lives on"
 
