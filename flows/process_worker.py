@@ -72,12 +72,14 @@ async def run_process(
     stream_output: bool = True,
     **options: Any,
 ) -> Process:
-    """Prefect's function of this name, for runs: they say what they say where this worker does.
+    """Prefect's function of this name, for runs: what they say goes where this worker's words go. stream_output: or
+    nowhere.
 
     Prefect's reads a pipe to its end, which what a killed run has begun holds open: that it was killed was told up to
     eight seconds late. And a run would have nowhere to write once its worker is killed.
     """
-    async with open_process(command, stdin=subprocess.DEVNULL, stdout=None, stderr=None, **options) as process:
+    out = None if stream_output else subprocess.DEVNULL
+    async with open_process(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options) as process:
         task_status.started(task_status_handler(process))
         await process.wait()
     return process

@@ -125,7 +125,7 @@ class _Own:
             self._process = subprocess.Popen(
                 _BASH, stdin=slave, stdout=slave, stderr=slave, cwd=folder,
                 env={**environment, "TERM": "xterm-256color"}, start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  one call, no lock
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  nobody else can give it the terminal
             )  # fmt: skip
         except OSError:
             os.close(self._terminal)

@@ -164,7 +164,7 @@ class _Bash:
                 stdin=slave, stdout=slave, stderr=slave, cwd=folder,
                 env={**environment, "TERM": "xterm", "PAGER": "cat"},
                 pass_fds=(theirs,), start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  one call, no lock
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  nobody else can give it the terminal
             )  # fmt: skip
         finally:
             os.close(slave)
