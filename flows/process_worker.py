@@ -72,8 +72,8 @@ async def run_process(
     stream_output: bool = True,
     **options: Any,
 ) -> Process:
-    """Prefect's function of this name, for runs: what they say goes where this worker's words go. stream_output: or
-    nowhere.
+    """Prefect's function of this name, for runs: what they say goes where this worker's words go; nowhere, where
+    stream_output is false.
 
     Prefect's reads a pipe to its end, which what a killed run has begun holds open: that it was killed was told up to
     eight seconds late. And a run would have nowhere to write once its worker is killed.
