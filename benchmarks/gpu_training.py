@@ -39,7 +39,8 @@ def sft(place: Place, samples: Sequence[Sample], engine: str, layers: int) -> Li
     model = place.checkpoint(layers)
     settings = Sft(device=place.device.type, pack_tokens=_longest(samples), engine=engine, zero_stage=3)
     trainer = SupervisedTrainer(model, samples, settings, "gpu check")
-    config, sizes = trainer.policy.config, Parameters.of(trainer.policy.config)
+    config = configuration(place.shape, layers)  # the trainer's own names its attention, of which no model is made anew
+    sizes = Parameters.of(config)
     parts = trainer.reader.parts([trainer.reader.item(one.context, one.response) for one in samples], settings)
     every = range(len(samples))
     trainer.step(every, settings.lr, 1)  # makes the optimiser's state, too
@@ -59,7 +60,8 @@ def rl(place: Place, samples: Sequence[Sample], layers: int) -> Line:
     # Nobody sampled these answers, so the trainer must not mind that the policy finds them unlikely.
     chosen = Rl(device=place.device.type, pack_tokens=_longest(samples), minibatch=len(samples), max_mismatch=1e6)
     learner = Learner(load_model(place.checkpoint(layers), device=place.device.type), chosen, 0)
-    config, sizes = learner.policy.config, Parameters.of(learner.policy.config)
+    config = configuration(place.shape, layers)
+    sizes = Parameters.of(config)
     parts = learner.reader.parts([learner.reader.item(one.context, one.response) for one in samples], chosen)
     batch = [
         Experience(one.trajectory_id, (one,), (float(n % 2),), float(n % 2), bool(n % 2), None, f"task-{n // 2}")

@@ -6,11 +6,13 @@ import asyncio
 import itertools
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
 import torch
 from checkpoints import make
+from processes import PATIENCE_S
 from served import context as screen_and_text
 
 from flywheel import words
@@ -35,13 +37,12 @@ def adapted(**changes):
     return SETTINGS.model_copy(update=changes)
 
 
-async def until(true, limit=200_000):
+async def until(true):
     """Give the worker time until something is so."""
-    for _ in range(limit):
-        if true():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to pass")
+    ends = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < ends, "it never came to pass"
+        await asyncio.sleep(0.001)
 
 
 @pytest.fixture(scope="module")

@@ -202,7 +202,7 @@ class InferenceEngine:
         rows = [row for group in groups for row in group.rows]
         for row in rows:
             row.token_ids, row.logprobs, row.tempered, row.error = [], [], [], None
-            row.generator = generator_of(row.sampling, self._device)
+            row.generator = generator_of(row.sampling)
             row.form = row.constraint and row.constraint.begin()
         new = [group for group in groups if group.width]
         computed = {id(group): found for group, found in zip(new, self._prefill_all(new), strict=True)}

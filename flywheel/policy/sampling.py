@@ -1,7 +1,8 @@
 """Sampling: which token comes next, and a batch of prompts answered at once.
 
 A token is drawn by the inverse of the distribution function, at one number from the request's own generator: what is
-drawn depends on the request's seed and context, and not on what else is in the batch.
+drawn depends on the request's seed and context, and not on what else is in the batch. The numbers are drawn on the CPU,
+so that a seed means the same on a GPU.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class Sampled:
     logprobs: tuple[float, ...]
 
 
-def generator_of(sampling: Sampling, device: torch.device) -> torch.Generator | None:
+def generator_of(sampling: Sampling) -> torch.Generator | None:
     """The source of a request's random numbers; None where it needs none."""
-    return torch.Generator(device).manual_seed(sampling.seed) if sampling.temperature > 0 else None
+    return torch.Generator().manual_seed(sampling.seed) if sampling.temperature > 0 else None
 
 
 def draw(logits: Tensor, samplings: Sequence[Sampling], generators: Sequence[torch.Generator | None]) -> Tensor:
@@ -37,8 +38,8 @@ def draw(logits: Tensor, samplings: Sequence[Sampling], generators: Sequence[tor
     if noisy:
         tempered = logits[noisy] / logits.new_tensor([[samplings[row].temperature] for row in noisy])
         up_to = tempered.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-        at = [torch.rand(1, generator=generators[row], dtype=torch.float64, device=logits.device) for row in noisy]
-        found = torch.searchsorted(up_to, torch.stack(at) * up_to[:, -1:], right=True)
+        at = torch.stack([torch.rand(1, generator=generators[row], dtype=torch.float64) for row in noisy])
+        found = torch.searchsorted(up_to, at.to(logits.device) * up_to[:, -1:], right=True)
         chosen[noisy] = found[:, 0].clamp_max(logits.shape[1] - 1)  # past the end where the logits are not finite
     return chosen
 
