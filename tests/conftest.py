@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -251,3 +252,14 @@ def cluster():
 
     with postgres() as found:
         yield found
+
+
+@pytest.fixture
+def no_tensor_cores() -> Iterator[None]:
+    """For float32, until the test takes them (`fused.take_tensor_cores`)."""
+    import torch
+
+    products = torch.backends.cuda.matmul
+    before, products.allow_tf32 = products.allow_tf32, False
+    yield
+    products.allow_tf32 = before

@@ -41,7 +41,16 @@ def test_a_cpu_takes_none_of_it(tmp_path):
     PolicyForward(model)
     assert model.base_model.visual.config._attn_implementation == varlen_attention.NAME
     assert training.adamw(list(model.parameters()), Optimizer()).defaults["fused"] is None
+    training.open_engine(model, Optimizer())
+    assert not torch.backends.cuda.matmul.allow_tf32
     assert KeyValues(1, 8, 1).at([0], 3, 3, CPU).shape == (1, 1, 3, 3)
+
+
+def test_a_gpu_trains_by_its_tensor_cores(no_tensor_cores):
+    fused.take_tensor_cores(CPU)
+    assert not torch.backends.cuda.matmul.allow_tf32
+    fused.take_tensor_cores(GPU)
+    assert torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -1,6 +1,7 @@
 """A GPU gives the numbers of a CPU: answers, log-probabilities, gradients and training steps, by its own kernels.
 
-The CPU computes in float32 what the GPU is held against. Skipped where torch finds no GPU.
+The CPU computes in float32 what the GPU is held against; trainers multiply by tensor cores there, to three digits.
+Skipped where torch finds no GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from flywheel.training.rl.update import train_step
 from flywheel.training.samples import Sample
 from flywheel.training.supervised.train import train_supervised
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch finds no CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: torch finds no CUDA device"),
+    pytest.mark.usefixtures("no_tensor_cores"),
+]
 DEVICES = ("cpu", "cuda")
 CONTEXTS = [asked(number) for number in range(6)]
 S = settings()
@@ -173,7 +177,7 @@ def test_a_step_of_rl_comes_to_the_same(algorithm, small):
         learner = Learner(load_model(small, device=device), chosen, 0)
         found.append(train_step(learner, step_samples(batch, learner, chosen)[0], chosen, 1))
     assert found[0].keys() == found[1].keys()
-    assert found[1]["mismatch"] < 1e-3  # what the CPU's forward recorded
+    assert found[1]["mismatch"] < 1e-2  # what the CPU's forward recorded
     for name, value in found[0].items():
         if name != "mismatch":
             assert found[1][name] == pytest.approx(value, rel=2e-2, abs=2e-3), name

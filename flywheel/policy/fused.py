@@ -29,6 +29,14 @@ def takes_flash(device: torch.device, dtype: torch.dtype) -> bool:
     return on_gpu(device) and dtype in (torch.bfloat16, torch.float16)
 
 
+def take_tensor_cores(device: torch.device) -> None:
+    """From here on this process multiplies float32 matrices on a GPU by its tensor cores: TF32, whose factors have 10
+    bits and whose sums have 23. Training is three times as fast, and log-probabilities move by a seventeenth of what
+    bfloat16 moves them (docs/scaling.md). NVIDIA_TF32_OVERRIDE=0 forbids it."""
+    if on_gpu(device):
+        torch.backends.cuda.matmul.allow_tf32 = True  # torch fails where a library asks for it the new way as well
+
+
 def fuse_tower(model: PreTrainedModel) -> None:
     """Make a model of the Qwen-VL family attend in the windows of its screens by `attend_in_windows`."""
     model.set_attn_implementation({"vision_config": TOWER})

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
-from flywheel.policy.fused import on_gpu
+from flywheel.policy.fused import on_gpu, take_tensor_cores
 from flywheel.settings import Optimizer
 
 T = TypeVar("T")
@@ -98,6 +98,7 @@ class TorchEngine:
 
 def open_engine(module: nn.Module, chosen: Optimizer) -> TrainingEngine:
     """The engine that the settings name. Raises TrainingError where DeepSpeed is not installed."""
+    take_tensor_cores(_device(module))
     if chosen.engine == "torch":
         return TorchEngine(module, chosen)
     from flywheel.training.parallel.zero import ZeroEngine
