@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,13 @@ def each_wall(request) -> str:
 
 def guest(machine: Machine) -> int:
     """The first process of a machine."""
-    found = [pid for pid in machine.processes() if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
-    return min(found, key=lambda pid: int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]))
+    begun = {}
+    for pid in machine.processes():
+        with suppress(OSError):  # it is gone meanwhile
+            name, fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)
+            if "(python" in name:
+                begun[pid] = int(fields.split()[19])
+    return min(begun, key=begun.__getitem__)
 
 
 def task(kind: str, **params: Any) -> Task:
