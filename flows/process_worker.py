@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from anyio.abc import Process, TaskStatus
@@ -22,24 +22,29 @@ from prefect.settings import PREFECT_WORKER_QUERY_SECONDS, temporary_settings
 from prefect.utilities.processutils import command_to_string, open_process, setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
+from flows.spare import ENGINE, Spare
+
 _LOOK_S = 0.25  # how often it is decided whether to ask
 _AT_WORK_S = 1.0  # how often is asked while a run is at work, and for a minute after: stages follow one another
 _WORK_FOLLOWS_S = 60.0
+_ENGINE = [sys.executable, "-P", "-m", ENGINE]
 _IDLE_S = 10.0  # Prefect's own default; runs of a schedule are known ten seconds before
 
 
 class Sparing:
     """A question that may be asked at any time, and is asked only now and then. One at most in a process."""
 
-    def __init__(self, ask: Callable[[], Awaitable[list]]) -> None:
-        self._ask, self._now, self._at_work, self._last = ask, False, time.monotonic(), float("-inf")
+    def __init__(self, ask: Callable[[], Awaitable[list]], at_work: Callable[[], bool]) -> None:
+        """at_work: whether a run is."""
+        self._ask, self._runs = ask, at_work
+        self._now, self._at_work, self._last = False, time.monotonic(), float("-inf")
         signal.signal(signal.SIGUSR1, self._look_now)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # held back until now by who began it
 
     async def __call__(self) -> list:
         """What the answer is; nothing where it was not asked."""
         now = time.monotonic()
-        if _has_children():
+        if self._runs():
             self._at_work = now
         every = _AT_WORK_S if now - self._at_work < _WORK_FOLLOWS_S else _IDLE_S
         if not self._now and now - self._last < every:
@@ -60,52 +65,82 @@ class AtOnce(ProcessJobConfiguration):
 
     def prepare_for_flow_run(self, *run: Any, **about: Any) -> None:
         if self.command is None:
-            self.command = command_to_string([sys.executable, "-P", "-m", "prefect.engine"])
+            self.command = command_to_string(_ENGINE)
         super().prepare_for_flow_run(*run, **about)
 
 
-async def run_process(
-    command: list[str],
-    *,
-    task_status: TaskStatus,
-    task_status_handler: Callable[[Process], Any],
-    stream_output: bool = True,
-    **options: Any,
-) -> Process:
-    """Prefect's function of this name, for runs: what they say goes where this worker's words go; nowhere, where
-    stream_output is false.
+class Runs:
+    """The processes of runs."""
 
-    Prefect's reads a pipe to its end, which what a killed run has begun holds open: that it was killed was told up to
-    eight seconds late. And a run would have nowhere to write once its worker is killed.
-    """
-    out = None if stream_output else subprocess.DEVNULL
-    async with open_process(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options) as process:
-        task_status.started(task_status_handler(process))
-        await process.wait()
-    return process
+    def __init__(self) -> None:
+        self.spare, self._at_work = Spare(), 0
+
+    def at_work(self) -> bool:
+        return self._at_work > 0
+
+    async def run_process(
+        self,
+        command: list[str],
+        *,
+        task_status: TaskStatus,
+        task_status_handler: Callable[[Process], Any],
+        stream_output: bool = True,
+        **options: Any,
+    ) -> Process:
+        """Prefect's function of this name, for runs: what they say goes where this worker's words go; nowhere, where
+        stream_output is false. What names no command of its own is the spare process, where there is one.
+
+        Prefect's reads a pipe to its end, which what a killed run has begun holds open: that it was killed was told up
+        to eight seconds late. And a run would have nowhere to write once its worker is killed.
+        """
+        self._at_work += 1
+        try:
+            process = None
+            if command == _ENGINE and stream_output and options.keys() == {"env", "cwd"}:
+                process = await self.spare.take(**options)
+            out = None if stream_output else subprocess.DEVNULL
+            started = (
+                _ended(process)
+                if process
+                else open_process(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options)
+            )
+            async with started as running:
+                task_status.started(task_status_handler(running))
+                await self.spare.begin()
+                await running.wait()
+            return running
+        finally:
+            self._at_work -= 1
 
 
-def _has_children() -> bool:
-    """Runs are children of their worker."""
+@contextlib.asynccontextmanager
+async def _ended(process: Process) -> AsyncIterator[Process]:
+    """With the block, as Prefect ends those that it opens."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+        async with process:
+            yield process
+    finally:
+        with contextlib.suppress(OSError):
+            process.terminate()
 
 
 def main(pool: str) -> None:
     """Until SIGTERM or Ctrl-C; runs that are at work go on."""
-    worker = ProcessWorker(work_pool_name=pool, create_pool_if_not_found=True)
+    worker, runs = ProcessWorker(work_pool_name=pool, create_pool_if_not_found=True), Runs()
     worker.job_configuration = AtOnce
-    _starter_engine.run_process = run_process  # where Prefect says that it may be replaced
-    worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs)
+    _starter_engine.run_process = runs.run_process  # where Prefect says that it may be replaced
+    worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs, runs.at_work)
+
+    async def work() -> None:
+        await runs.spare.begin()
+        await worker.start(printer=print)
+
     setup_signal_handlers_worker(os.getpid(), "the worker", print)
     with (
         temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}),
         contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError),
     ):
-        asyncio.run(worker.start(printer=print))
+        asyncio.run(work())
 
 
 if __name__ == "__main__":

@@ -24,9 +24,18 @@ def command(module: str, *words: str) -> Sequence[str]:
     return [sys.executable, "-P", "-m", "flows.tied", str(os.getpid()), module, *words]
 
 
-def _main(parent: int, module: str) -> None:
+def untie() -> None:
+    """This process lives on from here, whoever began it."""
+    _end_with_parent_by(0)
+
+
+def _end_with_parent_by(number: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _main(parent: int, module: str) -> None:
+    _end_with_parent_by(signal.SIGTERM)
     if os.getppid() != parent:  # it was killed before
         sys.exit(128 + signal.SIGTERM)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

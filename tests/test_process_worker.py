@@ -35,17 +35,15 @@ def asked():
 
 
 @pytest.fixture
-def runs(monkeypatch):
-    """Whether a run is at work. Of this process other tests may have left children."""
-    at_work = mock.Mock(return_value=False)
-    monkeypatch.setattr(process_worker, "_has_children", at_work)
-    return at_work
+def runs():
+    """Whether a run is at work."""
+    return mock.Mock(return_value=False)
 
 
 @pytest.fixture
 def question(clock, asked, runs):
     before = signal.getsignal(signal.SIGUSR1)
-    yield process_worker.Sparing(asked)
+    yield process_worker.Sparing(asked, runs)
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -66,16 +64,6 @@ def test_it_asks_each_second_at_work_and_for_a_minute_after_else_each_ten(questi
     runs.return_value = False
     assert times(question, clock, asked, 60) == 60
     assert times(question, clock, asked, 100) == 10
-
-
-def test_a_run_is_a_child_of_its_worker():
-    told = (
-        "import subprocess, sys; from flows.process_worker import _has_children as has; print(has());"
-        "run = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); print(has());"
-        "run.communicate(); print(has())"
-    )
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True", "False"]
 
 
 def test_it_asks_at_once_where_it_is_told_so(question, clock, asked):
@@ -113,15 +101,16 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
         "print(began.pid, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     )
     told = (
-        "import asyncio, sys; from unittest import mock; from flows.process_worker import run_process;"
+        "import asyncio, sys; from unittest import mock; from flows.process_worker import Runs; runs = Runs();"
+        "runs.spare.begin = mock.AsyncMock();"
         "status = mock.Mock(); options = {'task_status': status, 'task_status_handler': lambda process: process.pid};"
-        f"done = asyncio.run(run_process([sys.executable, '-c', {killed!r}], **options));"
-        "print(done.returncode, status.started.call_args.args == (done.pid,))"
+        f"done = asyncio.run(runs.run_process([sys.executable, '-c', {killed!r}], **options));"
+        "print(done.returncode, status.started.call_args.args == (done.pid,), runs.at_work())"
     )
     done = subprocess.Popen([sys.executable, "-c", told], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     child = psutil.Process(int(done.stderr.readline()))
     try:
-        assert done.stdout.readline().split() == ["-9", "True"]
+        assert done.stdout.readline().split() == ["-9", "True", "False"]
         assert child.is_running()
     finally:
         child.kill()

@@ -1,0 +1,89 @@
+"""A process that has imported Prefect and waits until it is told which run it is: three seconds of a slow core less.
+
+`python -P -m flows.spare` is told by one line of its input, JSON of the run's environment and folder. Of flywheel
+nothing is imported before: its files may be others by then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+
+from flows import tied
+
+ENGINE = "prefect.engine"  # the module that a run is
+
+
+class Spare:
+    """The one of this process, with which it ends unless it has become a run; after each that was taken a new one."""
+
+    def __init__(self) -> None:
+        self._waits: Process | None = None
+        self._environment: dict[str, str] = {}
+
+    async def begin(self) -> None:
+        """Unless one waits. Where the machine has no room for it, runs begin without it."""
+        if self._waits is not None and self._waits.returncode is None:
+            return
+        self._waits, self._environment = None, dict(os.environ)
+        with suppress(OSError):
+            self._waits = await anyio.open_process(
+                tied.command("flows.spare"), stdin=subprocess.PIPE, stdout=None, stderr=None
+            )
+
+    async def take(self, env: Mapping[str, str], cwd: Path | str | None) -> Process | None:
+        """It is that run from here on. None where none waits, or where the run wants variables that are read as Python
+        or Prefect begin."""
+        if self._waits is None or _read_at_once(env) != _read_at_once(self._environment):
+            return None
+        process, self._waits = self._waits, None
+        try:
+            await process.stdin.send(json.dumps({"env": dict(env), "cwd": str(cwd) if cwd else None}).encode() + b"\n")
+            await process.stdin.aclose()
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has ended
+            return None
+        return process
+
+
+def _read_at_once(environment: Mapping[str, str]) -> dict[str, str]:
+    """All but Prefect's settings, which can be read again; those of its log cannot."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("PREFECT_") or name.startswith("PREFECT_LOGGING_")
+    }
+
+
+def _main() -> None:
+    importlib.import_module("prefect.flow_engine")  # nearly all that a run imports
+    from prefect.context import refresh_global_settings_context
+
+    line = sys.stdin.readline()
+    if not line:
+        return
+    told = json.loads(line)
+    tied.untie()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+    os.environ.clear()
+    os.environ.update(told["env"])
+    if told["cwd"]:
+        os.chdir(told["cwd"])
+    refresh_global_settings_context()
+    sys.argv = [ENGINE]
+    runpy.run_module(ENGINE, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()
