@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -19,6 +20,7 @@ NODE = {"num_cpus": 1, "resources": {"browsers": 1}, "object_store_memory": 80 <
 _ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
 # A node that is killed is given up within seconds.
 _HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000}
+_NODE_S = 600.0
 _HEAD = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # nobody looks at those
 
 
@@ -30,15 +32,30 @@ def machines(count: int, modules: Path) -> Iterator[Any]:
     """
     found = os.pathsep.join([str(modules), *sys.path])
     with mock.patch.dict(os.environ, {**_ENVIRONMENT, "PYTHONPATH": found}):
+        from ray._private import services
         from ray.cluster_utils import Cluster as Machines
 
+        made_known = services.get_node
+
+        def get_node(*about: Any) -> Any:
+            """Ray gives a node 30 s to become known, which nothing changes; busy cores take longer."""
+            ends = time.monotonic() + _NODE_S
+            while True:
+                try:
+                    return made_known(*about)
+                except RuntimeError:
+                    if time.monotonic() > ends:
+                        raise
+                    time.sleep(0.1)
+
         head = {**NODE, "num_cpus": 0, "resources": {}, **_HEAD, "_system_config": _HEALTH}
-        made = Machines(head_node_args=head, initialize_head=True)
-        for _ in range(count):
-            made.add_node(wait=False, **NODE)
-        made.wait_for_nodes()
-        yield made
-        made.shutdown()
+        with mock.patch.object(services, "get_node", get_node):
+            made = Machines(head_node_args=head, initialize_head=True)
+            for _ in range(count):
+                made.add_node(wait=False, **NODE)
+            made.wait_for_nodes(_NODE_S)
+            yield made
+            made.shutdown()
 
 
 def do_shards(cluster: Cluster, stage: Stage, ctx: Context, shards: Sequence[str]) -> dict[str, tuple[Path, Any]]:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
+from processes import PATIENCE_S
 from shelves import STORE, Shelves
 
 from flywheel.agent.actions import Click, Point, Type
@@ -25,7 +26,7 @@ from flywheel.synthesis.tasks import make_task
 
 SECRET = "a token of the tests alone"
 MOVES = (Type("set cup 3"), Click(Point(0.5, 0.5)), Type("set pen"), Type("set map 7"))
-DEADLINE_S = 30.0
+DEADLINE_S = PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def kinds(monkeypatch):
 
 
 def chosen(manager: str = "", **more) -> Settings:
-    sandbox = {"backend": "manager" if manager else "local", "manager": manager, "wait_s": 5.0, **more}
+    sandbox = {"backend": "manager" if manager else "local", "manager": manager, "wait_s": 60.0, **more}
     return parse({"sandbox": sandbox}, where="test")
 
 

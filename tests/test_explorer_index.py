@@ -187,6 +187,26 @@ def test_a_search_waits_for_new_words_within_its_limit(ws, monkeypatch):
     over.set()
 
 
+def test_a_file_that_another_process_makes_at_the_same_time_is_waited_for(ws, monkeypatch):
+    """SQLite does not wait by itself where a file is to get its journal, and another writes."""
+    write(ws, 1, THOUGHTS)
+    path = ws.state / "explorer" / "index.sqlite"
+    path.parent.mkdir(parents=True)
+    other, waited = sqlite3.connect(path, isolation_level=None), []
+    other.execute("CREATE TABLE one (number)")
+    other.execute("BEGIN IMMEDIATE")
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            other.execute("ROLLBACK")
+
+    monkeypatch.setattr(index_file.time, "sleep", sleep)
+    assert index_file.catch_up(path, ws, index_file.standing(ws)) == ()
+    assert len(waited) == 3
+    other.close()
+
+
 def test_several_processes_make_one_index(ws, read):
     write(ws, 1, THOUGHTS)
     several = [Index(ws, limit_s=60) for _ in range(4)]

@@ -105,6 +105,7 @@ async def test_a_drained_node_ends_with_its_last_session(tmp_path):
         node(it.address) as one,
         open_environments(chosen(it.address, wait_s=0.3), [task()]) as environments,
     ):
+        await until(lambda: it.ledger.nodes, "the node has not registered")
         async with environments.env(task()) as env:
             await env.reset(task(), 3)
             it.ledger.drain("one")

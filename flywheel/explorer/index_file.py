@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import re
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Set
 from itertools import groupby, islice
 from operator import itemgetter
@@ -36,6 +37,7 @@ _ROWS, _AT_ONCE = 8_192, 1_000
 _BETWEEN = " \ue000 "  # thoughts of two steps: a word of its own, so that no search goes from one into the next
 _SIGNS = re.compile(r"([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff])")
 _WAIT_S = 60.0  # for another process that writes
+_AGAIN_S = 0.01
 
 Partition = tuple[int, str, str]  # iteration, stage, and a name of its content
 
@@ -90,7 +92,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     for last in (False, True):
         connection = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")  # who reads does not wait for who writes
+            _let_read(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
             if _prepared(connection):
                 return connection
@@ -102,6 +104,20 @@ def _opened(path: Path) -> sqlite3.Connection:
         for end in ("", "-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)
     raise sqlite3.OperationalError("another version of flywheel makes it at the same time")
+
+
+def _let_read(connection: sqlite3.Connection) -> None:
+    """Who reads does not wait for who writes. To become so, alone of all it does, SQLite itself does not wait for other
+    processes."""
+    ends = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
+                raise
+            time.sleep(_AGAIN_S)
 
 
 def _prepared(connection: sqlite3.Connection) -> bool:

@@ -57,6 +57,16 @@ replace(HTMLCanvasElement.prototype, "toBlob", { toBlob(callback, ...rest) {
   const made = new P((resolve) => apply(toBlob, this, [resolve, ...rest]));
   then(inTurn(made), (blob) => run(callback, [blob]));
 } }.toBlob);
+// A lock comes from the browser; for one that another tab has the clock waits no longer than for a server.
+const request = window.LockManager?.prototype.request;
+if (request) replace(LockManager.prototype, "request", { request(name, ...rest) {
+  const over = begun(), callback = rest.length ? rest[rest.length - 1] : undefined;
+  if (typeof callback === "function")
+    rest[rest.length - 1] = function (lock) { over(); return apply(callback, this, [lock]); };
+  const answer = apply(request, this, [name, ...rest]);
+  then(answer, over, over);
+  return answer;
+} }.request);
 
 // A task that is to wait does so in page time; a change of views is shown at its end, not on its way.
 if (postTask) {
