@@ -241,7 +241,7 @@ async def test_nothing_is_left_of_a_desktop_and_vnc_answers_while_it_is_there(tm
         pids = [pid for pid, _ in processes.descendants(_process(desktop))]
         folder = desktop.machine._folder
         reader, writer = await desktop.vnc()
-        assert (await asyncio.wait_for(reader.readexactly(12), 10)).startswith(b"RFB 003.")
+        assert (await asyncio.wait_for(reader.readexactly(12), processes.PATIENCE_S)).startswith(b"RFB 003.")
         writer.close()
     assert pids
     assert await processes.gone(pids)

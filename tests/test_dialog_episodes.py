@@ -9,6 +9,7 @@ import pytest_asyncio
 from browser_pages import SIZE
 from dialogs import ENTER, ESCAPE
 from hostile import QUIET, Page, Site, Source, task_on
+from processes import PATIENCE_S
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Point, Type, Wait
@@ -80,7 +81,7 @@ async def test_a_page_whose_dialog_waits_does_not_hang_and_may_crash(pool):
     async with pool.env() as env:
         await env.reset(task_on("saves"), 7)
         await env.step(BUTTON)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await env.tab.ping()
         env.tab.page.post("Page.crash")
         await env.tab.died.wait()

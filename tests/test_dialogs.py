@@ -10,6 +10,7 @@ import pytest_asyncio
 from browser_pages import SETTINGS, Stage, at, browser, html
 from dialogs import CLICK, ENTER, ESCAPE, TAB, asks, on, step
 from hostile import Site
+from processes import PATIENCE_S
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Action, Click, Hotkey, NavigateBack, Point, Type, Wait
@@ -283,7 +284,7 @@ async def test_any_play_ends_as_it_did_before_and_disturbs_nobody(stage, seed):
         await tab.screenshot()
         for _ in range(40):
             action = drawn(random)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 note, seen, screen = await step(tab, action, 50)
                 assert await neighbour.screenshot() == calm
             told.append((str(action), note, seen.get("dialog"), hash(screen)))

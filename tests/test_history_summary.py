@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_server import Server, said
+from processes import PATIENCE_S
 
 from flywheel.agent.history_summary import HistorySummary, ModelSummarizer, RuleSummarizer, StepCounts, open_summarizer
 from flywheel.agent.steps import PastStep
@@ -116,7 +117,7 @@ def test_what_was_asked_once_is_not_asked_again():
 
 
 def test_samples_of_one_task_that_ask_at_once_read_one_answer():
-    answers, together = iter(range(100)), threading.Barrier(4, timeout=10)
+    answers, together = iter(range(100)), threading.Barrier(4, timeout=PATIENCE_S)
 
     def answer(asked: dict):
         together.wait()

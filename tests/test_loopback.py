@@ -10,6 +10,7 @@ import socket
 import pytest
 import pytest_asyncio
 from browser_pages import SETTINGS, browser
+from processes import PATIENCE_S
 
 from flywheel import bench
 from flywheel.sandbox import proxy
@@ -85,7 +86,7 @@ async def said(proxy: Proxy, request: bytes) -> bytes:
     """All that a proxy answers to some bytes."""
     reader, writer = await asyncio.open_connection(sock=_connected(proxy))
     writer.write(request)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     writer.close()
     return answer
