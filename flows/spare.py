@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -21,6 +21,7 @@ from anyio.abc import Process
 
 from flows import tied
 
+log = logging.getLogger(__name__)
 ENGINE = "prefect.engine"  # the module that a run is
 
 
@@ -30,16 +31,21 @@ class Spare:
     def __init__(self) -> None:
         self._waits: Process | None = None
         self._environment: dict[str, str] = {}
+        self._begins = False
 
     async def begin(self) -> None:
         """Unless one waits. Where the machine has no room for it, runs begin without it."""
-        if self._waits is not None and self._waits.returncode is None:
+        if self._begins or (self._waits is not None and self._waits.returncode is None):
             return
-        self._waits, self._environment = None, dict(os.environ)
-        with suppress(OSError):
+        self._waits, self._environment, self._begins = None, dict(os.environ), True
+        try:
             self._waits = await anyio.open_process(
                 tied.command("flows.spare"), stdin=subprocess.PIPE, stdout=None, stderr=None
             )
+        except OSError as error:
+            log.warning("no process waits for the next run: %s", error)
+        finally:
+            self._begins = False
 
     async def take(self, env: Mapping[str, str], cwd: Path | str | None) -> Process | None:
         """It is that run from here on. None where none waits, or where the run wants variables that are read as Python

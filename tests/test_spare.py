@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import time
 from unittest import mock
 
+import anyio
 import psutil
 import pytest
 from processes import PATIENCE_S, alive, gone
@@ -77,6 +79,20 @@ async def test_it_is_not_taken_for_a_run_of_another_environment(more):
     spare._waits, spare._environment = mock.Mock(), dict(os.environ)
     assert await spare.take({**os.environ, **more}, None) is None
     assert spare._waits is not None
+
+
+async def test_of_two_runs_that_begin_at_once_one_process_is_left_to_wait(monkeypatch):
+    begun = []
+
+    async def begin(*_, **__):
+        begun.append(mock.Mock(returncode=None))
+        await asyncio.sleep(0)  # the other comes meanwhile
+        return begun[-1]
+
+    monkeypatch.setattr(anyio, "open_process", begin)
+    spare = Spare()
+    await asyncio.gather(spare.begin(), spare.begin())
+    assert begun == [spare._waits]
 
 
 @pytest.mark.parametrize("taken", [False, True])
