@@ -11,10 +11,10 @@ flywheel: setup ## set up, then run the main job: two iterations of the flywheel
 # Where a container forbids it, each of the tests' many processes would compile flywheel anew.
 export PYTHONDONTWRITEBYTECODE =
 
-# Four on two cores: much of the tests is waiting for browsers and other processes.
-pytest := .venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Three on two cores: much of the tests is waiting for browsers and other processes, and four starve them.
+pytest := .venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: setup-test ## set up, then run all tests, four files at a time
+test: setup-test ## set up, then run all tests, three files at a time
 	$(pytest)
 
 test-fast: setup-test ## the tests of the files that take no five seconds each: about a minute

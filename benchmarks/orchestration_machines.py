@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import inspect
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,9 +20,15 @@ from flywheel.stages.base import Context, Stage
 
 NODE = {"num_cpus": 1, "resources": {"browsers": 1}, "object_store_memory": 80 << 20}
 _ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
-# A node that is killed is given up within seconds.
-_HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000}
 _NODE_S = 600.0
+_DASHBOARD_PORTS = ("METRICS_AGENT_PORT_NAME", "METRICS_EXPORT_PORT_NAME", "DASHBOARD_AGENT_LISTEN_PORT_NAME")
+_RUNTIME_PORT = "RUNTIME_ENV_AGENT_PORT_NAME"
+# A node that is killed is given up within seconds; one that begins on busy cores is waited for.
+_SYSTEM = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "agent_register_timeout_ms": int(1000 * _NODE_S),
+}
 _HEAD = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # nobody looks at those
 
 
@@ -32,10 +40,11 @@ def machines(count: int, modules: Path) -> Iterator[Any]:
     """
     found = os.pathsep.join([str(modules), *sys.path])
     with mock.patch.dict(os.environ, {**_ENVIRONMENT, "PYTHONPATH": found}):
+        import ray._raylet as raylet
         from ray._private import services
         from ray.cluster_utils import Cluster as Machines
 
-        made_known = services.get_node
+        made_known, start = services.get_node, services.start_raylet
 
         def get_node(*about: Any) -> Any:
             """Ray gives a node 30 s to become known, which nothing changes; busy cores take longer."""
@@ -48,14 +57,30 @@ def machines(count: int, modules: Path) -> Iterator[Any]:
                         raise
                     time.sleep(0.1)
 
-        head = {**NODE, "num_cpus": 0, "resources": {}, **_HEAD, "_system_config": _HEALTH}
-        with mock.patch.object(services, "get_node", get_node):
+        def start_raylet(*about: Any, **more: Any) -> Any:
+            """Ray gives a node's helpers 15 s to write their ports down, which nothing changes; here they are written
+            before. -1 is Ray's word for a service that is not there: nobody asks the dashboard's."""
+            given = inspect.signature(start).bind(*about, **more).arguments
+            given["runtime_env_agent_port"] = _free_port()
+            ports = dict.fromkeys(_DASHBOARD_PORTS, -1) | {_RUNTIME_PORT: given["runtime_env_agent_port"]}
+            for name, port in ports.items():
+                raylet.persist_port(given["session_dir"], given["node_id"], getattr(raylet, name), port)
+            return start(**given)
+
+        head = {**NODE, "num_cpus": 0, "resources": {}, **_HEAD, "_system_config": _SYSTEM}
+        with mock.patch.multiple(services, get_node=get_node, start_raylet=start_raylet):
             made = Machines(head_node_args=head, initialize_head=True)
             for _ in range(count):
                 made.add_node(wait=False, **NODE)
             made.wait_for_nodes(_NODE_S)
             yield made
             made.shutdown()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return one.getsockname()[1]
 
 
 def do_shards(cluster: Cluster, stage: Stage, ctx: Context, shards: Sequence[str]) -> dict[str, tuple[Path, Any]]:

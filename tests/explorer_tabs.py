@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page, expect
+from processes import PATIENCE_S
 
 from flywheel.explorer.server import Explorer
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="pip install -e '.[dev]'").AXE_FILE_PATH
 SIZES = [(1280, 860, "light"), (390, 800, "dark")]
-WAIT_MS = 30_000
+WAIT_MS = 1000 * PATIENCE_S
 
 
 def open_page(browser, server: Explorer, *, width=1280, height=860, scheme="light") -> Page:

@@ -16,6 +16,7 @@ import managers
 import pytest
 from aiohttp import web
 from anyio.from_thread import start_blocking_portal
+from processes import PATIENCE_S
 from shelves import Shelf, Shelves
 from watched import log_in, logged_in, playing, told
 
@@ -146,7 +147,7 @@ async def test_a_service_is_shown_as_a_page_of_nobody(tmp_path, service):
             assert answer.headers["X-Own"] == "kept"
         async with client.ws_connect(f"{base}8123/talk") as socket:
             await socket.send_str("hello")
-            assert (await socket.receive_str(timeout=10)) == "hello!"
+            assert (await socket.receive_str(timeout=PATIENCE_S)) == "hello!"
         whole = (await told(client))["whole"]
         async with client.get(f"{whole}8123/a") as answer:
             assert (await answer.json())["path"] == f"{whole}8123/a"
@@ -199,7 +200,7 @@ async def test_a_recording_is_there_where_the_node_keeps_one(tmp_path):
 @pytest.fixture
 def page(browser) -> Iterator:
     made = browser.new_page(viewport={"width": 900, "height": 700})
-    made.set_default_timeout(20_000)
+    made.set_default_timeout(1000 * PATIENCE_S)
     yield made
     made.close()
 

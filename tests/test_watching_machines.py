@@ -11,6 +11,7 @@ import managers
 import pytest
 from aiohttp import WSMsgType
 from anyio.from_thread import start_blocking_portal
+from processes import PATIENCE_S
 from watched import compose, enter, logged_in, playing, told
 
 from flywheel.agent.actions import ReadFile, Terminal, Wait
@@ -18,7 +19,6 @@ from flywheel.agent.actions import ReadFile, Terminal, Wait
 small_world = computers.small_world
 pytestmark = computers.needed
 SANDBOX = {"kinds": {"terminal": {"run_s": 3.0, "wait_ms": 10.0}}}
-DEADLINE_S = 60
 KEYS, SIZE, SHOWN = range(3)
 # Links, the clipboard, titles, a picture's beginning, queries that are answered, HTML.
 HOSTILE = (
@@ -38,7 +38,7 @@ def beats(monkeypatch):
 def page(browser) -> Iterator:
     context = browser.new_context(viewport={"width": 1000, "height": 800})
     made = context.new_page()
-    made.set_default_timeout(1000 * DEADLINE_S)
+    made.set_default_timeout(1000 * PATIENCE_S)
     yield made
     context.close()
 
@@ -58,7 +58,7 @@ class Line:
         self.socket, self.printed, self.bytes = socket, b"", 0
 
     async def until(self, part: bytes, takes: bool = True) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while part not in self.printed:
                 message = await self.socket.receive()
                 assert message.type is WSMsgType.BINARY, message
@@ -90,7 +90,7 @@ async def test_a_shell_beside_the_agents(tmp_path):
             # What cannot be is passed over, or ends it: it reaches no other.
             await socket.send_bytes(said(SIZE, b"x") + said(77, b"y"))
             await line.type("exit\r")
-            async with asyncio.timeout(DEADLINE_S):  # a program that it left holds nobody
+            async with asyncio.timeout(PATIENCE_S):  # a program that it left holds nobody
                 while (await socket.receive()).type is WSMsgType.BINARY:
                     pass
         result = await env.step(ReadFile("made.txt"))
@@ -178,6 +178,7 @@ def test_a_terminal_is_taken_over(tmp_path, page):
         page.keyboard.type("echo $((6 * 7)) > answer.txt; ls\n")
         page.keyboard.type("echo ")
         compose(page, "漢字")
+        page.wait_for_function(f"() => ({ROWS})().includes('echo 漢字')")  # as who writes so waits for it
         page.keyboard.type(" > kanji\n")
         page.wait_for_function(f"() => ({ROWS})().includes('answer.txt')")
         page.keyboard.type("cat kanji; tput cols\n")

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import WSMsgType, web
 from anyio.from_thread import start_blocking_portal
 from PIL import Image
+from processes import PATIENCE_S
 from watched import compose, enter, logged_in, playing, told
 
 from flywheel.agent.actions import Click, Drag, Hotkey, Point, Scroll, Type, Wait
@@ -26,7 +27,6 @@ from flywheel.worlds import catalogue
 
 SMALL = {"width": 400, "height": 300, "pages": 2, "browsers": 1, "pages_min": 0, "timeout_s": 60.0}
 TASK = replace(make_task(catalogue.get("tiles"), "clear", 1, 4, "train"), max_steps=5000)
-DEADLINE_S = 60
 BODY = """<!doctype html><meta charset=utf-8><title><img src=x onerror=alert(1)></title>
 <body style="margin:0;font:16px sans-serif">
 <button style="position:absolute;left:20px;top:20px;width:120px;height:40px" onclick="told('pressed')">Press</button>
@@ -108,7 +108,7 @@ def one_page(monkeypatch):
 @pytest.fixture
 def page(browser) -> Iterator:
     made = browser.new_page(viewport={"width": 900, "height": 700})
-    made.set_default_timeout(1000 * DEADLINE_S)
+    made.set_default_timeout(1000 * PATIENCE_S)
     yield made
     made.close()
 
@@ -147,7 +147,7 @@ async def test_who_is_watched_sees_the_same(frames):
             with env.watch() as watcher:
                 watcher.put = lambda picture, put=watcher.put: (shown.append(picture), put(picture))
                 watched = await hashes(env, task)
-                assert await asyncio.wait_for(watcher.next(), DEADLINE_S) == shown[-1]
+                assert await asyncio.wait_for(watcher.next(), PATIENCE_S) == shown[-1]
             assert env.tab.cast._page is None  # the browser is asked for nothing any more
     assert watched == alone
     assert {*alone[1:]} <= {*shown}  # what the agent sees, and between its steps what the browser draws
@@ -182,7 +182,7 @@ async def test_a_live_page_is_for_this_nodes_own_pages_alone(tmp_path):
 # -- by the socket ----------------------------------------------------------------------------------------------------
 async def heard(socket, wanted) -> dict:
     """The first word that is wanted; pictures are passed over."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             message = await socket.receive()
             assert message.type in (WSMsgType.TEXT, WSMsgType.BINARY), message
@@ -215,7 +215,7 @@ async def test_one_person_at_a_time_and_the_agents_steps_between(tmp_path, one_p
             state = await until(env, lambda state: "up key" in state["seen"])
             assert "chord" not in state["seen"]  # the first one's Ctrl was let go
             await second.send_json({"do": "nothing that there is"})
-            assert (await asyncio.wait_for(closed(second), DEADLINE_S)) is True
+            assert (await asyncio.wait_for(closed(second), PATIENCE_S)) is True
 
 
 async def closed(socket) -> bool:
@@ -233,7 +233,7 @@ async def test_what_the_browser_shows_over_a_page_is_seen_and_answered(tmp_path,
             await socket.send_json({"do": "click", "x": 300 / 400, "y": 100 / 300})
             asked = await until(env, lambda state: "dialog" in state)
             assert asked["dialog"] == {"kind": "prompt", "message": "Who?"}
-            async with asyncio.timeout(DEADLINE_S):  # a picture of it: the browser's own shows the page alone
+            async with asyncio.timeout(PATIENCE_S):  # a picture of it: the browser's own shows the page alone
                 while (message := await socket.receive()).data[:4] != b"\x89PNG":
                     assert message.type in (WSMsgType.TEXT, WSMsgType.BINARY), message
             await socket.send_json({"do": "text", "text": "Zoë"})
