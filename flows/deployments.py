@@ -4,11 +4,14 @@ stage, which an iteration asks for."""
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from pathlib import Path
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectAlreadyExists
@@ -31,6 +34,18 @@ _ONE_AT_A_TIME = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyL
 def pool(ws: Workspace) -> str:
     """The workspace's own pool: its worker runs nothing of another workspace, which may be on another machine."""
     return identity.of(ws)
+
+
+def worker_name() -> str:
+    """Of this process as a worker: machine and process."""
+    return f"{socket.gethostname()} {os.getpid()}"
+
+
+def others_work(ws: Workspace, client: SyncPrefectClient) -> bool:
+    """Whether the pool has workers besides those that `up` begins on this machine."""
+    online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
+    found = client.read_workers_for_work_pool(pool(ws), worker_filter=online)
+    return any(not one.name.startswith(f"{socket.gethostname()} ") for one in found)
 
 
 def deploy(ws: Workspace, rules: Operations) -> dict[str, UUID]:

@@ -22,6 +22,7 @@ from prefect.settings import PREFECT_WORKER_QUERY_SECONDS, temporary_settings
 from prefect.utilities.processutils import command_to_string, open_process, setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
+from flows.deployments import worker_name
 from flows.spare import ENGINE, Spare
 
 _LOOK_S = 0.25  # how often it is decided whether to ask
@@ -126,7 +127,7 @@ async def _ended(process: Process) -> AsyncIterator[Process]:
 
 def main(pool: str) -> None:
     """Until SIGTERM or Ctrl-C; runs that are at work go on."""
-    worker, runs = ProcessWorker(work_pool_name=pool, create_pool_if_not_found=True), Runs()
+    worker, runs = ProcessWorker(pool, name=worker_name(), create_pool_if_not_found=True), Runs()
     worker.job_configuration = AtOnce
     _starter_engine.run_process = runs.run_process  # where Prefect says that it may be replaced
     worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs, runs.at_work)

@@ -20,6 +20,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Scheduled
 
+from flows.deployments import others_work
 from flows.notify import notify
 from flywheel import due, run_lock
 from flywheel.progress import tell
@@ -97,9 +98,10 @@ class Watcher:
                 tell("watch", f"{name} is begun again: {run.name} died")
 
     def end_what_has_no_process(self) -> None:
-        """Called where no worker of the workspace is at work: what a run left Running would keep the next one out."""
+        """Called where no worker of this machine is at work: what a run left Running would keep the next one out."""
         if not run_lock.held(self._ws):
-            history.mark_killed_runs(self._ws, worker=False, client=self._client)
+            others = others_work(self._ws, self._client)  # which may be about to begin what is pending
+            history.mark_killed_runs(self._ws, worker=others, client=self._client)
 
     def _end_what_died_with_its_worker(self) -> None:
         """Nobody told the server of it. The lock is looked at, never taken: a run that is about to take it must not be

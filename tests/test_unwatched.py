@@ -162,7 +162,7 @@ def test_what_a_worker_was_about_to_begin_died_with_it_and_what_is_to_come_stays
     from prefect.client.orchestration import get_client
     from prefect.states import Pending
 
-    from flows.deployments import deploy
+    from flows.deployments import deploy, pool, worker_name
     from flows.unwatched import Watcher
 
     found = deploy(served, Operations())
@@ -173,9 +173,14 @@ def test_what_a_worker_was_about_to_begin_died_with_it_and_what_is_to_come_stays
     watcher.begin_again_what_died(Operations())  # a worker may be at work
     states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
     assert (states[begins.id], states[comes.id]) == ("Submitting", "Scheduled")
-    watcher.end_what_has_no_process()
-    states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
-    assert (states[begins.id], states[comes.id]) == ("Crashed", "Scheduled")
+    with get_client(sync_client=True) as client:
+        for name, then in (("elsewhere 7", "Submitting"), (worker_name(), "Crashed")):
+            if then == "Crashed":
+                client.request("DELETE", f"/work_pools/{pool(served)}/workers/elsewhere 7")
+            client.send_worker_heartbeat(pool(served), name)
+            watcher.end_what_has_no_process()
+            states = {one.id: one.state_name for one in of_deployment(found["iteration"])}
+            assert (states[begins.id], states[comes.id]) == (then, "Scheduled")
 
 
 @pytest.fixture
