@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from server import Hijack, Refused, Request, Routes
-from shell import Shell, typed
+from shell import Shell, in_terminal, typed
 
 _KEYS, _SIZE, _SHOWN = range(3)
 _AHEAD, _CHUNK, _LONGEST = 2**19, 2**16, 2**20
@@ -123,9 +123,8 @@ class _Own:
         self._resize(*size)
         try:
             self._process = subprocess.Popen(
-                _BASH, stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+                in_terminal(slave, *_BASH), stdin=slave, stdout=slave, stderr=slave, cwd=folder,
                 env={**environment, "TERM": "xterm-256color"}, start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  nobody else can give it the terminal
             )  # fmt: skip
         except OSError:
             os.close(self._terminal)

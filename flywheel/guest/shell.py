@@ -149,6 +149,13 @@ class Shell:
             self._bash = None
 
 
+def in_terminal(slave: int, *command: str) -> list[str]:
+    """For the first process of a session: it becomes the command, and the terminal the session's own, which is given to
+    that process if it opens it (Linux). To ask for it between fork and exec would be to run Python there, where locks
+    may be held by threads that are no more."""
+    return ["/bin/sh", "-c", 'exec <>"$0"; exec "$@"', os.ttyname(slave), *command]
+
+
 class _Bash:
     """The process, its terminal, and the thread that reads what is printed there. screen: where it is shown. tape:
     where all of it is told."""
@@ -160,11 +167,10 @@ class _Bash:
         theirs, self._commands = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [*_BASH, str(_LOOP), str(theirs)],
+                in_terminal(slave, *_BASH, str(_LOOP), str(theirs)),
                 stdin=slave, stdout=slave, stderr=slave, cwd=folder,
                 env={**environment, "TERM": "xterm", "PAGER": "cat"},
                 pass_fds=(theirs,), start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  nobody else can give it the terminal
             )  # fmt: skip
         finally:
             os.close(slave)
