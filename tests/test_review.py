@@ -47,6 +47,8 @@ def test_what_the_reviewer_is_told(ws):
     figures = [{"domain": "all", "step": 0, **row} for row in verdicts.figures("before", gate.judge([0] * 60, rule))]
     names = {"success_before": 1, "success_after": 3, "success_unseen_after": 0}
     shares = [{"domain": "all", "step": 0, **metrics.share(name, solved, 4)} for name, solved in names.items()]
+    more = {"name": "success_difference", "value": 0.5, "low": -0.125, "high": 0.875, "n": 4}
+    shares.append({"domain": "all", "step": 0, **more})
     partitions.write(ws, "metrics", 1, "evaluate", [*figures, *shares])
     task = {"task_id": "k1", "domain": "sites", "world": "shop", "instruction": "Buy the blue mug"}
     episodes = [task | {"trajectory_id": f"of {model}", "policy_version": model} for model in ("d0", "d1")]
@@ -62,9 +64,8 @@ def test_what_the_reviewer_is_told(ws):
     assert "would say: not worse by 0.1 or more against the model before it: success +0.000" in told
     assert "- **no longer solved**: shop, Buy the blue mug (`flywheel view of d1`)" in told
     assert told.endswith(
-        "| held-out tasks | n | success before | merged | difference |\n|---|---|---|---|---|\n"
-        "| all | 4 | 0.25 (0.05 to 0.70) | 0.75 (0.30 to 0.95) |  |\n"
-        "| all, held-out templates | 4 |  | 0.00 (0.00 to 0.49) |  |"
+        "*new*: of those that never are.\n\n| tasks | n | before | merged | difference |\n|---|---|---|---|---|\n"
+        "| all | 4 | 0.25 | 0.75 | +0.50 [-0.12, 0.88] |\n| all, new | 4 |  | 0.00 |  |"
     )
 
 

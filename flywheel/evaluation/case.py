@@ -17,7 +17,8 @@ from flywheel.workspace import Workspace, label
 
 _FIRST = ("gate_", "success_")  # figures that decide, told first
 _TOLD = 40  # tasks in Prefect's form
-_GROUPS = {"": "", "seen_": ", templates trained on", "unseen_": ", held-out templates"}
+_GROUPS = {"": "", "seen_": ", known", "unseen_": ", new"}
+_LEGEND = "Success on the held-out tasks; *known*: of templates that are trained on, *new*: of those that never are."
 _MADE = re.compile(r"models/iteration=(\d+)/")
 Row = dict[str, Any]
 
@@ -58,24 +59,28 @@ class Case:
         return "\n".join([*lines, "", *self._table()])
 
     def _table(self) -> Iterator[str]:
-        """Success on the held-out tasks, with 95% intervals; the other figures are on the run's pages."""
+        """Narrow, for Prefect's form; the figures' own intervals, and other figures, are on the run's pages."""
         found = {(row["domain"], row["name"]): row for row in self.figures if row["value"] is not None}
-        yield "| held-out tasks | n | success before | merged | difference |"
-        yield "|---|---|---|---|---|"
+        yield from (_LEGEND, "", "| tasks | n | before | merged | difference |", "|---|---|---|---|---|")
         for domain in dict.fromkeys(domain for domain, _ in found):
             for group, words in _GROUPS.items():
-                if after := found.get((domain, f"success_{group}after")):
-                    rows = (found.get((domain, f"success_{group}{end}")) for end in ("before", "after", "difference"))
-                    cells = [str(after["n"] or ""), *map(_cell, rows)]
+                before, after, more = (
+                    found.get((domain, f"success_{group}{end}")) for end in ("before", "after", "difference")
+                )
+                if after:
+                    cells = (str(after["n"] or ""), _share(before), _share(after), _difference(more))
                     yield f"| {domain}{words} | {' | '.join(cells)} |"
 
 
-def _cell(row: Row | None) -> str:
+def _share(row: Row | None) -> str:
+    return f"{row['value']:.2f}" if row else ""
+
+
+def _difference(row: Row | None) -> str:
+    """With its 95% interval."""
     if row is None:
         return ""
-    return (
-        f"{row['value']:.2f}" if row["low"] is None else f"{row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
-    )
+    return f"{row['value']:+.2f}" + ("" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]")
 
 
 def of(ws: Workspace, iteration: int, rule: Promotion) -> Case:
