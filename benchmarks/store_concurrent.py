@@ -11,6 +11,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 from flywheel.bench import BenchCase
 from flywheel.errors import DataError
@@ -59,9 +60,9 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
 
 
 def _write(ws: Workspace, number: int) -> None:
-    partition_writer._RUN_BYTES = 4_000  # several files of few rows
     rows = [{"trajectory_id": f"t{row:04d}", "scorer": str(number), "score": 1.0} for row in range(_count(number))]
-    partitions.write(ws, "scores", 1, "score", rows)
+    with mock.patch.object(partition_writer, "_RUN_BYTES", 4_000):  # several files of few rows
+        partitions.write(ws, "scores", 1, "score", rows)
 
 
 def _count(number: int) -> int:
