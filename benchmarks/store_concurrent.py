@@ -40,8 +40,9 @@ def cases(options: Namespace) -> Iterator[BenchCase]:
     for reader in readers:
         reader.join()
     answers, wrong, errors = (sum(one[place] for one in found) for place in range(3))
+    met = answers > 0 and wrong + errors == 0
     yield BenchCase(
-        "store", "concurrent", "wrong answers and errors", wrong + errors, None, "", None, 0, answers > 0 == wrong + errors,
+        "store", "concurrent", "wrong answers and errors", wrong + errors, None, "", None, 0, met,
         {"readers": READERS, "replacements": replacements, "answers": answers, "wrong": wrong, "errors": errors,
          "seconds": seconds, "first_error": next((one[3] for one in found if one[3]), "")},
     )  # fmt: skip
