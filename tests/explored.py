@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+from processes import PATIENCE_S
 from synthetic_rows import image_row, step, task, trajectory
 
 from flywheel.explorer.server import Explorer, serving
@@ -72,6 +73,6 @@ _ROUTE = ("trajectory_id", "destination", "reason", "score", "v")
 @contextmanager
 def explorer(ws: Workspace, other: Workspace | None = None) -> Iterator[tuple[Explorer, httpx.Client]]:
     """The explorer, and a client that is logged in."""
-    with serving(ws, 0, other) as served, httpx.Client(base_url=served.url, timeout=60) as client:
+    with serving(ws, 0, other) as served, httpx.Client(base_url=served.url, timeout=PATIENCE_S) as client:
         assert client.get(served.entrance()).status_code == 303
         yield served, client

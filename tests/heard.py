@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 
+from processes import PATIENCE_S
+
 from flywheel.progress import listening
 
 
@@ -19,7 +21,7 @@ class Told:
         self._loop.call_soon_threadsafe(self._new.set)
 
     async def line(self, *words):
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_S):
             while not (found := [line for line in self.lines if all(word in line for word in words)]):
                 await self._new.wait()
                 self._new.clear()

@@ -12,6 +12,7 @@ from typing import Any
 
 import boto3
 import httpx
+from processes import PATIENCE_S
 
 BUCKET = "flywheel-data"
 _POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
@@ -59,7 +60,7 @@ class Store:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -73,7 +74,8 @@ def serving() -> Iterator[Store]:
         iam.create_user(UserName="flywheel")
         iam.put_user_policy(UserName="flywheel", PolicyName="all", PolicyDocument=json.dumps(_POLICY))
         made = iam.create_access_key(UserName="flywheel")["AccessKey"]
-        httpx.post(f"{url}/moto-api/reset-auth", content="0", timeout=30).raise_for_status()  # from now on keys count
+        # From now on keys count.
+        httpx.post(f"{url}/moto-api/reset-auth", content="0", timeout=PATIENCE_S).raise_for_status()
         try:
             yield Store(url, made["AccessKeyId"], made["SecretAccessKey"], process)
         finally:

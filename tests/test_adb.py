@@ -19,6 +19,7 @@ pytest.importorskip("adbutils", reason="the extra `phone` is not installed")
 from adb_server import AdbServer
 from fake_android import FIELD, HEIGHT, KEYBOARD, SWITCH, WIDTH, FakeAndroid
 from PIL import Image
+from processes import PATIENCE_S
 
 from flywheel.agent import actions as act
 from flywheel.agent.actions import Click, Finished, LongPress, OpenApp, Point, PressBack, PressHome, Scroll, Type, Wait
@@ -87,7 +88,7 @@ async def test_the_real_client_takes_the_server_for_its_own(tmp_path):
                 "adb", "-P", str(server.port), *words, stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 out, err = await call.communicate()
             return call.returncode, out, err
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from page_servers import lay
+from processes import PATIENCE_S
 
 from flywheel.errors import EnvError, EnvTimeout
 from flywheel.sandbox.backend import Backend
@@ -37,7 +38,7 @@ def processes(text):
 
 
 async def until(holds):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from explored import rollouts
+from processes import PATIENCE_S
 
 from flywheel.errors import QueryTimeout
 from flywheel.explorer import asking as explorer_asking
@@ -20,12 +21,12 @@ def test_who_waits_too_long_for_others_is_told(ws, monkeypatch):
 
     def work(connection) -> int:
         working.set()
-        assert over.wait(60)
+        assert over.wait(PATIENCE_S)
         return 1
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(asking.ask, work)
-        assert working.wait(60)
+        assert working.wait(PATIENCE_S)
         try:
             with pytest.raises(QueryTimeout, match="others' questions were at work for 2 s; ask again"):
                 asking.rows("SELECT 2")

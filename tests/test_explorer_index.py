@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from explored import explorer
+from processes import PATIENCE_S
 from synthetic_rows import step, task, trajectory
 
 from flywheel.errors import DataError, FlywheelError, QueryTimeout
@@ -179,7 +180,7 @@ def test_where_it_cannot_be_written_the_list_goes_on_without(ws):
 
 def test_a_search_waits_for_new_words_within_its_limit(ws, monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr(index_file, "catch_up", lambda *_: over.wait(60) and ())
+    monkeypatch.setattr(index_file, "catch_up", lambda *_: over.wait(PATIENCE_S) and ())
     index = Index(ws, limit_s=0.01)
     index.begin()
     with pytest.raises(QueryTimeout, match="still being indexed"):

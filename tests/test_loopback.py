@@ -142,7 +142,7 @@ async def test_bodies_pass_whole_and_a_second_request_follows_the_first(ways):
         head = f"POST http://{site.at}/hit/first HTTP/1.1\r\nContent-Length: {len(inner)}\r\n\r\n".encode()
         reader, writer = await asyncio.open_connection(sock=_connected(one))
         writer.write(head + inner + f"GET http://{site.at}/long HTTP/1.1\r\n\r\n".encode())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(2):
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
             assert await reader.readexactly(8_000_000) == b"x" * 8_000_000

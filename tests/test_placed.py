@@ -80,7 +80,7 @@ def placed(nodes, settings: Settings) -> Iterator[None]:
 
 def asked(path: str) -> Any:
     headers = {"Authorization": f"Bearer {os.environ[TOKEN]}"}
-    return httpx.get(os.environ[MANAGER] + path, headers=headers, timeout=30, trust_env=False).json()
+    return httpx.get(os.environ[MANAGER] + path, headers=headers, timeout=PATIENCE_S, trust_env=False).json()
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:

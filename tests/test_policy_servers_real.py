@@ -8,6 +8,7 @@ import httpx
 import pytest
 from heard import told
 from lamps import Lamps, score_lamp, settings, small_model, task
+from processes import PATIENCE_S
 from served import serving
 
 from flywheel.policy import open_policy
@@ -24,7 +25,7 @@ def folders(tmp_path_factory, project):
 
 
 def weights_of(server) -> str:
-    models = httpx.get(f"{server.url}/models", headers=server.headers, timeout=30).json()
+    models = httpx.get(f"{server.url}/models", headers=server.headers, timeout=PATIENCE_S).json()
     return models["data"][0]["weight_version"]
 
 

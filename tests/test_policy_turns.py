@@ -7,6 +7,7 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import PATIENCE_S
 
 from flywheel.policy.turns import Turns
 
@@ -43,7 +44,7 @@ def test_turns_are_bounded_and_none_is_lost(at_once, wanted, seed):
                 for _ in range(draw.randrange(3)):
                     await asyncio.sleep(0)
                 tasks[number].cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks, return_exceptions=True)
         assert all(task.cancelled() or task.exception() is None for task in tasks)
 

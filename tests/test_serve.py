@@ -37,7 +37,7 @@ def server(folder):
 @pytest.fixture
 def ask(server):
     """POST a completion, the fields given laid over a plain one; (status, body)."""
-    with httpx.Client(timeout=60, headers=server.headers) as client:
+    with httpx.Client(timeout=PATIENCE_S, headers=server.headers) as client:
 
         def ask(**fields):
             plain = BODY | {"max_tokens": 4, "seed": 1}
@@ -108,7 +108,7 @@ def test_a_stream_holds_the_same_answer(server, ask):
     body = BODY | {"max_tokens": 4, "seed": 1} | fields
     body |= {"stream": True, "stream_options": {"include_usage": True}}
     with httpx.stream(
-        "POST", f"{server.url}/chat/completions", json=body, timeout=60, headers=server.headers
+        "POST", f"{server.url}/chat/completions", json=body, timeout=PATIENCE_S, headers=server.headers
     ) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
@@ -191,7 +191,7 @@ def test_another_model(ask):
 )
 def test_a_body_that_is_no_request(server, content, kind, status):
     headers = {"Content-Type": kind, **server.headers}
-    answer = httpx.post(f"{server.url}/chat/completions", content=content, headers=headers, timeout=60)
+    answer = httpx.post(f"{server.url}/chat/completions", content=content, headers=headers, timeout=PATIENCE_S)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
 
@@ -216,7 +216,7 @@ def test_no_such_route(server):
 def test_weights_that_cannot_be_taken(server, folder, ask, body, words):
     if isinstance(body, dict) and body.get("path") == "{folder}":
         body = body | {"path": str(folder)}
-    answer = httpx.post(f"{server.url}/weights", json=body, timeout=60, headers=server.headers)
+    answer = httpx.post(f"{server.url}/weights", json=body, timeout=PATIENCE_S, headers=server.headers)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
     assert words in answer.json()["error"]["message"]
     assert ask()[1]["choices"][0]["weight_version"] == digest(folder)
@@ -227,7 +227,9 @@ def test_it_ends_once_what_is_under_way_is_answered(folder):
     with serving(folder, "--set", "policy.batch=4") as server, ThreadPoolExecutor(4) as threads:
         body = write_request(context(0), Sampling(max_new_tokens=600, ignore_end=True), "small")
         asked = [
-            threads.submit(httpx.post, f"{server.url}/chat/completions", json=body, timeout=60, headers=server.headers)
+            threads.submit(
+                httpx.post, f"{server.url}/chat/completions", json=body, timeout=PATIENCE_S, headers=server.headers
+            )
             for _ in range(4)
         ]
         health = server.url.replace("/v1", "/health")

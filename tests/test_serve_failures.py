@@ -14,6 +14,7 @@ import httpx
 import pytest
 import uvicorn
 from lamps import small_model
+from processes import PATIENCE_S
 from served import BODY
 
 from flywheel.errors import BadInput, PolicyBusy, PolicyError, PolicyTimeout
@@ -85,7 +86,7 @@ async def test_an_error_of_the_policy_has_its_status(folder, error, status, retr
     async def fails(policy):
         raise error
 
-    async with routes(folder, fails) as (_, _, url), httpx.AsyncClient(timeout=60, headers=BEARER) as client:
+    async with routes(folder, fails) as (_, _, url), httpx.AsyncClient(timeout=PATIENCE_S, headers=BEARER) as client:
         answer = await client.post(f"{url}/chat/completions", json=BODY | {"n": 3})
         assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry_after)
         message = answer.json()["error"]["message"]
@@ -105,17 +106,20 @@ async def test_a_caller_who_goes_away_is_no_longer_worked_for(folder):
         writer.write("\r\n".join([*lines, f"Content-Length: {len(raw)}", "", ""]).encode() + raw)
         await policy.begun.wait()
         writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await policy.cancelled.acquire()
             await policy.cancelled.acquire()
-            await service.drain(20)
+            await service.drain(PATIENCE_S)
 
 
 async def test_at_the_end_the_old_ones_are_answered_and_new_ones_refused(folder):
-    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60, headers=BEARER) as client:
+    async with (
+        routes(folder, waits) as (service, policy, url),
+        httpx.AsyncClient(timeout=PATIENCE_S, headers=BEARER) as client,
+    ):
         first = asyncio.create_task(client.post(f"{url}/chat/completions", json=BODY))
         await policy.begun.wait()
-        drained = asyncio.create_task(service.drain(20))
+        drained = asyncio.create_task(service.drain(PATIENCE_S))
         await asyncio.sleep(0)
         late = await client.post(f"{url}/chat/completions", json=BODY)
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
@@ -129,7 +133,10 @@ async def test_at_the_end_the_old_ones_are_answered_and_new_ones_refused(folder)
 
 
 async def test_who_is_not_answered_within_the_grace_is_told(folder):
-    async with routes(folder, waits) as (service, policy, url), httpx.AsyncClient(timeout=60, headers=BEARER) as client:
+    async with (
+        routes(folder, waits) as (service, policy, url),
+        httpx.AsyncClient(timeout=PATIENCE_S, headers=BEARER) as client,
+    ):
         first = asyncio.create_task(client.post(f"{url}/chat/completions", json=BODY))
         await policy.begun.wait()
         await service.drain(0)
@@ -139,7 +146,7 @@ async def test_who_is_not_answered_within_the_grace_is_told(folder):
 
 
 async def test_a_key_is_asked_for_everywhere(folder):
-    async with routes(folder, waits) as (_, policy, url), httpx.AsyncClient(timeout=60) as client:
+    async with routes(folder, waits) as (_, policy, url), httpx.AsyncClient(timeout=PATIENCE_S) as client:
         policy.go.set()
         for headers, status in (({}, 401), ({"Authorization": "Bearer other"}, 401), (BEARER, 200)):
             assert (await client.get(f"{url}/models", headers=headers)).status_code == status
