@@ -28,6 +28,7 @@ _PACKAGES = {
     "ray": "ray",
     "dvc-s3": "s3",
 }
+_LOOK_S = 60.0
 
 
 def examine(root: Path) -> list[Finding]:
@@ -64,7 +65,10 @@ def _chromium() -> str:
     from flywheel.settings import Sandbox
 
     path = chromium.find(Sandbox())
-    asked = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    try:
+        asked = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_LOOK_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise FlywheelError(f"{path} does not tell its version within {_LOOK_S:g} s", where=path) from None
     return f"{path} {asked.stdout.strip()}"
 
 

@@ -14,7 +14,7 @@ from flywheel.workspace import Workspace, label
 
 # What stands for an iteration in git: everything else is DVC's.
 _TRACKED = ("params.yaml", "dvc.yaml", "dvc.lock", "iterations.yaml", "iterations", "reviews", ".dvc/config")
-_DEADLINE_S = 60
+_DEADLINE_S = 600  # for a workspace on a slow disk
 
 
 def init(root: Path) -> None:
@@ -49,8 +49,7 @@ def keeps(root: Path, path: str) -> bool:
     """Whether the newest commit holds the file."""
     if not shutil.which("git"):
         return False
-    asked = ["git", "-C", str(root), "cat-file", "-e", f"HEAD:./{path}"]
-    return subprocess.run(asked, capture_output=True, timeout=_DEADLINE_S, check=False).returncode == 0
+    return _asked(root, "cat-file", "-e", f"HEAD:./{path}").returncode == 0
 
 
 def commit(root: Path, message: str, paths: tuple[str, ...]) -> None:
@@ -63,15 +62,21 @@ def commit(root: Path, message: str, paths: tuple[str, ...]) -> None:
 def _git(root: Path, *arguments: str) -> str:
     if not shutil.which("git"):
         raise FlywheelError("git is not installed", where=root, fix="install it, or set versioning.git to false")
-    command = ["git", "-C", str(root)]
-    if not _has_identity(root):
-        command += ["-c", "user.name=flywheel", "-c", "user.email=flywheel@localhost"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    known = _asked(root, "config", "user.email").returncode == 0
+    identity = () if known else ("-c", "user.name=flywheel", "-c", "user.email=flywheel@localhost")
+    done = _asked(root, *identity, *arguments)
     if done.returncode:
         raise FlywheelError(f"git {arguments[0]} failed: {done.stderr.strip()}", where=root, fix="see `git status`")
     return done.stdout.strip()
 
 
-def _has_identity(root: Path) -> bool:
-    asked = subprocess.run(["git", "-C", str(root), "config", "user.email"], capture_output=True, check=False)
-    return asked.returncode == 0
+def _asked(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise FlywheelError(
+            f"git did not answer in {_DEADLINE_S:g} s ({' '.join(arguments)})",
+            where=root,
+            fix="see whether its disk answers; delete .git/index.lock there, if git has left it",
+        ) from None

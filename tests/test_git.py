@@ -1,0 +1,20 @@
+"""Git's commands are waited for, and one that does not end is a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from flywheel.errors import FlywheelError
+from flywheel.store import git
+
+
+def test_a_git_that_does_not_answer_is_told_with_what_was_asked(tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\ncase "$*" in *add*) exec sleep 600 ;; esac\n', encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(git, "_DEADLINE_S", 1)
+    with pytest.raises(FlywheelError, match=r"git did not answer in 1 s \(.*add --all\)") as told:
+        git.init(tmp_path)
+    assert told.value.where == str(tmp_path)
