@@ -44,6 +44,9 @@ _SERVICES = {
     "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "60",
     "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "20",
 }
+# Where the server keeps which run has the place of a deployment that runs one at a time: in PREFECT_HOME. By default it
+# is in memory, and a server that is begun again ends the run, at its next renewal, within four minutes.
+_LEASES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
 def configure(ws: Workspace, url: str = "") -> None:
@@ -129,6 +132,7 @@ class _Server:
                 pass_fds=[self._listener.fileno()],
                 env={
                     **_SERVICES,
+                    **_LEASES,
                     **os.environ,
                     "PREFECT_SERVER_UI_API_URL": f"{self.url}/api",
                     "PREFECT_SERVER_API_AUTH_STRING": secret.of(self._ws.state),

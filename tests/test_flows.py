@@ -179,11 +179,16 @@ def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of(ws, tmp_pat
 
 
 def test_a_server_that_is_killed_comes_back_with_what_it_knew(prefect):
-    """A run in its midst does not see it: Prefect's client asks again."""
+    """A run in its midst does not see it: Prefect's client asks again, and a place of which there is one is still its
+    own."""
     from prefect import flow, task
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 
     _, served = prefect
+    with get_client(sync_client=True) as client:
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="one", limit=1))
+        lease = client.increment_concurrency_slots_with_lease(["one"], 1, "concurrency", 300).json()["lease_id"]
     pid = json.loads((served.prefect_home / "server.json").read_text())["pid"]
 
     @task
@@ -202,6 +207,7 @@ def test_a_server_that_is_killed_comes_back_with_what_it_knew(prefect):
     assert through() == 3
     with get_client(sync_client=True) as client:
         runs = {run.name: run.state_name for run in client.read_flow_runs(sort="START_TIME_DESC", limit=10)}
+        client.renew_concurrency_lease(lease, 300)  # raises, where the server does not know it
     assert runs["through a kill"] == "Completed"
     assert json.loads((served.prefect_home / "server.json").read_text())["pid"] != pid
 
