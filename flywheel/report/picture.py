@@ -22,7 +22,9 @@ def screenshot(page: Path, output: Path, *, width: int = 1280, height: int | Non
         browser = playwright.chromium.launch(executable_path=chromium.find(Sandbox()))
         try:
             context = browser.new_context(
-                viewport={"width": width, "height": height or 900}, color_scheme="dark" if dark else "light"
+                # A page is at least as long as the window.
+                viewport={"width": width, "height": height or 100},
+                color_scheme="dark" if dark else "light",
             )
             tab = context.new_page()
             tab.set_default_timeout(_TIMEOUT_MS)
