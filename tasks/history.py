@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,9 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
     LogFilter,
     LogFilterFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.client.schemas.sorting import FlowRunSort, LogSort, TaskRunSort
@@ -25,6 +29,7 @@ from flywheel.workspace import Workspace
 from tasks import tags
 
 _PAGE = 200
+_TOLD_S = 30.0
 _KILLED = "its process was killed, and the next run went on from here; last heard of at "
 
 
@@ -76,10 +81,13 @@ def _last_heard_of(client: SyncPrefectClient, run: FlowRun, tasks: Sequence[Task
 def runs_of(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -> list[dict[str, Any]]:
     """Rows of the table `runs`, times as ISO 8601: each flow run and task run of an iteration, earlier tries too.
 
-    ends: the run that asks as its last act; it counts as completed now, or as failed with this `error`.
+    ends: the run that asks as its last act; it counts as completed now, or as failed with this `error`. Where it is
+    completed so are its tasks, and the server is given half a minute to hear of their ends.
     """
     own = FlowRunFilter(tags=FlowRunFilterTags(all_=[tags.turn(ws, iteration)]))
     with get_client(sync_client=True) as client:
+        if ends and not error:
+            _wait_until_told(client, own)
         flows = every(client.read_flow_runs, FlowRunSort.START_TIME_ASC, flow_run_filter=own)
         rows = [_row(run, "flow", run.parent_task_run_id, run.run_count, run.parameters) for run in flows]
         for run in every(client.read_task_runs, TaskRunSort.END_TIME_DESC, flow_run_filter=own):
@@ -91,6 +99,17 @@ def runs_of(ws: Workspace, iteration: int, *, ends: str = "", error: str = "") -
             state = "Failed" if error else "Completed"
             row |= {"state": state, "message": error, "ended_at": now.isoformat(), "seconds": seconds}
     return list({row["run_id"]: row for row in rows}.values())
+
+
+def _wait_until_told(client: SyncPrefectClient, own: FlowRunFilter) -> None:
+    """States of tasks reach the server as events, a moment late; some seconds, where it was just begun again."""
+    at_work = TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING]))
+    unfinished = TaskRunFilter(state=at_work)
+    deadline = time.monotonic() + _TOLD_S
+    while client.read_task_runs(flow_run_filter=own, task_run_filter=unfinished, limit=1):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.2)
 
 
 def every(read, sort, **filters) -> list:

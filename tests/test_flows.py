@@ -139,6 +139,34 @@ def test_history_has_the_runs_of_the_turn_alone(ws, tmp_path):
     assert task_row["parent_id"] == flow_row["run_id"]
 
 
+def test_the_end_of_a_task_is_in_the_history_though_the_server_hears_of_it_late(ws, monkeypatch):
+    from prefect import flow, task
+    from prefect.client.orchestration import get_client
+    from prefect.states import Completed, Running
+
+    from tasks import history
+    from tasks import tags as named
+
+    @flow
+    def stage() -> None: ...
+
+    @task(name="report")
+    def report() -> None: ...
+
+    def told() -> None:
+        with get_client(sync_client=True) as late:
+            late.set_task_run_state(one.id, Completed(), force=True)
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(stage, name="iteration 044", state=Running(), tags=named.iteration(ws, 44))
+        one = client.create_task_run(report, run.id, dynamic_key="0", name="report", state=Running())
+    waited = []
+    monkeypatch.setattr(history.time, "sleep", lambda seconds: (waited.append(seconds), told()))
+    rows = {row["name"]: row["state"] for row in history.runs_of(ws, 44, ends=str(run.id))}
+    assert rows == {"iteration 044": "Completed", "report": "Completed"}
+    assert waited
+
+
 def test_a_killed_run_and_its_tasks_end_when_they_were_last_heard_of(ws, tmp_path):
     """What another workspace runs on the same server goes on, and so does what a worker is about to begin."""
     from prefect import flow, task
