@@ -25,6 +25,7 @@ from prefect.client.schemas.sorting import FlowRunSort, LogSort, TaskRunSort
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 
+from flywheel.progress import tell
 from flywheel.workspace import Workspace
 from tasks import tags
 
@@ -108,6 +109,7 @@ def _wait_until_told(client: SyncPrefectClient, own: FlowRunFilter) -> None:
     deadline = time.monotonic() + _TOLD_S
     while client.read_task_runs(flow_run_filter=own, task_run_filter=unfinished, limit=1):
         if time.monotonic() > deadline:
+            tell("runs", f"the server has not heard of the end of each task in {_TOLD_S:g} s: the history says Running")
             return
         time.sleep(0.2)
 
