@@ -137,16 +137,17 @@ def _deployments(project: Path, folder: Path) -> str:
 
 def to_make(ws: Workspace) -> list[str]:
     """What its iterations take and is not there yet, each with the command that makes it."""
-    from flywheel.recording.synthetic import make_demonstrations  # it loads the environments
+    from flywheel.recording.synthetic import make_demonstrations, make_sessions  # they load the environments
 
     chosen, said = settings.load(ws.params), []
     there = sum(1 for path in ws.resolve(chosen.recording.folder).iterdir() if path.is_dir())
     if there < (wanted := chosen.iterations * chosen.recording.sessions_per_iteration):
+        fits = make_sessions.fits(ws.resolve(chosen.recording.folder), chosen)
+        which = f"{there} are there; make the others" if fits else f"the {there} shipped are of other tasks; make them"
         said += [
-            f"its iterations take up to {wanted} recordings, and {there} are there; make the others before the run, "
-            "one a second:\n"
+            f"its iterations take up to {wanted} recordings, and {which} before the run, one a second:\n"
             "python -m flywheel.recording.synthetic.make_sessions recordings --params params.yaml "
-            f"--first {there} --count {wanted}"
+            f"{f'--first {there} ' * fits}--count {wanted}"
         ]
     wanted = chosen.iterations * chosen.recording.imports_per_iteration
     said += [

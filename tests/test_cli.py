@@ -271,7 +271,8 @@ def test_init_refuses_a_folder_that_holds_something(tmp_path):
     [
         ("small", None),
         ("laptop", None),
-        ("evening", "--first 144 --count 864"),
+        ("evening", "--params params.yaml --first 144 --count 864"),
+        ("overnight", "--params params.yaml --count 1200"),  # the shipped ones are of fewer worlds
         ("computer", "--world chores --count 1500"),
     ],
 )

@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 from flywheel.errors import BadInput
-from flywheel.recording.synthetic.make_sessions import make, recorded_tasks
+from flywheel.recording.synthetic.make_sessions import fits, make, recorded_tasks
 from flywheel.settings import Settings, parse
 from flywheel.synthesis import held_out
 from flywheel.synthesis.tasks import content, make_tasks
@@ -90,8 +90,21 @@ async def test_more_are_added_to_those_that_are_there(tmp_path):
     assert sorted(json.loads((tmp_path / "truth.json").read_text())) == [path.name for path in folders]
     shown = [json.loads((path / "session.json").read_text())["task"]["task_id"] for path in folders]
     assert shown == [task.task_id for task in islice(recorded_tasks(Settings()), 2)]
+    assert fits(tmp_path, Settings())
     shutil.rmtree(first)
     with pytest.raises(BadInput, match="session 000 is missing"):
         await make(tmp_path, 3, Settings(), first=2)
     with pytest.raises(BadInput, match=r"no truth\.json"):
         await make(tmp_path / "none", 3, Settings(), first=2)
+
+
+async def test_those_of_other_settings_make_room(tmp_path):
+    (tmp_path / "a-persons-own").mkdir()
+    await make(tmp_path, 1, Settings())
+    chosen = parse(
+        {"synthesis": {"domains": {"control": ["control"]}}, "merge": {"weights": {"control": 1.0}}}, where="t"
+    )
+    assert not fits(tmp_path, chosen)
+    await make(tmp_path, 1, chosen)
+    assert fits(tmp_path, chosen)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000-control-anna", "a-persons-own", "truth.json"]

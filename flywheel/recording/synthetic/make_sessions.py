@@ -235,12 +235,16 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
 
 
 async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
-    """Make sessions `first` to `count` - 1 in `folder`, in place of those that are there. What was made before stays,
-    and each is the same however many are made. Raises BadInput where one before `first` is not there."""
+    """Make sessions `first` to `count` - 1 in `folder`. Those made before it stay, without `first` none that is told of
+    in `truth.json`; each is the same however many are made. Raises BadInput where one before `first` is not there."""
     told = folder / "truth.json"
     if first and not told.is_file():
         raise BadInput("no truth.json", where=folder, fix="make the sessions before it first, without --first")
-    truth: dict[str, Any] = json.loads(told.read_text(encoding="utf-8")) if first else {}
+    truth: dict[str, Any] = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    if not first:
+        for name in truth:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        truth = {}
     number = passed = 0
     async with open_sandbox(settings) as pool:
         for task in recorded_tasks(settings):
@@ -250,7 +254,7 @@ async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> 
             name, level, voice = ANNOTATORS[(number + number // len(ANNOTATORS)) % len(ANNOTATORS)]
             target = folder / f"{number:03d}-{task.world}-{name}"
             if number < first:
-                there = _shows(target, task)  # another one was left out
+                there = _task_id(target) == task.task_id  # another one was left out
                 number, passed = number + there, 0 if there else passed + 1
                 if passed > _LEFT_OUT:
                     raise BadInput(
@@ -267,10 +271,19 @@ async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> 
     told.write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
 
 
-def _shows(folder: Path, task: Task) -> bool:
-    """Whether the session in the folder is of the task."""
+def fits(folder: Path, settings: Settings) -> bool:
+    """Whether the sessions that were made in the folder are the first of those that these settings ask for."""
+    told = folder / "truth.json"
+    names = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else {}
+    made = {_task_id(folder / name) for name in names}
+    asked = itertools.islice(recorded_tasks(settings), len(made) + _LEFT_OUT)
+    return made <= {task.task_id for task in asked}
+
+
+def _task_id(folder: Path) -> str | None:
+    """Of the task that the session in the folder shows."""
     meta = folder / "session.json"
-    return meta.is_file() and json.loads(meta.read_text(encoding="utf-8"))["task"]["task_id"] == task.task_id
+    return json.loads(meta.read_text(encoding="utf-8"))["task"]["task_id"] if meta.is_file() else None
 
 
 def main() -> None:
