@@ -19,7 +19,7 @@ from flywheel.policy.model import load_model
 from flywheel.settings import Supervised
 from flywheel.training.forward.padded import batch_of
 from flywheel.training.samples import Sample
-from flywheel.training.supervised.train import plan, schedule, train_supervised
+from flywheel.training.supervised.train import SupervisedTrainer, plan, schedule, train_supervised
 
 S = settings()
 BLOCK = Supervised(lr=3e-3, batch=4, save_every=2)
@@ -70,6 +70,18 @@ def test_the_vision_tower_stays_as_it_is_where_it_is_frozen(base, samples, tmp_p
     assert vision
     assert (vision <= same) == frozen
     assert not same - vision
+
+
+def test_a_frozen_tower_reads_each_screen_once(base, samples, tmp_path):
+    trainer = SupervisedTrainer(base, samples, BLOCK, "ct")
+    batches = plan(len(samples), BLOCK.batch, seed=5)
+    once = [trainer.step(batch, BLOCK.lr, number)[0] for number, batch in enumerate(batches, 1)]
+    screens = {sample.context.pixel_values.tobytes() for sample in samples}
+    assert trainer.reader.vision.encoded == len(screens) < len(samples)
+    trainer = SupervisedTrainer(base, samples, BLOCK, "ct")
+    trainer.reader.vision = None
+    again = [trainer.step(batch, BLOCK.lr, number)[0] for number, batch in enumerate(batches, 1)]
+    assert once == pytest.approx(again, rel=1e-3)
 
 
 def test_killed_run_ends_with_the_same_weights(base, samples, tmp_path):

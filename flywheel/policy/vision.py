@@ -25,12 +25,22 @@ class Vision:
     """The vision tower of a model, and the features of the screens seen last, up to `limit` bytes."""
 
     def __init__(
-        self, model: PreTrainedModel, limit: int, threads: int = 1, beside: ThreadPoolExecutor | None = None
+        self,
+        model: PreTrainedModel,
+        limit: int,
+        threads: int = 1,
+        beside: ThreadPoolExecutor | None = None,
+        *,
+        one_by_one: bool = False,
     ) -> None:
-        """beside: has `threads` threads, on which passes go side by side; none: all on the caller's."""
+        """beside: has `threads` threads, on which passes go side by side; none: all on the caller's.
+
+        one_by_one: a pass for each screen, so that its features are the same to the last bit whatever else is asked
+        for beside it.
+        """
         self._model, self._held = model, Lru[Features](limit)
         device = next(model.parameters()).device
-        self._patches = PATCHES_CUDA if device.type == "cuda" else PATCHES
+        self._patches = 1 if one_by_one else PATCHES_CUDA if device.type == "cuda" else PATCHES
         self._device = device
         self._beside, self._threads = beside, threads
         self.encoded = self.shared = 0  # screens, since the start

@@ -12,11 +12,14 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.constraint import NEVER, Constraint
 from flywheel.policy.encoding import Encoded
+from flywheel.policy.vision import Vision
 from flywheel.settings import Training
 from flywheel.training.forward.padded import PaddedTokens, batch_of, by_length, response_hidden
 from flywheel.training.forward.sequence_packing import PackedBatch, TokenSequence, pack, packed_hidden, token_sequence
 from flywheel.training.forward.varlen_attention import install
 from flywheel.training.rl.ppo import token_logprobs
+
+REMEMBERED = 256 << 20  # bytes of screens' features: about 2,000 screens of the shipped base
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +51,16 @@ MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of it
 
 class PolicyForward(nn.Module):
     """Makes `policy` able to read packs, where it is of a family that can. constraint: what the responses were held to
-    as they were sampled; their probabilities are then those among the tokens that it allows."""
+    as they were sampled; their probabilities are then those among the tokens that it allows. frozen_vision: the tower
+    does not learn, so what it makes of a screen is kept for the screen's next sample."""
 
-    def __init__(self, policy: PreTrainedModel, constraint: Constraint | None = None) -> None:
+    def __init__(
+        self, policy: PreTrainedModel, constraint: Constraint | None = None, *, frozen_vision: bool = False
+    ) -> None:
         super().__init__()
         self.policy, self._constraint = policy, constraint
         self.reads_packs = install(policy)
+        self.vision = Vision(policy, REMEMBERED, one_by_one=True) if frozen_vision else None
 
     def item(self, context: Encoded, response: Sequence[int], *, sampled: bool = True) -> Example:
         """response: one token at least. sampled: false for a placeholder, whose probability nobody asks for."""
@@ -82,7 +89,7 @@ class PolicyForward(nn.Module):
         """(hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature): what the response
         tokens are predicted from, the entropy of the first temperature's distribution, without gradient."""
         if isinstance(part, PackedBatch):
-            hidden = packed_hidden(self.policy.base_model, part)
+            hidden = packed_hidden(self.policy.base_model, part, self.vision)
         else:
             hidden = response_hidden(self.policy.base_model, part.batch)[part.batch.mask]
         logits = self.policy.get_output_embeddings()(hidden)

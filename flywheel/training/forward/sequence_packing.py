@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from flywheel.policy.encoding import Encoded
 from flywheel.policy.fused import on_gpu
 from flywheel.policy.prefix import EncodedScreen, prompt_of
+from flywheel.policy.vision import Vision, as_model_output
 from flywheel.training.forward.padded import fed
 from flywheel.training.forward.varlen_attention import AttentionPlan, plan
 
@@ -166,14 +167,18 @@ def _pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, int]]) -
     )
 
 
-def packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
+def packed_hidden(trunk: torch.nn.Module, pack: PackedBatch, vision: Vision | None = None) -> Tensor:
     """Hidden states [responses, width] from which the members' responses are predicted.
 
-    trunk: the base model of one that has `varlen.install`ed.
+    trunk: the base model of one that has `varlen_attention.install`ed. vision: where its tower does not learn, its
+    screens' features.
     """
     device = pack.ids.device
     images: dict[str, Any] = {}
-    if pack.shown:
+    if pack.shown and vision:
+        shown = vision.features([pack.screens[number] for number in pack.shown])
+        images["mm_encoder_outputs"] = as_model_output(shown)
+    elif pack.shown:
         images["mm_encoder_outputs"] = {"image": _images(trunk, pack)}
     hidden = trunk(
         input_ids=pack.ids,

@@ -84,7 +84,9 @@ class SupervisedTrainer(TrainState):
         self.encoder = Encoder.from_folder(folder)
         self.policy = load_model(folder, device=settings.device).train()
         self.policy.base_model.visual.requires_grad_(not settings.freeze_vision)
-        self.reader = PolicyForward(self.policy)
+        # With ZeRO 3 a pass of the tower is one that all processes make: none may have the screen already.
+        frozen = settings.freeze_vision and not (settings.engine == "deepspeed" and settings.zero_stage == 3)
+        self.reader = PolicyForward(self.policy, frozen_vision=frozen)
         self.engine = open_engine(self.reader, settings)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
