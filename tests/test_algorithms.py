@@ -140,3 +140,15 @@ def test_a_third_algorithm_trains_by_its_name_alone(folder, tmp_path, monkeypatc
     assert all("value_loss" not in row and "horizon" not in row for row in done.curve)
     before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "out"))
     assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_frozen_tower_stays_as_it_is_and_reads_each_screen_once(folder):
+    rl = Rl(freeze_vision=True, actor_lr=1e-3, warmup=0, epochs=2, max_mismatch=100)
+    made, batch = Learner(load_model(folder), rl, 0), made_up(folder, rl)
+    before = {name: weights.clone() for name, weights in made.policy.state_dict().items()}
+    train_step(made, step_samples(batch, made, rl)[0], rl, 1)
+    moved = {name for name, weights in made.policy.state_dict().items() if not torch.equal(weights, before[name])}
+    assert moved
+    assert not [name for name in moved if ".visual." in name]
+    screens = {sample.context.pixel_values.tobytes() for one in batch for sample in one.samples}
+    assert made.reader.vision.encoded == len(screens)

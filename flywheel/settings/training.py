@@ -37,13 +37,15 @@ class Training(Optimizer):
     """Tokens of one forward pass, put side by side without padding. 0: samples are padded, micro_batch at a time."""
     micro_batch: int = Field(32, ge=1)
     """Samples of one padded forward pass. It changes the memory needed, not the result."""
+    freeze_vision: bool = False
+    """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
 
 
 class Supervised(Training):
     """What CT and SFT share."""
 
     freeze_vision: bool = True
-    """Whether the vision tower stays as it is. A step then takes half of the time."""
+    """Whether the vision tower stays as it is. Each screen is then read once, and a step takes less time."""
     samples: int = Field(2000, ge=1)
     """Samples trained on in one iteration, general data included."""
     batch: int = Field(16, ge=1)

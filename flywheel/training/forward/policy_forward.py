@@ -49,18 +49,26 @@ class PaddedBatch:
 MicroBatch = PackedBatch | PaddedBatch  # response tokens of a part: those of its members one after the other, [tokens]
 
 
+def freeze_tower(policy: PreTrainedModel, chosen: Training) -> bool:
+    """Let the vision tower stay as it is, where the settings say so. Returns whether what it makes of a screen may be
+    kept: with ZeRO 3 each of its passes is one of all processes together, so none may have the screen already."""
+    if chosen.freeze_vision:
+        policy.base_model.visual.requires_grad_(False)
+    return chosen.freeze_vision and not (chosen.engine == "deepspeed" and chosen.zero_stage == 3)
+
+
 class PolicyForward(nn.Module):
     """Makes `policy` able to read packs, where it is of a family that can. constraint: what the responses were held to
-    as they were sampled; their probabilities are then those among the tokens that it allows. frozen_vision: the tower
-    does not learn, so what it makes of a screen is kept for the screen's next sample."""
+    as they were sampled; their probabilities are then those among the tokens that it allows. keeps_screens: what the
+    vision tower makes of a screen is kept for the next sample that shows it (`freeze_tower`)."""
 
     def __init__(
-        self, policy: PreTrainedModel, constraint: Constraint | None = None, *, frozen_vision: bool = False
+        self, policy: PreTrainedModel, constraint: Constraint | None = None, *, keeps_screens: bool = False
     ) -> None:
         super().__init__()
         self.policy, self._constraint = policy, constraint
         self.reads_packs = install(policy)
-        self.vision = Vision(policy, REMEMBERED, one_by_one=True) if frozen_vision else None
+        self.vision = Vision(policy, REMEMBERED, one_by_one=True) if keeps_screens else None
 
     def item(self, context: Encoded, response: Sequence[int], *, sampled: bool = True) -> Example:
         """response: one token at least. sampled: false for a placeholder, whose probability nobody asks for."""

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.constraint import Constraint
 from flywheel.settings import Rl
-from flywheel.training.forward.policy_forward import PolicyForward
+from flywheel.training.forward.policy_forward import PolicyForward, freeze_tower
 from flywheel.training.parallel.engine import TorchEngine, TrainingEngine, open_engine
 from flywheel.training.rl import algorithm as algorithms
 from flywheel.training.rl.algorithm import Algorithm
@@ -35,7 +35,7 @@ class Learner(TrainState):
         what the samples' answers were held to."""
         self.algorithm = algorithm or algorithms.find(rl.algorithm)
         self.policy = policy.train()
-        self.reader = PolicyForward(policy, constraint)
+        self.reader = PolicyForward(policy, constraint, keeps_screens=freeze_tower(policy, rl))
         self.actor: TrainingEngine = open_engine(self.reader, rl)
         self.value: ValueModel | None = None
         modules, engines = {"policy": policy}, {"policy": self.actor}

@@ -20,7 +20,7 @@ from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
 from flywheel.settings import Supervised
-from flywheel.training.forward.policy_forward import MicroBatch, PolicyForward
+from flywheel.training.forward.policy_forward import MicroBatch, PolicyForward, freeze_tower
 from flywheel.training.parallel.engine import gradient_step, open_engine, rounds
 from flywheel.training.parallel.workers import WorkerGroup
 from flywheel.training.samples import Sample
@@ -83,10 +83,7 @@ class SupervisedTrainer(TrainState):
         self.samples, self.settings, self.name = samples, settings, name
         self.encoder = Encoder.from_folder(folder)
         self.policy = load_model(folder, device=settings.device).train()
-        self.policy.base_model.visual.requires_grad_(not settings.freeze_vision)
-        # With ZeRO 3 a pass of the tower is one that all processes make: none may have the screen already.
-        frozen = settings.freeze_vision and not (settings.engine == "deepspeed" and settings.zero_stage == 3)
-        self.reader = PolicyForward(self.policy, frozen_vision=frozen)
+        self.reader = PolicyForward(self.policy, keeps_screens=freeze_tower(self.policy, settings))
         self.engine = open_engine(self.reader, settings)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
