@@ -12,7 +12,7 @@ from hostile import Page, Site, silence
 from flywheel.agent.actions import Wait
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-DEADLINE_S = 3
+DEADLINE_S = 6
 # A picture from a canvas, as a film: a browser that draws on command alone never has its first frame.
 _STREAM = """<canvas id=c width=60 height=60></canvas><video id=v autoplay muted></video><p id=out>0</p><script>
     const pen = c.getContext('2d'); pen.fillStyle = 'red'; pen.fillRect(9, 9, 30, 30);
