@@ -258,7 +258,9 @@ async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> 
                 number, passed = number + there, 0 if there else passed + 1
                 if passed > _LEFT_OUT:
                     raise BadInput(
-                        f"session {number:03d} is missing, or of other parameters", where=folder, fix="make all anew"
+                        f"session {number:03d} is missing, or of other parameters",
+                        where=folder,
+                        fix="make all anew, without --first",
                     )
                 continue
             shutil.rmtree(target, ignore_errors=True)
