@@ -300,7 +300,7 @@ async def test_a_model_that_fails_is_told_and_the_next_request_is_answered(polic
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(policy._loaded.model.base_model, "forward", fails)
+        patch.setattr(policy._engine, "_pass", fails)
         with pytest.raises(PolicyError, match="the model failed: out of memory"):
             await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=4))
     assert (await policy.complete(CONTEXTS[0], Sampling(max_new_tokens=4))).token_ids

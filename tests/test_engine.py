@@ -21,7 +21,7 @@ from flywheel.policy.model import load_model
 from flywheel.policy.prefix import prompt_of
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import generate
-from flywheel.policy.threads import side_by_side
+from flywheel.policy.threads import keep_to_one_core, side_by_side, takes_one_core
 
 MB = 1 << 20
 
@@ -55,8 +55,7 @@ class Checkpoint:
 
     def __init__(self, folder, frozen: bool = True) -> None:
         self.folder, self.model, self.encoder = folder, load_model(folder, device="cpu"), Encoder.from_folder(folder)
-        if frozen:
-            freeze(self.model)
+        self.text_pass = freeze(self.model) if frozen else None
 
     def prompt(self, context):
         encoded = self.encoder.encode(context)
@@ -67,7 +66,7 @@ class Checkpoint:
         return Row(self.prompt(context), Sampling(**sampling))
 
     def engine(self, **room):
-        return InferenceEngine(self.model, self.encoder.end_id, **room)
+        return InferenceEngine(self.model, self.encoder.end_id, text_pass=self.text_pass, **room)
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -323,3 +322,29 @@ def test_threads_side_by_side_leave_the_number_of_others_alone():
             assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(every)
+
+
+def test_a_thread_that_keeps_to_one_core_leaves_the_number_of_others_alone():
+    every = torch.get_num_threads()
+    torch.set_num_threads(2)
+
+    def keeps():
+        keep_to_one_core()
+        torch.zeros(3) + 1
+        return torch.get_num_threads()
+
+    try:
+        with ThreadPoolExecutor(1) as thread, ThreadPoolExecutor(1) as later:
+            assert thread.submit(keeps).result() == 1
+            assert later.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
+            assert thread.submit(torch.get_num_threads).result() == 1
+    finally:
+        torch.set_num_threads(every)
+
+
+def test_a_large_model_takes_all_cores():
+    small = torch.nn.Linear(1000, 1000)
+    with torch.device("meta"):
+        large = torch.nn.Linear(10_000, 11_000)
+    assert takes_one_core(small)
+    assert not takes_one_core(large)

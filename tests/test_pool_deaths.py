@@ -110,7 +110,9 @@ async def test_step_history_above_the_limit_retires_a_browser(monkeypatch):
     async with Fleetful(browsers=1, pages=2, browser_mb=300) as fleet:
         async with fleet.pool.env() as env:
             await env.reset(TASK, 0)
-            monkeypatch.setattr(memory, "measure", lambda pids: {p: [memory.Process(p, "browser", 301)] for p in pids})
+            monkeypatch.setattr(
+                memory, "measure", lambda pids, **_: {p: [memory.Process(p, "browser", 301)] for p in pids}
+            )
             await fleet.pool.watchdog.memory()
             await env.step(Wait())
         await settle()

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from flywheel import settings as config
 from flywheel.agent.context import Context, Image
 from flywheel.errors import FlywheelError, PolicyBusy, PolicyError, PolicyTimeout
@@ -32,6 +34,7 @@ from flywheel.policy.engine import PREFILL_TOKENS, Counts, Row
 from flywheel.policy.loaded import Loaded
 from flywheel.policy.prefix import Prompt, prompt_of
 from flywheel.policy.protocol import Completion, Sampling
+from flywheel.policy.threads import keep_to_one_core, takes_one_core
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -228,9 +231,12 @@ class EmbeddedPolicy:
     def _start(self, folder: Path | str, opened: Future[None]) -> None:
         """The model is loaded on this thread too: OpenMP keeps a team of threads for each that computes, and where
         these are more than the cores, every small operation of all of them becomes slower (by half, measured)."""
+        self._threads = torch.get_num_threads()
         try:
             self._loaded = Loaded.open(checkpoints.resolve(folder), self._policy)
-            self._engine = self._loaded.engine(self._policy)
+            self._engine = self._loaded.engine(self._policy, self._threads)
+            if takes_one_core(self._loaded.model):
+                keep_to_one_core()
         except BaseException as error:
             opened.set_exception(error)
         else:
@@ -329,7 +335,9 @@ class EmbeddedPolicy:
             return
         try:
             self._loaded = Loaded.open(swap.folder, self._policy, swap.version, before=self._loaded)
-            self._engine = self._loaded.engine(self._policy)  # a new one: nothing of the old weights is kept
+            self._engine = self._loaded.engine(
+                self._policy, self._threads
+            )  # a new one: nothing of the old weights is kept
             swap.answer.set_result(None)
         except FlywheelError as error:
             swap.answer.set_exception(error)

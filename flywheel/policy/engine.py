@@ -25,6 +25,7 @@ from flywheel.policy.fused import takes_flash
 from flywheel.policy.prefix import EncodedScreen, Prefix, Prefixes, Prompt
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw, generator_of
+from flywheel.policy.text_pass import TextPass
 from flywheel.policy.threads import side_by_side
 from flywheel.policy.vision import Features, Vision, as_model_output
 
@@ -105,19 +106,28 @@ class _Computed:
 
 
 class InferenceEngine:
-    """Any model of the Qwen-VL family. end_id: the token that ends a response.
+    """Any model of the Qwen-VL family. end_id: the token that ends a response. text_pass: in place of its own. threads:
+    cores for passes over newcomers, which go side by side; 0: as many as the calling thread has.
 
     prefix_bytes, vision_bytes: room for prompts and for screens that may come again; 0 keeps none. share: whether
     newcomers with equal prompts are computed as one.
     """
 
     def __init__(
-        self, model: PreTrainedModel, end_id: int, *, prefix_bytes: int = 0, vision_bytes: int = 0, share: bool = True
+        self,
+        model: PreTrainedModel,
+        end_id: int,
+        *,
+        text_pass: TextPass | None = None,
+        threads: int = 0,
+        prefix_bytes: int = 0,
+        vision_bytes: int = 0,
+        share: bool = True,
     ) -> None:
-        self._model, self._end_id, self._share = model, end_id, share
+        self._model, self._end_id, self._text_pass, self._share = model, end_id, text_pass, share
         first = next(model.parameters())
         self._device, self._flash = first.device, takes_flash(first.device, first.dtype)
-        self._threads = 1 if self._device.type == "cuda" else torch.get_num_threads()
+        self._threads = 1 if self._device.type == "cuda" else threads or torch.get_num_threads()
         self._beside = side_by_side(self._threads)
         self._prefixes = Prefixes(prefix_bytes)
         self.vision = Vision(model, vision_bytes, self._threads, self._beside)
@@ -143,13 +153,8 @@ class InferenceEngine:
             seen = max(lengths) + 1
             mask = self._held.at(lengths, 1, seen, self._device)
             moved = [row.prompt.following + len(row.token_ids) - 1 for row in self.rows]
-            hidden = self._model.base_model(
-                input_ids=self._tensor([[row.fed(self._model.config.image_token_id)] for row in self.rows]),
-                position_ids=self._tensor([moved]).mT.expand(3, -1, -1),
-                attention_mask=mask,
-                past_key_values=self._held,
-                use_cache=True,
-            ).last_hidden_state
+            ids = self._tensor([[row.fed(self._model.config.image_token_id)] for row in self.rows])
+            hidden = self._pass(ids, self._tensor([moved]).mT.expand(3, -1, -1), mask, self._held)
             self._sample(hidden[:, -1], self.rows)
             self.counts.steps += 1
         except Exception as error:
@@ -261,16 +266,24 @@ class InferenceEngine:
             ids[row, : group.width] = group.prompt.ids[group.known :]
             positions[:, row, : group.width] = group.prompt.positions[:, group.known :]
         shown = [features[screen.key] for group in groups for screen in group.screens]
-        images = {"mm_encoder_outputs": as_model_output(shown)} if shown else {}
-        hidden = self._model.base_model(
-            input_ids=ids.to(self._device),
-            position_ids=positions.to(self._device),
-            attention_mask=held.at(starts, width, seen, self._device),
+        mask = held.at(starts, width, seen, self._device)
+        hidden = self._pass(ids.to(self._device), positions.to(self._device), mask, held, shown)
+        return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
+
+    def _pass(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, held: KeyValues, screens: Sequence[Features] = ()
+    ) -> Tensor:
+        """Hidden states, as `TextPass` says."""
+        if self._text_pass is not None:
+            return self._text_pass(ids, positions, mask, held, screens)
+        return self._model.base_model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
             past_key_values=held,
             use_cache=True,
-            **images,
+            **({"mm_encoder_outputs": as_model_output(screens)} if screens else {}),
         ).last_hidden_state
-        return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
 
     # A token for each row.
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from flywheel.policy.fused import fuse_tower, on_gpu
+from flywheel.policy.text_pass import TextPass
 
 ROWS = 512  # in a matrix product, about: what the weights' layout is chosen for. Few rows lose nothing by it
 
@@ -47,27 +48,32 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, *self._after)
 
 
-def freeze(model: PreTrainedModel) -> None:
-    """Put the modules above into a model that will only infer, and only from pictures."""
+def freeze(model: PreTrainedModel) -> TextPass | None:
+    """Put the modules above into a model that will only infer, and only from pictures. Returns what takes its language
+    model's place, where that is known."""
     embed = model.base_model.visual.patch_embed
     if isinstance(embed.proj, nn.Conv3d) and embed.proj.kernel_size == embed.proj.stride:
         embed.proj = StillPatches(embed.proj)
     first = next(model.parameters())
     if on_gpu(first.device):
         fuse_tower(model)
+    known = TextPass.knows(model)
     if first.device.type == "cpu" and first.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        _pack(model)
+        _pack(model, model.base_model.language_model if known else None)
+    return TextPass(model) if known else None
 
 
-def _pack(module: nn.Module) -> None:
+def _pack(module: nn.Module, but: nn.Module | None) -> None:
     for name, child in list(module.named_children()):
+        if child is but:
+            continue
         if type(child) is nn.Linear:
             gelu = _gelu(getattr(module, "act_fn", None)) if name == "linear_fc1" else ""
             setattr(module, name, PackedLinear(child, gelu))
             if gelu:
                 module.act_fn = nn.Identity()
         else:
-            _pack(child)
+            _pack(child, but)
 
 
 def _gelu(activation: nn.Module | None) -> str:

@@ -16,15 +16,18 @@ from flywheel.policy.engine import InferenceEngine, Row
 from flywheel.policy.frozen import freeze
 from flywheel.policy.model import load_model
 from flywheel.policy.protocol import Completion
+from flywheel.policy.text_pass import TextPass
 
 _TEXT_FILES = ("*.json", "*.jinja", "merges.txt")  # what an encoder is made from, and a little more
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """constraint: what its answers are held to, if anything. text: digest of the files that its encoder is made of."""
+    """text_pass: in place of the model's own layers, where it knows them. constraint: what answers are held to, if
+    anything. text: digest of the files that its encoder is made of."""
 
     model: PreTrainedModel
+    text_pass: TextPass | None
     encoder: Encoder
     constraint: Constraint | None
     version: str
@@ -43,14 +46,19 @@ class Loaded:
         else:
             encoder = Encoder.from_folder(folder, max_image_side=policy.max_image_side)
             constraint = open_constraint(encoder, model.config, policy)
-        freeze(model)
-        return cls(model, encoder, constraint, version or digest(folder), text)
+        return cls(model, freeze(model), encoder, constraint, version or digest(folder), text)
 
-    def engine(self, policy: config.Policy) -> InferenceEngine:
-        """A new one, whose caches hold nothing."""
+    def engine(self, policy: config.Policy, threads: int = 0) -> InferenceEngine:
+        """A new one, whose caches hold nothing. threads: as it takes them."""
         room = policy.cache_mb << 20
         return InferenceEngine(
-            self.model, self.encoder.end_id, prefix_bytes=room // 2, vision_bytes=room // 4, share=room > 0
+            self.model,
+            self.encoder.end_id,
+            text_pass=self.text_pass,
+            threads=threads,
+            prefix_bytes=room // 2,
+            vision_bytes=room // 4,
+            share=room > 0,
         )
 
     def completion(self, row: Row) -> Completion:

@@ -1,7 +1,8 @@
-"""Threads that compute side by side, one core each.
+"""How passes of a model share the cores.
 
-A pass over a screen or a short prompt of a small model is many small operations, which threads share badly: on two
-cores one pass after another, on both, takes half again as long as two at a time, each on one.
+A pass of a small model is many small operations, which threads share badly: on two cores one pass after another, on
+both, takes half again as long as two at a time, each on one. Where something else is at work beside them, as browsers
+are, it is worse: each operation waits until the last of its threads had its turn.
 """
 
 from __future__ import annotations
@@ -10,8 +11,23 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from torch import nn
 
 _START_S = 60.0
+_SMALL = 100_000_000  # numbers of a model whose passes over a few rows gain nothing by a second core
+
+
+def takes_one_core(model: nn.Module) -> bool:
+    return sum(weight.numel() for weight in model.parameters()) < _SMALL
+
+
+def keep_to_one_core() -> None:
+    """The calling thread computes on one core from here on; those that begin later, on as many as before."""
+    every = torch.get_num_threads()
+    _alone()
+    other = threading.Thread(target=torch.set_num_threads, args=(every,))
+    other.start()
+    other.join()
 
 
 def side_by_side(count: int) -> ThreadPoolExecutor | None:

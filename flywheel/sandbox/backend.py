@@ -241,7 +241,8 @@ class Backend:
     async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
-            family = await asyncio.to_thread(memory.measure, [self._child.pid])
+            most = self._said.memory_mb
+            family = await asyncio.to_thread(memory.measure, [self._child.pid], one_mb=most, all_mb=most)
             taken = sum(process.mb for process in family.get(self._child.pid, ()))
             if taken > self._said.memory_mb:
                 self._why = f"it took {taken:.0f} MB, above server.memory_mb: {self._said.memory_mb}"

@@ -81,7 +81,8 @@ class Watchdog:
     async def memory(self) -> None:
         """A page above sandbox.page_mb is ended as a crash; a browser above sandbox.browser_mb is replaced."""
         fleet, s = self._pool.fleet, self._settings
-        families = await asyncio.to_thread(memory.measure, [host.pid for host in fleet.hosts if host.alive])
+        pids = [host.pid for host in fleet.hosts if host.alive]
+        families = await asyncio.to_thread(memory.measure, pids, one_mb=s.page_mb, all_mb=s.browser_mb)
         for host in list(fleet.hosts):
             family = families.get(host.pid, [])
             host.memory_mb = sum(process.mb for process in family)
