@@ -111,12 +111,16 @@ def decode(config: PreTrainedConfig, lengths: Sequence[int]) -> Work:
 
 
 def packs(config: PreTrainedConfig, parts: Sequence[PackedBatch], backward: bool, freeze_vision: bool) -> float:
-    """Operations of passes over packs, as they are computed: what is shared once. A gradient costs twice its pass."""
-    total = 0.0
+    """Operations of passes over packs, as they are computed: what is shared once, and in the last layer what predicts
+    alone. A gradient costs twice its pass."""
+    text, total = config.text_config, 0.0
     for part in parts:
-        pairs = sum(int(group.mask.sum()) for group in part.plan.groups)
+        pairs, last = (sum(int(group.mask.sum()) for group in plan.groups) for plan in (part.plan, part.last))
         seen = sum(tower(config, *screen.grid[1:]) for screen in part.screens)
-        total += (3 if backward else 1) * language(config, part.tokens, pairs, len(part.targets))
+        predicted = len(part.targets)
+        spared = 6 * text.hidden_size * text.intermediate_size * (part.tokens - predicted)
+        spared += 4 * text.hidden_size * (pairs - last)
+        total += (3 if backward else 1) * (language(config, part.tokens, pairs, predicted) - spared)
         total += (1 if freeze_vision or not backward else 3) * seen
     return total
 

@@ -22,7 +22,7 @@ from flywheel.policy.cache import KeyValues
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.settings import Optimizer
-from flywheel.training.forward import sequence_packing, varlen_attention
+from flywheel.training.forward import install, sequence_packing, varlen_attention
 from flywheel.training.forward.policy_forward import PolicyForward
 from flywheel.training.parallel import engine as training
 
@@ -137,7 +137,7 @@ def test_packs_by_the_fused_product_are_packs(architecture, tmp_path, monkeypatc
     ]
     found, rl = [], settings().rl
     for gpu in (False, True):
-        for module in (varlen_attention, sequence_packing):
+        for module in (install, varlen_attention, sequence_packing):
             monkeypatch.setattr(module, "on_gpu", lambda device, gpu=gpu: gpu)
         reader = PolicyForward(load_model(folder))
         items = [reader.item(*pair) for pair in pairs]

@@ -85,6 +85,8 @@ def test_operations_of_packs_count_what_is_shared_once(seven):
     # 20 tokens in common, then 2 and 3: each sees what is before it in its own sample
     pairs = sum(range(1, 21)) + (21 + 22) + (21 + 22 + 23)
     once = gpu_work.language(seven, 25, pairs, 4)
+    # The last layer: 21 tokens less through its 3 x 3584 x 18,944, and four that ask.
+    once -= 2 * 3 * 3584 * 18_944 * 21 + 4 * 3584 * (pairs - (21 + 22) - (22 + 23))
     assert gpu_work.packs(seven, parts, backward=False, freeze_vision=True) == once
     assert gpu_work.packs(seven, parts, backward=True, freeze_vision=False) == 3 * once
 
@@ -168,6 +170,10 @@ def test_operations_of_the_lines_are_those_of_the_shape(tiny):
     assert lines["prefill"]["flops"] == pytest.approx(expected, rel=1e-3)
     samples = [length + shape.new_tokens - 1 for length in lengths[: shape.samples]]
     pass_ = gpu_work.language(config, sum(samples), gpu_work.causal_pairs(samples), 2 * shape.new_tokens)
+    before = [length - shape.new_tokens for length in samples]  # tokens that the last layer leaves out
+    text = config.text_config
+    pass_ -= 6 * text.hidden_size * text.intermediate_size * sum(before)
+    pass_ -= 4 * text.hidden_size * gpu_work.causal_pairs(before)
     assert lines["sft"]["flops"] == pytest.approx(3 * pass_ + 2 * screen, rel=1e-3)
     assert lines["rl"]["flops"] == pytest.approx(4 * (pass_ + 2 * screen), rel=1e-3)
 

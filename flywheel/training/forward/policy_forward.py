@@ -14,9 +14,9 @@ from flywheel.policy.constraint import NEVER, Constraint
 from flywheel.policy.encoding import Encoded
 from flywheel.policy.vision import Vision
 from flywheel.settings import Training
+from flywheel.training.forward.install import install
 from flywheel.training.forward.padded import PaddedTokens, batch_of, by_length, response_hidden
 from flywheel.training.forward.sequence_packing import PackedBatch, TokenSequence, pack, packed_hidden, token_sequence
-from flywheel.training.forward.varlen_attention import install
 from flywheel.training.rl.ppo import token_logprobs
 
 REMEMBERED = 256 << 20  # bytes of screens' features: about 2,000 screens of the shipped base

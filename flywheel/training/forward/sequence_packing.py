@@ -24,6 +24,7 @@ from flywheel.policy.encoding import Encoded
 from flywheel.policy.fused import on_gpu
 from flywheel.policy.prefix import EncodedScreen, prompt_of
 from flywheel.policy.vision import Vision, as_model_output
+from flywheel.training.forward.last_layer import ends_early
 from flywheel.training.forward.padded import fed
 from flywheel.training.forward.varlen_attention import AttentionPlan, plan
 
@@ -85,8 +86,9 @@ class PackedBatch:
     """members: numbers of its sequences, in the list that it was made from.
 
     ids: [1, tokens]; positions: [3, 1, tokens]. screens: each once; shown: which of them stands at each place that has
-    one, in order of the tokens. plan: who attends to whom. predicting: int64 [responses], the tokens that predict the
-    members' responses, one after the other; targets: int64 [responses], what they predict. unshared_tokens: tokens of
+    one, in order of the tokens. plan: who attends to whom; last: the same for the last layer, where only the tokens
+    that predict ask. predicting: int64 [responses], the tokens that predict the members' responses, one after the
+    other; targets: int64 [responses], what they predict. unshared_tokens: tokens of
     the members, what they share counted for each. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that
     could not come, where answers are held to a form.
     """
@@ -97,6 +99,7 @@ class PackedBatch:
     screens: tuple[EncodedScreen, ...]
     shown: tuple[int, ...]
     plan: AttentionPlan
+    last: AttentionPlan
     predicting: Tensor
     targets: Tensor
     unshared_tokens: int
@@ -107,7 +110,7 @@ class PackedBatch:
         return self.ids.shape[1]
 
     def to(self, device: torch.device) -> PackedBatch:
-        names = ("ids", "positions", "plan", "predicting", "targets")
+        names = ("ids", "positions", "plan", "last", "predicting", "targets")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
@@ -161,6 +164,7 @@ def _pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, int]]) -
         tuple(found),
         tuple(shown),
         plan(paths, [common for _, common in part], count),
+        plan(paths, [len(path) - len(member.response) for path, member in zip(paths, members, strict=True)], count),
         torch.from_numpy(np.concatenate(predicting)),
         torch.from_numpy(np.concatenate([member.response for member in members])),
         sum(len(member) for member in members),
@@ -170,7 +174,7 @@ def _pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, int]]) -
 def packed_hidden(trunk: torch.nn.Module, pack: PackedBatch, vision: Vision | None = None) -> Tensor:
     """Hidden states [responses, width] from which the members' responses are predicted.
 
-    trunk: the base model of one that has `varlen_attention.install`ed. vision: where its tower does not learn, its
+    trunk: the base model of one that is `install`ed. vision: where its tower does not learn, its
     screens' features.
     """
     device = pack.ids.device
@@ -180,15 +184,17 @@ def packed_hidden(trunk: torch.nn.Module, pack: PackedBatch, vision: Vision | No
         images["mm_encoder_outputs"] = as_model_output(shown)
     elif pack.shown:
         images["mm_encoder_outputs"] = {"image": _images(trunk, pack)}
+    early = ends_early(trunk)
     hidden = trunk(
         input_ids=pack.ids,
         position_ids=pack.positions,
         plan=pack.plan,
         use_cache=False,
         attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),  # made already: the plan stands for it
+        **({"last": pack.last, "predicting": pack.predicting} if early else {}),
         **images,
     ).last_hidden_state
-    return hidden[0].index_select(0, pack.predicting)
+    return hidden[0] if early else hidden[0].index_select(0, pack.predicting)
 
 
 def _images(trunk: torch.nn.Module, pack: PackedBatch) -> SimpleNamespace:

@@ -14,23 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from flywheel.policy.fused import fuse_tower, on_gpu
-from flywheel.training.pretrain.patches import quick_patches
+from flywheel.policy.fused import on_gpu
 
 NAME = "flywheel_packed"
-SUPPORTED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _WASTE = 0.25  # of a group's scores, at most
 _SMALL = 20_000  # scores of a head: waste below it costs less than one more group
 _LARGE = 1 << 19  # and above it a group is closed: its scores would leave the caches
+_UNSEEN = -1e30  # added to a score: what is left of it after a softmax is 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,11 @@ class Group:
     keys: Tensor
     mask: Tensor
     causal: bool
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """float32, as the mask: what it adds to the scores. The same for all layers of a pass."""
+        return torch.zeros(self.mask.shape, device=self.mask.device).masked_fill_(~self.mask, _UNSEEN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +68,8 @@ class AttentionPlan:
 
 def plan(paths: Sequence[np.ndarray], shared: Sequence[int], tokens: int) -> AttentionPlan:
     """paths: of each sample the pack's tokens from its first to its last, int64 [length]. shared: how many of them an
-    earlier sample has already; the others are its tail. tokens: in the pack, each in exactly one tail."""
+    earlier sample has already, or nobody asks for; the others are its tail. tokens: in the pack; what becomes of those
+    that are in no tail means nothing."""
     own = [row for row in range(len(paths)) if len(paths[row]) > shared[row]]
     own.sort(key=lambda row: (-len(paths[row]), shared[row], row))
     groups, places, at = [], np.zeros(tokens, dtype=np.int64), 0
@@ -99,18 +106,6 @@ def _alike(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) 
         groups.append([row])
         longest, wide, real = tail, lengths[row], tail * lengths[row]
     return groups
-
-
-def install(model: PreTrainedModel) -> bool:
-    """Make a model of the Qwen-VL family able to read packs; its other passes are the library's. False where it is of
-    another family: then samples are padded."""
-    if model.config.model_type not in SUPPORTED:
-        return False
-    model.set_attn_implementation(NAME)
-    if on_gpu(next(model.parameters()).device):
-        fuse_tower(model)
-    quick_patches(model)
-    return True
 
 
 def attend(
@@ -156,7 +151,7 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scal
 
 
 def _scored(query: Tensor, key: Tensor, value: Tensor, group: Group, scaling: float) -> Tensor:
-    return _mixed(query, key, value, group.mask[:, None], scaling)
+    return _mixed(query, key, value, group.bias[:, None], scaling)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, group: Group, scaling: float) -> Tensor:
@@ -172,12 +167,36 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, group: Group, scaling: flo
     return mixed.view(count, kept, each, tail, width)
 
 
-def _mixed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Two products around a softmax: on a CPU quicker than the fused kernel, slow in its gradient for narrow heads."""
-    scores = torch.matmul(query * scaling, key.transpose(-1, -2)).float()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return torch.matmul(scores.softmax(-1).to(value.dtype), value)
+def _mixed(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
+    """[..., queries, width]. bias: float32, added to the scores."""
+    return _Mixed.apply(query, key, value, bias, scaling)
+
+
+class _Mixed(torch.autograd.Function):
+    """Two products around a softmax: on a CPU quicker than the fused kernel, slow in its gradient for narrow heads. The
+    gradient is written out, since of all that is made on the way it needs the softmax alone."""
+
+    @staticmethod
+    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
+        scores = torch.matmul(query * scaling, key.transpose(-1, -2)).float()
+        if bias is not None:
+            scores += bias
+        shares = scores.softmax(-1)
+        ctx.save_for_backward(query, key, value, shares)
+        ctx.scaling = scaling
+        return torch.matmul(shares.to(value.dtype), value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, shares = ctx.saved_tensors
+        of_value = torch.matmul(shares.to(value.dtype).transpose(-1, -2), gradient)
+        of_shares = torch.matmul(gradient, value.transpose(-1, -2)).float()
+        of_scores = torch._softmax_backward_data(of_shares, shares, -1, shares.dtype).to(query.dtype)
+        of_query = torch.matmul(of_scores, key) * ctx.scaling
+        of_key = torch.matmul(of_scores.transpose(-1, -2), query * ctx.scaling)
+        # A key of several queries' heads has the gradient of all of them.
+        return of_query, of_key.sum_to_size(key.shape), of_value.sum_to_size(value.shape), None, None
 
 
 AttentionInterface.register(NAME, attend)
