@@ -18,6 +18,7 @@ from processes import PATIENCE_S
 from flywheel.agent.actions import ParseError
 from flywheel.agent.parser import parse
 from flywheel.errors import BadInput, DataError
+from flywheel.recording import ingest
 from flywheel.recording.ingest import ingest_session, ingest_sessions, mark_duplicates, new_sessions
 from flywheel.recording.recognizers.recognizer import Transcript, Word
 from flywheel.recording.session import load_session
@@ -235,6 +236,15 @@ def test_processes_agree_with_one_process_and_go_on_past_a_corrupt_session(recor
         return one.trajectory, one.steps, one.thought_rows, one.event_rows
 
     assert [stable(one) for one in together] == [stable(one) for one in alone]
+
+
+def test_a_recognizer_is_opened_once_for_several_lots(recordings, monkeypatch):
+    opened = []
+    monkeypatch.setattr(ingest, "open_recognizer", lambda settings: opened.append(settings) or FixedRecognizer())
+    with contextlib.closing(ingest.Listeners(Settings(recording=Recording(processes=1)))) as listeners:
+        lots = [listeners.ingest([recordings / name], 1, {}) for name in ("000-tiles-anna", "003-shapes-dana")]
+    assert [one.session for lot in lots for one in lot] == ["000-tiles-anna", "003-shapes-dana"]
+    assert len(opened) == 1
 
 
 def test_a_killed_run_leaves_none_of_its_processes(recordings):

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -55,36 +57,56 @@ def ingest_sessions(
     `folders`, becomes invalid. A corrupt session does not stop the others. Raises BadInput where the recognizer's
     model is missing, RecognitionTimeout, LanguageModelError, WorkerDied.
     """
-    silent = {folder for folder in folders if demonstration.is_one(folder)}
-    heard = iter(_listened([folder for folder in folders if folder not in silent], settings, iteration))
-    ingested = [
-        demonstration_rows(folder, settings, iteration) if folder in silent else next(heard) for folder in folders
-    ]
-    return mark_duplicates(ingested, seen or {})
+    with closing(Listeners(settings)) as listeners:
+        return listeners.ingest(folders, iteration, seen or {})
 
 
-def _listened(folders: Sequence[Path], settings: Settings, iteration: int) -> list[IngestedSession]:
-    if not folders:
-        return []  # no recognizer is needed
-    workers = min(settings.recording.processes, len(folders))
-    if workers <= 1:
-        tools = _Tools.open(settings)
-        return [ingest_session(f, tools.recognizer, settings, iteration, tools.refiner) for f in folders]
-    # Spawned, not forked: the caller may have threads (Prefect's do), and a fork of those can hang.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (settings.model_dump(mode="json"),))
-    try:
-        # The slowest first: a long recording at the end would keep one process waiting.
-        order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
-        futures = {i: pool.submit(_work, folders[i], iteration) for i in order}
-        return [futures[i].result() for i in range(len(folders))]
-    except BrokenProcessPool:
-        raise WorkerDied(
-            "a process that ingests recordings was killed, or passed its deadline",
-            where="recording.timeout_s",
-            fix="run again; where it was the deadline, raise it; where memory was short, lower recording.processes",
-        ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+class Listeners:
+    """Takes in one lot of recordings after the other; the recognizers, slow to open, are opened once for all."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # Spawned, not forked: the caller may have threads (Prefect's do), and a fork of those can hang. None is there
+        # before there is work for it.
+        self._pool = ProcessPoolExecutor(
+            settings.recording.processes, get_context("spawn"), _start, (settings.model_dump(mode="json"),)
+        )
+
+    def ingest(self, folders: Sequence[Path], iteration: int, seen: Mapping[str, str]) -> list[IngestedSession]:
+        """As `ingest_sessions`."""
+        silent = {folder for folder in folders if demonstration.is_one(folder)}
+        heard = iter(self._listened([folder for folder in folders if folder not in silent], iteration))
+        ingested = [
+            demonstration_rows(folder, self._settings, iteration) if folder in silent else next(heard)
+            for folder in folders
+        ]
+        return mark_duplicates(ingested, seen)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _listened(self, folders: Sequence[Path], iteration: int) -> list[IngestedSession]:
+        if min(self._settings.recording.processes, len(folders)) <= 1:
+            return [self._here(folder, iteration) for folder in folders]
+        try:
+            # The slowest first: a long recording at the end would keep one process waiting.
+            order = sorted(range(len(folders)), key=lambda i: -speech_bytes(folders[i]))
+            futures = {i: self._pool.submit(_work, folders[i], iteration) for i in order}
+            return [futures[i].result() for i in range(len(folders))]
+        except BrokenProcessPool:
+            raise WorkerDied(
+                "a process that ingests recordings was killed, or passed its deadline",
+                where="recording.timeout_s",
+                fix="run again; where it was the deadline, raise it; where memory was short, lower recording.processes",
+            ) from None
+
+    def _here(self, folder: Path, iteration: int) -> IngestedSession:
+        return ingest_session(folder, self._tools.recognizer, self._settings, iteration, self._tools.refiner)
+
+    @cached_property
+    def _tools(self) -> _Tools:
+        """Of this process: opened where a recording is heard in it."""
+        return _Tools.open(self._settings)
 
 
 def speech_bytes(folder: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from flywheel.errors import DataError
 from flywheel.progress import tell
 from flywheel.recording.curate import fingerprint
-from flywheel.recording.ingest import IngestedSession, ingest_sessions, mark_duplicates, speech_bytes
+from flywheel.recording.ingest import IngestedSession, Listeners, mark_duplicates, speech_bytes
 from flywheel.recording.recognizers.recognizer import located
 from flywheel.recording.session import load_meta
 from flywheel.schema import from_row, to_row
@@ -26,8 +27,7 @@ from flywheel.synthesis import levels
 from flywheel.trajectory import Step, Trajectory
 from flywheel.workspace import Workspace
 
-# What a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus), whichever is less. The
-# recognizer is opened anew for each shard, which takes as long as hearing four short sessions.
+# What a kill can lose: so many sessions, or so many bytes of speech (some six minutes in Opus), whichever is less.
 _PER_SHARD, _SPEECH = 24, 2_000_000
 # Table -> the column by which shards may share a row.
 _TABLES = {"steps": None, "thoughts": None, "events": None, "images": "sha256", "tasks": "task_id"}
@@ -66,13 +66,19 @@ def _plan(ctx: Context) -> list[str]:
     return [f"ingest-{n:03d}-{end - 1:03d}" for n, end in pairwise([*firsts, len(sizes)]) if end]
 
 
+def _listeners(ctx: Context) -> AbstractContextManager[Listeners]:
+    """The recognizers: opening them takes as long as hearing four short sessions."""
+    return closing(
+        Listeners(ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)}))
+    )
+
+
 def _work(ctx: Context, shard: str, folder: Path) -> list[dict[str, str]]:
     first, last = map(int, shard.split("-")[1:])
     chosen = _sessions(ctx)[first : last + 1]
     sessions.check(ctx.ws, chosen)
     ctx.report(f"{shard}: takes in {len(chosen)} recordings")
-    settings = ctx.settings.model_copy(update={"recording": located(ctx.settings.recording, ctx.ws.root)})
-    ingested = ingest_sessions([ctx.ws.resolve(session.path) for session in chosen], settings, ctx.iteration)
+    ingested = ctx.shared.ingest([ctx.ws.resolve(session.path) for session in chosen], ctx.iteration, {})
     trajectories = (replace(one.trajectory, run_id=ctx.run_id or None) for one in ingested)
     shards.write_shard(folder, "trajectories", (to_row("trajectories", one) for one in trajectories))
     shards.write_shard(folder, "tasks", (one.task_row for one in ingested if one.task_row))
@@ -172,5 +178,6 @@ STAGE = Stage(
     plan=_plan,
     work=_work,
     finish=_finish,
+    shares=_listeners,
     needs=(),
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 
@@ -51,6 +52,7 @@ def _of_world(names: Iterable[str], world: TaskWorld, parameter: str) -> frozens
     return frozenset(template for name, template in named if name == world.name)
 
 
+@functools.cache  # asked for each task and recording; a name that was found stays
 def _named(name: str, parameter: str) -> tuple[str, str]:
     world, _, template = name.partition("/")
     there = catalogue.get(world).templates if world in catalogue.names() else {}
