@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import flywheel_rl
+
 from flywheel import settings as config
 from flywheel.environments import catalogue
 from flywheel.environments.env import Task
@@ -52,12 +54,14 @@ _GROWS = (
     "sft.samples",
     "rl.steps",
 )
+RL_ALONE = "rl-alone"
 ARMS = {
     "whole": "the whole flywheel",
     "one-round": "no flywheel: one round of the base's data, as much of it, trained on for as long",
     "no-routing": "without routing: all trajectories to SFT",
     "no-recycling": "without recycling: what failed goes nowhere",
     "no-rl": "without RL",
+    RL_ALONE: "the whole flywheel, and then RL alone",
 }
 
 
@@ -81,6 +85,7 @@ def overrides(arm: str, profile: Settings) -> dict[str, Any]:
         "no-routing": {"sft.verified_only": False},
         "no-recycling": {"ct.rollout_weight": 0.0},
         "no-rl": {"rl.steps": 0},
+        RL_ALONE: dict(flywheel_rl.CHANGES),
     }[arm]
 
 
@@ -141,6 +146,28 @@ def run(
         domain = folder.name.removeprefix("rl-") if folder.name.startswith("rl-") else ""
         result["models"].append({"name": name, **measured(out / "measured", folder, drawn, profile, domain)})
     write_json(out / "results" / f"{arm}-{seed}.json", result)
+    return result
+
+
+def _rl_alone(out: Path, seed: int, profile: str, tasks: int, other: Sequence[str]) -> dict[str, Any]:
+    """From the last model of the whole flywheel's run, which is made first where it is not there."""
+    before = out / "results" / f"whole-{seed}.json"
+    if not before.is_file():
+        run(out, "whole", seed, profile, tasks, merged=True)
+    whole = json.loads(before.read_text(encoding="utf-8"))
+    started = time.monotonic()
+    model = flywheel_rl.go_on(Workspace(out / f"whole-{seed}"), out / f"{RL_ALONE}-{seed}", seed, other)
+    after = {"name": "RL alone: merged", **measured(out / "measured", model, measured_tasks(tasks, profile), profile)}
+    result = {
+        "arm": RL_ALONE,
+        "seed": seed,
+        "profile": profile,
+        "set": {**flywheel_rl.CHANGES, **dict(pair.partition("=")[::2] for pair in other)},
+        "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "minutes": round((time.monotonic() - started) / 60, 2),
+        "models": [*(model for model in whole["models"] if model["name"].partition(": ")[2] in ("", "merged")), after],
+    }
+    write_json(out / "results" / f"{RL_ALONE}-{seed}.json", result)
     return result
 
 

@@ -206,3 +206,33 @@ def test_the_picture_is_of_the_profile_that_is_asked_for(figures, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(BadInput, match="no whole run of the profile overnight"):
         figures.main(["--out", str(tmp_path), "--table", "--picture", str(picture), "--profile", "overnight"])
+
+
+def test_rl_alone_is_held_against_the_run_that_it_goes_on_from(figures):
+    on = {"base": 3, "1: merged": 6, "2: merged": 9, "RL alone: merged": 11}
+    case = cases(figures, [result("whole", 1, WHOLE), result("rl-alone", 1, on)])["gain_rl_alone"]
+    assert (case.ours, case.peer) == (pytest.approx(8 / TASKS), pytest.approx(6 / TASKS))
+    assert case.extra["less"] == pytest.approx(-2 / TASKS)
+
+
+def test_rl_alone_trains_on_its_own_tasks_from_the_last_promoted_model(runs, tmp_path, monkeypatch):
+    rl = importlib.import_module("flywheel_rl")
+    asked = {}
+    monkeypatch.setattr(rl, "train_rl", lambda *given, **named: asked.update(given=given, **named))
+    monkeypatch.setattr(rl.manifest, "read_promotion", lambda ws, number: {"model": f"models/{number}"})
+    monkeypatch.setattr(rl.checkpoint, "resolve", lambda name, root: root / name)
+    for number in ("000", "001", "002"):
+        (tmp_path / "ws" / "iterations" / number).mkdir(parents=True)
+        (tmp_path / "ws" / "iterations" / number / "promotion.json").touch()
+    (tmp_path / "ws" / "params.yaml").write_text("seed: 3")
+    ws = rl.Workspace(tmp_path / "ws")
+    model = rl.go_on(ws, tmp_path / "rl", 5, ["rl.steps=2", "synthesis.train_tasks=12"])
+    begin, end, domain, tasks = asked["given"]
+    assert (begin, end, domain) == (ws.root / "models/2", model, "")
+    assert (asked["settings"].seed, asked["settings"].rl.steps, asked["settings"].rl.tasks_per_step) == (5, 2, 16)
+    assert len(tasks) == 12
+    assert not {content(task) for task in tasks} & {content(task) for task in runs.measured_tasks(60)}
+    model.mkdir(parents=True)
+    asked.clear()
+    assert rl.go_on(ws, tmp_path / "rl", 5) == model
+    assert not asked  # it was there
