@@ -53,12 +53,22 @@ class Spare:
         if self._waits is None or _read_at_once(env) != _read_at_once(self._environment):
             return None
         process, self._waits = self._waits, None
+        if _has_ended(process.pid):  # a pipe to it may take the line all the same
+            return None
         try:
             await process.stdin.send(json.dumps({"env": dict(env), "cwd": str(cwd) if cwd else None}).encode() + b"\n")
             await process.stdin.aclose()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has ended
             return None
         return process
+
+
+def _has_ended(pid: int) -> bool:
+    """Of a child, whether or not the event loop has heard of it; who waits for it still can."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # waited for already
+        return True
 
 
 def _read_at_once(environment: Mapping[str, str]) -> dict[str, str]:

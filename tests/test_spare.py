@@ -81,6 +81,23 @@ async def test_it_is_not_taken_for_a_run_of_another_environment(more):
     assert spare._waits is not None
 
 
+@pytest.fixture
+def ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    yield process
+    assert process.wait() == 0  # whoever waits for it still can
+
+
+async def test_a_process_that_has_just_ended_is_told_nothing(ended_process):
+    """The event loop has not heard of it, and its pipe would take the line."""
+    spare = Spare()
+    waits = spare._waits = mock.Mock(pid=ended_process.pid, returncode=None, stdin=mock.AsyncMock())
+    spare._environment = dict(os.environ)
+    assert await spare.take(os.environ, None) is None
+    assert not waits.stdin.send.called
+
+
 async def test_of_two_runs_that_begin_at_once_one_process_is_left_to_wait(monkeypatch):
     begun = []
 
