@@ -5,7 +5,7 @@
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-flywheel: setup ## set up, then run the main job: two iterations of the flywheel, under ten minutes
+flywheel: setup ## set up, then run the main job: two iterations of the flywheel, about ten minutes
 	.venv/bin/flywheel run
 
 # Where a container forbids it, each of the tests' many processes would compile flywheel anew.
