@@ -335,9 +335,7 @@ class EmbeddedPolicy:
             return
         try:
             self._loaded = Loaded.open(swap.folder, self._policy, swap.version, before=self._loaded)
-            self._engine = self._loaded.engine(
-                self._policy, self._threads
-            )  # a new one: nothing of the old weights is kept
+            self._engine = self._loaded.engine(self._policy, self._threads)  # nothing of the old weights is kept
             swap.answer.set_result(None)
         except FlywheelError as error:
             swap.answer.set_exception(error)

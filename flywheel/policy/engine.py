@@ -25,9 +25,9 @@ from flywheel.policy.fused import takes_flash
 from flywheel.policy.prefix import EncodedScreen, Prefix, Prefixes, Prompt
 from flywheel.policy.protocol import Sampling
 from flywheel.policy.sampling import draw, generator_of
-from flywheel.policy.text_pass import TextPass
+from flywheel.policy.text_pass import TextPass, library_pass
 from flywheel.policy.threads import side_by_side
-from flywheel.policy.vision import Features, Vision, as_model_output
+from flywheel.policy.vision import Features, Vision
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,8 @@ class InferenceEngine:
         vision_bytes: int = 0,
         share: bool = True,
     ) -> None:
-        self._model, self._end_id, self._text_pass, self._share = model, end_id, text_pass, share
+        self._model, self._end_id, self._share = model, end_id, share
+        self._pass = text_pass or library_pass(model)
         first = next(model.parameters())
         self._device, self._flash = first.device, takes_flash(first.device, first.dtype)
         self._threads = 1 if self._device.type == "cuda" else threads or torch.get_num_threads()
@@ -269,21 +270,6 @@ class InferenceEngine:
         mask = held.at(starts, width, seen, self._device)
         hidden = self._pass(ids.to(self._device), positions.to(self._device), mask, held, shown)
         return [_Computed(held, row, hidden[row, group.width - 1]) for row, group in enumerate(groups)]
-
-    def _pass(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, held: KeyValues, screens: Sequence[Features] = ()
-    ) -> Tensor:
-        """Hidden states, as `TextPass` says."""
-        if self._text_pass is not None:
-            return self._text_pass(ids, positions, mask, held, screens)
-        return self._model.base_model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            past_key_values=held,
-            use_cache=True,
-            **({"mm_encoder_outputs": as_model_output(screens)} if screens else {}),
-        ).last_hidden_state
 
     # A token for each row.
 

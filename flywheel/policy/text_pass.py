@@ -6,7 +6,7 @@ half of the time of a pass. The arithmetic is the same, in another order of roun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 from transformers import PreTrainedModel
 
 from flywheel.policy.cache import KeyValues
-from flywheel.policy.vision import Features
+from flywheel.policy.vision import Features, as_model_output
 
 _KNOWN = {"Qwen2VLDecoderLayer", "Qwen2_5_VLDecoderLayer", "Qwen3VLTextDecoderLayer"}
 
@@ -99,6 +99,24 @@ class TextPass:
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self._epsilon)
+
+
+def library_pass(model: PreTrainedModel) -> Callable[..., Tensor]:
+    """The same call, by the library's layers: for any model of the family."""
+
+    def run(
+        ids: Tensor, positions: Tensor, mask: Tensor | None, held: KeyValues, screens: Sequence[Features] = ()
+    ) -> Tensor:
+        return model.base_model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=held,
+            use_cache=True,
+            **({"mm_encoder_outputs": as_model_output(screens)} if screens else {}),
+        ).last_hidden_state
+
+    return run
 
 
 def _weights(layer: nn.Module, heads: int, key_heads: int) -> _Layer:
