@@ -155,11 +155,24 @@ def test_every_environment_crashed(sft, tmp_path):
         train(sft, tmp_path, one_try, open_environments=Broken.open)
 
 
-async def collect(sft, chosen=S, tasks=TASKS):
+class Decided(LampEnv):
+    """Whatever is done is right, or nothing is."""
+
+    def __init__(self, hits: bool) -> None:
+        super().__init__()
+        self.hits = hits
+
+    async def step(self, action):
+        await super().step(action)
+        self.hit = self.hits
+        return self._result(terminated=self.hit)
+
+
+async def collect(sft, chosen=S, tasks=TASKS, lamps=None):
     policy = EmbeddedPolicy(sft, chosen.policy)
     try:
         episodes = await rollout(
-            tasks, 2, policy, Lamps(), iteration=0, settings=chosen, temperature=chosen.rl.temperature
+            tasks, 2, policy, lamps or Lamps(), iteration=0, settings=chosen, temperature=chosen.rl.temperature
         )
         by_id = {t.task_id: t for t in tasks}
         return episodes, experiences(episodes, outcomes(episodes, by_id), by_id, policy.encoder, chosen)
@@ -190,7 +203,7 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
 
 
 async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_the_outcome(sft):
-    _, batch = await collect(sft)
+    _, batch = await collect(sft, lamps=Lamps(lambda lease: Decided(lease % 2 == 0)))
     rl = S.rl.model_copy(update={"lambda_policy": 1.0, "normalise": False})
     made = Learner(load_model(sft), rl, 0)
     with torch.no_grad():

@@ -165,6 +165,19 @@ def test_every_sample_finds_its_own_tokens(rows, limit):
     assert sorted(seen) == list(range(len(rows)))
 
 
+@hypothesis_settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=30), min_size=2, max_size=20), st.integers(2, 4))
+def test_shares_are_of_about_equal_size(rows, shares):
+    """None has more than an even share and the sequence that it ends with, and two share what there are two of."""
+    sequences = [_line([7] * 9 + row) for row in rows]
+    (whole,) = pack(sequences, 10_000)
+    packs = pack(sequences, 10_000, shares=shares)
+    longest = max(len(one) for one in sequences)
+    assert 2 <= len(packs) <= shares
+    assert all(one.tokens <= whole.tokens / shares + longest for one in packs[:-1])
+    assert sorted(member for one in packs for member in one.members) == list(range(len(rows)))
+
+
 def test_a_plan_wastes_little():
     rng = np.random.default_rng(0)
     lengths = rng.integers(20, 600, 64).tolist()

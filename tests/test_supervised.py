@@ -209,6 +209,24 @@ def test_how_a_batch_is_cut_changes_rounding_alone(base, samples, tmp_path, part
     assert cut == pytest.approx(whole, rel=1e-3)
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_passes_side_by_side_change_rounding_alone(base, samples, tmp_path, frozen):
+    """And nothing at all from one run to the next."""
+    block, found, every = BLOCK.model_copy(update={"freeze_vision": frozen}), {}, torch.get_num_threads()
+    try:
+        for name, cores in (("one", 1), ("three", 3), ("again", 3)):
+            torch.set_num_threads(cores)
+            losses = train(base, tmp_path / name, samples[:12], settings=block)
+            found[name] = losses, load_file(tmp_path / name / "out" / "model.safetensors")
+    finally:
+        torch.set_num_threads(every)
+    (alone, weights), (beside, others), (again, same) = found.values()
+    assert beside == again
+    assert all(torch.equal(others[name], same[name]) for name in same)
+    assert beside == pytest.approx(alone, rel=1e-4)
+    assert all(torch.allclose(others[name], weights[name], atol=1e-4) for name in weights)
+
+
 def test_padding_and_company_do_not_change_a_sequence(base, samples):
     """What the loss sees of a sample is the same alone and in a batch with longer ones."""
     model = load_model(base)

@@ -21,6 +21,13 @@ def takes_one_core(model: nn.Module) -> bool:
     return sum(weight.numel() for weight in model.parameters()) < _SMALL
 
 
+def passes_at_once(model: nn.Module) -> int:
+    """How many passes over a batch's parts are best made side by side, each on one core, by the calling thread's share
+    of the cores; 1: one after the other, each on all of them."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return torch.get_num_threads() if on_cpu and takes_one_core(model) else 1
+
+
 def keep_to_one_core() -> None:
     """The calling thread computes on one core from here on; those that begin later, on as many as before."""
     every = torch.get_num_threads()

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from flywheel.policy.constraint import NEVER, Constraint
 from flywheel.policy.encoding import Encoded
+from flywheel.policy.threads import side_by_side
 from flywheel.policy.vision import Vision
 from flywheel.settings import Training
 from flywheel.training.forward.install import install
@@ -60,15 +61,23 @@ def freeze_tower(policy: PreTrainedModel, chosen: Training) -> bool:
 class PolicyForward(nn.Module):
     """Makes `policy` able to read packs, where it is of a family that can. constraint: what the responses were held to
     as they were sampled; their probabilities are then those among the tokens that it allows. keeps_screens: what the
-    vision tower makes of a screen is kept for the next sample that shows it (`freeze_tower`)."""
+    vision tower makes of a screen is kept for the next sample that shows it (`freeze_tower`). at_once: screens that it
+    reads side by side then, each on a core."""
 
     def __init__(
-        self, policy: PreTrainedModel, constraint: Constraint | None = None, *, keeps_screens: bool = False
+        self,
+        policy: PreTrainedModel,
+        constraint: Constraint | None = None,
+        *,
+        keeps_screens: bool = False,
+        at_once: int = 1,
     ) -> None:
         super().__init__()
         self.policy, self._constraint = policy, constraint
         self.reads_packs = install(policy)
-        self.vision = Vision(policy, REMEMBERED, one_by_one=True) if keeps_screens else None
+        self.vision: Vision | None = None
+        if keeps_screens:
+            self.vision = Vision(policy, REMEMBERED, at_once, side_by_side(at_once), one_by_one=True)
 
     def item(self, context: Encoded, response: Sequence[int], *, sampled: bool = True) -> Example:
         """response: one token at least. sampled: false for a placeholder, whose probability nobody asks for."""
@@ -76,16 +85,15 @@ class PolicyForward(nn.Module):
         held = self._constraint is not None and sampled
         return Example(context, tuple(response), made, self._constraint.blocked(response) if held else None)
 
-    def parts(self, items: Sequence[Example], settings: Training, processes: int = 1) -> list[MicroBatch]:
-        """All items; for several processes in parts that they can share evenly."""
+    def parts(self, items: Sequence[Example], settings: Training, shares: int = 1) -> list[MicroBatch]:
+        """All items. shares: about as many parts at least, of about equal size."""
         device = next(self.policy.parameters()).device
         found: list[MicroBatch] = []
         if settings.pack_tokens and items and items[0].sequence is not None:
-            even = -(-sum(len(item.sequence) for item in items) // processes)
-            packs = pack([item.sequence for item in items], min(settings.pack_tokens, even))
-            found += [packed.to(device) for packed in packs]
+            packs = pack([item.sequence for item in items], settings.pack_tokens, shares=shares)
+            found += [self._seen(packed.to(device)) for packed in packs]
         else:
-            size = min(settings.micro_batch, -(-len(items) // processes))
+            size = min(settings.micro_batch, -(-len(items) // shares))
             for rows in by_length([len(item.context) + len(item.response) for item in items], size):
                 batch = batch_of([items[i].context for i in rows], [items[i].response for i in rows])
                 found.append(PaddedBatch(tuple(rows), batch.to(device)))
@@ -93,11 +101,16 @@ class PolicyForward(nn.Module):
             return found
         return [replace(part, blocked=_blocked([items[i] for i in part.members]).to(device)) for part in found]
 
+    def _seen(self, packed: PackedBatch) -> PackedBatch:
+        if self.vision is None:
+            return packed
+        return replace(packed, features=tuple(self.vision.features(packed.screens)))
+
     def forward(self, part: MicroBatch, *temperatures: float) -> tuple[Tensor, ...]:
         """(hidden [tokens, width], entropy [tokens], log-probabilities [tokens] at each temperature): what the response
         tokens are predicted from, the entropy of the first temperature's distribution, without gradient."""
         if isinstance(part, PackedBatch):
-            hidden = packed_hidden(self.policy.base_model, part, self.vision)
+            hidden = packed_hidden(self.policy.base_model, part)
         else:
             hidden = response_hidden(self.policy.base_model, part.batch)[part.batch.mask]
         logits = self.policy.get_output_embeddings()(hidden)

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from transformers import PreTrainedModel
 from flywheel.policy.encoding import Encoded
 from flywheel.policy.fused import on_gpu
 from flywheel.policy.prefix import EncodedScreen, prompt_of
-from flywheel.policy.vision import Vision, as_model_output
+from flywheel.policy.vision import Features, as_model_output
 from flywheel.training.forward.last_layer import ends_early
 from flywheel.training.forward.padded import fed
 from flywheel.training.forward.varlen_attention import AttentionPlan, plan
@@ -90,7 +91,7 @@ class PackedBatch:
     that predict ask. predicting: int64 [responses], the tokens that predict the members' responses, one after the
     other; targets: int64 [responses], what they predict. unshared_tokens: tokens of
     the members, what they share counted for each. blocked: bits, uint8 [responses, vocabulary / 8], of the tokens that
-    could not come, where answers are held to a form.
+    could not come, where answers are held to a form. features: of its screens, where the vision tower does not learn.
     """
 
     members: tuple[int, ...]
@@ -104,6 +105,7 @@ class PackedBatch:
     targets: Tensor
     unshared_tokens: int
     blocked: Tensor | None = None
+    features: tuple[Features, ...] | None = None
 
     @property
     def tokens(self) -> int:
@@ -114,19 +116,22 @@ class PackedBatch:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def pack(sequences: Sequence[TokenSequence], limit: int, share: bool = True) -> list[PackedBatch]:
+def pack(sequences: Sequence[TokenSequence], limit: int, share: bool = True, shares: int = 1) -> list[PackedBatch]:
     """All sequences in packs of at most `limit` computed tokens (one sequence at least). Which sequences there are
-    decides, not their order. share: false computes every sequence by itself."""
+    decides, not their order. share: false computes every sequence by itself. shares: about as many packs at least, of
+    about equal size; two where there are two sequences."""
     order = sorted(range(len(sequences)), key=lambda row: (sequences[row].order, row))
+    common = [0, *(_common(sequences[before], sequences[row]) if share else 0 for before, row in pairwise(order))]
+    enough = sum(len(sequences[row]) - shared for row, shared in zip(order, common, strict=True)) / shares
     parts: list[list[tuple[int, int]]] = []  # (sequence, tokens shared with the one before it)
-    room = 0
-    for place, row in enumerate(order):
-        common = _common(sequences[order[place - 1]], sequences[row]) if share and place else 0
-        if not parts or len(sequences[row]) - common > room:
+    held = 0
+    for row, shared in zip(order, common, strict=True):
+        more = len(sequences[row]) - shared
+        if not parts or held + more > limit or (len(parts) < shares and held + more / 2 > enough):
             parts.append([])
-            common, room = 0, limit
-        parts[-1].append((row, common))
-        room -= len(sequences[row]) - common
+            held, shared, more = 0, 0, len(sequences[row])
+        parts[-1].append((row, shared))
+        held += more
     return [_pack(sequences, part) for part in parts]
 
 
@@ -171,17 +176,15 @@ def _pack(sequences: Sequence[TokenSequence], part: Sequence[tuple[int, int]]) -
     )
 
 
-def packed_hidden(trunk: torch.nn.Module, pack: PackedBatch, vision: Vision | None = None) -> Tensor:
+def packed_hidden(trunk: torch.nn.Module, pack: PackedBatch) -> Tensor:
     """Hidden states [responses, width] from which the members' responses are predicted.
 
-    trunk: the base model of one that is `install`ed. vision: where its tower does not learn, its
-    screens' features.
+    trunk: the base model of one that is `install`ed.
     """
     device = pack.ids.device
     images: dict[str, Any] = {}
-    if pack.shown and vision:
-        shown = vision.features([pack.screens[number] for number in pack.shown])
-        images["mm_encoder_outputs"] = as_model_output(shown)
+    if pack.shown and pack.features is not None:
+        images["mm_encoder_outputs"] = as_model_output([pack.features[number] for number in pack.shown])
     elif pack.shown:
         images["mm_encoder_outputs"] = {"image": _images(trunk, pack)}
     early = ends_early(trunk)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -20,28 +22,33 @@ from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
 from flywheel.policy.fused import on_gpu, take_tensor_cores
+from flywheel.policy.threads import side_by_side
 from flywheel.settings import Optimizer
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TrainingEngine(Protocol):
-    """One trained module with its optimiser. rank, size: this process, and how many there are. holds_weights: whether
-    its `state_dict` has the module's weights, too.
+    """One trained module with its optimiser. rank, size: this process, and how many there are. shares: the parts of
+    about equal size that a batch is best cut into, over all processes. holds_weights: whether its `state_dict` has the
+    module's weights, too.
 
     Every process makes the same calls in the same order; those of `module`, too, go through `forward`.
     """
 
     rank: int
     size: int
+    shares: int
     module: nn.Module
     holds_weights: bool
 
     def forward(self, *inputs: Any) -> Any:
         """The module's forward pass."""
 
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of this process's part of the loss. last: the next call is `step`."""
+    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        """Add the gradients of this process's parts of the loss: each call makes a forward pass. Returns what comes
+        with each loss, in their order. The next call is `step`."""
 
     def step(self, rate: float) -> float:
         """Add up the gradients of the processes, cut their norm to max_grad_norm, take a step at this learning rate.
@@ -59,31 +66,57 @@ class TrainingEngine(Protocol):
 
 
 class TorchEngine:
-    """AdamW in every process, with all of the weights."""
+    """AdamW in every process, with all of the weights. at_once: passes that are made side by side, each on a core."""
 
     holds_weights = False
 
-    def __init__(self, module: nn.Module, chosen: Optimizer) -> None:
+    def __init__(self, module: nn.Module, chosen: Optimizer, at_once: int = 1) -> None:
         self.module, self._norm = module, chosen.max_grad_norm
         self.rank, self.size = processes()
+        self.shares, self._beside = self.size * at_once, side_by_side(at_once)
         self.optimizer = adamw(list(module.parameters()), chosen)
         self.optimizer.zero_grad(set_to_none=True)
 
     def forward(self, *inputs: Any) -> Any:
         return self.module(*inputs)
 
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        loss.backward()
+    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        if self._beside and len(losses) > 1:
+            return self._add_up_beside(self._beside, losses)
+        results = []
+        for part in losses:
+            loss, found = part()
+            loss.backward()
+            results.append(found)
+        return results
+
+    def _add_up_beside(self, threads: Executor, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        """Each part's gradient is kept apart until it is its turn, so that chance does not order the sum."""
+        trained, results = self._trained(), []
+
+        def gradient_of(part: Callable[[], tuple[Tensor, R]]) -> tuple[Sequence[Tensor | None], R]:
+            loss, found = part()
+            return torch.autograd.grad(loss, trained, allow_unused=True), found
+
+        for gradients, found in threads.map(gradient_of, losses):
+            for parameter, more in zip(trained, gradients, strict=True):
+                if more is not None:
+                    parameter.grad = more if parameter.grad is None else parameter.grad + more
+            results.append(found)
+        return results
 
     def step(self, rate: float) -> float:
-        parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        parameters = self._trained()
         if self.size > 1:
-            _add_up(parameters)
+            _sum_over_processes(parameters)
         norm = float(nn.utils.clip_grad_norm_(parameters, self._norm))
         set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -96,11 +129,14 @@ class TorchEngine:
         self.optimizer.load_state_dict(state)
 
 
-def open_engine(module: nn.Module, chosen: Optimizer) -> TrainingEngine:
-    """The engine that the settings name. Raises TrainingError where DeepSpeed is not installed."""
+def open_engine(module: nn.Module, chosen: Optimizer, at_once: int = 1) -> TrainingEngine:
+    """The engine that the settings name. at_once: passes that plain torch makes side by side.
+
+    Raises TrainingError where DeepSpeed is not installed.
+    """
     take_tensor_cores(_device(module))
     if chosen.engine == "torch":
-        return TorchEngine(module, chosen)
+        return TorchEngine(module, chosen, at_once)
     from flywheel.training.parallel.zero import ZeroEngine
 
     return ZeroEngine(module, chosen)
@@ -118,20 +154,20 @@ def gradient_step(
     """One gradient step on a batch that the processes share, in as many passes as this one has parts of it.
 
     mine: the parts of this process, each with the weight of its loss (`rounds`; 0: a part that only fills up).
-    loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise. what,
-    where: how errors name the step.
+    loss_of: a part's share of the batch's loss, to be summed over all parts, and figures that add up likewise; called
+    from several threads where the engine makes passes side by side. what, where: how errors name the step.
 
     Returns ([loss, *figures] of the whole batch, the gradient's norm before it was cut). Raises TrainingError where
     the loss or the norm is not finite; all processes see what one has met.
     """
-    sums: list[float] = []
-    for number, (part, weight) in enumerate(mine):
+
+    def weighed(part: T, weight: float) -> tuple[Tensor, list[float]]:
         loss, figures = loss_of(part)
         loss = loss * weight
-        engine.backward(loss, last=number == len(mine) - 1)
-        found = [float(loss.detach()), *figures] if weight else [0.0] * (1 + len(figures))
-        sums = [total + more for total, more in zip(sums or [0.0] * len(found), found, strict=True)]
-    sums = added(sums, engine)
+        return loss, [float(loss.detach()), *figures] if weight else [0.0] * (1 + len(figures))
+
+    found = engine.add_up([partial(weighed, part, weight) for part, weight in mine])
+    sums = added([sum(column) for column in zip(*found, strict=True)], engine)
     _check(sums[0], f"the loss of {what}", where)
     norm = engine.step(rate)
     _check(norm, f"the gradient's norm of {what}", where)
@@ -191,7 +227,7 @@ def _device(module: nn.Module) -> torch.device:
     return next(module.parameters()).device
 
 
-def _add_up(parameters: Sequence[nn.Parameter]) -> None:
+def _sum_over_processes(parameters: Sequence[nn.Parameter]) -> None:
     """Sum the gradients over the processes in one exchange. What no process has a gradient of is left without one, as
     one process alone would leave it: its optimiser then neither moves nor decays it."""
     there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)

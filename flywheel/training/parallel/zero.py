@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from flywheel.errors import TrainingError
 from flywheel.settings import Optimizer
-from flywheel.training.parallel.engine import adamw, collected, processes, set_rate
+from flywheel.training.parallel.engine import R, adamw, collected, processes, set_rate
 
 _TAG = "flywheel"
 
@@ -36,6 +36,7 @@ class ZeroEngine:
         _meet(deepspeed)
         self.module, self.stage = module, chosen.zero_stage
         self.rank, self.size = processes()
+        self.shares = self.size
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._engine, *_ = deepspeed.initialize(
             model=module,
@@ -57,11 +58,16 @@ class ZeroEngine:
     def forward(self, *inputs: Any) -> Any:
         return self._engine(*inputs)
 
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        self._engine.set_gradient_accumulation_boundary(last)
-        self._engine.backward(loss * self.size)  # it averages over the processes, and the loss is a sum
-        if not last:
-            self._engine.step()  # counts, and takes no step
+    def add_up(self, losses: Sequence[Callable[[], tuple[Tensor, R]]]) -> list[R]:
+        results = []
+        for number, part in enumerate(losses, 1):
+            loss, found = part()
+            results.append(found)
+            self._engine.set_gradient_accumulation_boundary(number == len(losses))
+            self._engine.backward(loss * self.size)  # it averages over the processes, and the loss is a sum
+            if number < len(losses):
+                self._engine.step()  # counts, and takes no step
+        return results
 
     def step(self, rate: float) -> float:
         set_rate(self._engine.optimizer, rate)

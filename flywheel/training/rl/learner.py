@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from flywheel.policy.constraint import Constraint
+from flywheel.policy.threads import passes_at_once
 from flywheel.settings import Rl
 from flywheel.training.forward.policy_forward import PolicyForward, freeze_tower
 from flywheel.training.parallel.engine import TorchEngine, TrainingEngine, open_engine
@@ -35,8 +36,9 @@ class Learner(TrainState):
         what the samples' answers were held to."""
         self.algorithm = algorithm or algorithms.find(rl.algorithm)
         self.policy = policy.train()
-        self.reader = PolicyForward(policy, constraint, keeps_screens=freeze_tower(policy, rl))
-        self.actor: TrainingEngine = open_engine(self.reader, rl)
+        at_once = passes_at_once(policy)
+        self.reader = PolicyForward(policy, constraint, keeps_screens=freeze_tower(policy, rl), at_once=at_once)
+        self.actor: TrainingEngine = open_engine(self.reader, rl, at_once)
         self.value: ValueModel | None = None
         modules, engines = {"policy": policy}, {"policy": self.actor}
         if self.algorithm.needs_value:

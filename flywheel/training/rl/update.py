@@ -136,7 +136,7 @@ def _policy_step(learner: Learner, turns: Sequence[StepSample], rl: Rl, rate: fl
         loss, terms = learner.algorithm.loss(batch, rl)
         return loss, astuple(terms)
 
-    parts = rounds(learner.reader.parts([turn.item for turn in turns], rl, engine.size), engine)
+    parts = rounds(learner.reader.parts([turn.item for turn in turns], rl, engine.shares), engine)
     what = f"the policy in step {learner.version + 1}, gradient step {learner.gradient_steps + 1}"
     (_, *sums), norm = gradient_step(engine, parts, loss_of, rate, what=what, where="RL")
     learner.gradient_steps += 1

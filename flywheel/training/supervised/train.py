@@ -19,6 +19,7 @@ from flywheel.errors import TrainingError
 from flywheel.policy.checkpoint import digest
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model, save_checkpoint
+from flywheel.policy.threads import passes_at_once
 from flywheel.settings import Supervised
 from flywheel.training.forward.policy_forward import MicroBatch, PolicyForward, freeze_tower
 from flywheel.training.parallel.engine import gradient_step, open_engine, rounds
@@ -83,8 +84,10 @@ class SupervisedTrainer(TrainState):
         self.samples, self.settings, self.name = samples, settings, name
         self.encoder = Encoder.from_folder(folder)
         self.policy = load_model(folder, device=settings.device).train()
-        self.reader = PolicyForward(self.policy, keeps_screens=freeze_tower(self.policy, settings))
-        self.engine = open_engine(self.reader, settings)
+        at_once = passes_at_once(self.policy)
+        keeps = freeze_tower(self.policy, settings)
+        self.reader = PolicyForward(self.policy, keeps_screens=keeps, at_once=at_once)
+        self.engine = open_engine(self.reader, settings, at_once)
         super().__init__({"policy": self.policy}, {"policy": self.engine})
 
     def step(self, batch: Sequence[int], rate: float, number: int) -> tuple[float, float]:
@@ -98,7 +101,7 @@ class SupervisedTrainer(TrainState):
             _, _, logprobs = self.engine.forward(part, 1.0)
             return -logprobs.sum() / tokens, (float(logprobs.detach().exp().sum()) / tokens,)
 
-        parts = rounds(self.reader.parts(items, self.settings, self.engine.size), self.engine)
+        parts = rounds(self.reader.parts(items, self.settings, self.engine.shares), self.engine)
         (loss, probability), _ = gradient_step(
             self.engine, parts, loss_of, rate, what=f"step {number}", where=self.name
         )
