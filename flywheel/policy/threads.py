@@ -15,6 +15,7 @@ from torch import nn
 
 _START_S = 60.0
 _SMALL = 100_000_000  # numbers of a model whose passes over a few rows gain nothing by a second core
+_MOST = 8  # parts of a batch: the smaller they are, the less of what its samples share is computed once
 
 
 def takes_one_core(model: nn.Module) -> bool:
@@ -25,7 +26,7 @@ def passes_at_once(model: nn.Module) -> int:
     """How many passes over a batch's parts are best made side by side, each on one core, by the calling thread's share
     of the cores; 1: one after the other, each on all of them."""
     on_cpu = next(model.parameters()).device.type == "cpu"
-    return torch.get_num_threads() if on_cpu and takes_one_core(model) else 1
+    return min(torch.get_num_threads(), _MOST) if on_cpu and takes_one_core(model) else 1
 
 
 def keep_to_one_core() -> None:
