@@ -46,6 +46,7 @@ print(json.dumps({"seconds": time.monotonic() - began, "seen": seen}))
 
 
 def cases(options) -> Iterator[BenchCase]:
+    plain.needs_pyautogui()
     yield asyncio.run(_cold_leases(options.leases))
     yield asyncio.run(_warm_leases(options.leases))
     yield asyncio.run(_resets("reset_ms", DESK, options))

@@ -44,6 +44,7 @@ Event = str | tuple[int, int]  # a character, or where a click was, in pixels
 
 
 def cases(options) -> Iterator[BenchCase]:
+    plain.needs_pyautogui()
     events = _events(options.events, random.Random(options.seed))
     seen = asyncio.run(_ours(events))
     ours = _alike(events, seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import httpx
 
 import flywheel
-from flywheel.errors import EnvTimeout
+from flywheel.errors import BadInput, EnvTimeout
 
 _GUEST = Path(flywheel.__file__).parent / "guest"
 _READY_S, _RUN_S = 10.0, 300.0
@@ -38,6 +39,12 @@ def desktop(width: int, height: int, apps: Sequence[Sequence[str]]) -> Iterator[
         finally:
             guest.terminate()
             guest.wait()
+
+
+def needs_pyautogui() -> None:
+    """Raises BadInput where it is not installed: before minutes of measuring, not after them."""
+    if importlib.util.find_spec("pyautogui") is None:
+        raise BadInput("PyAutoGUI, the peer, is missing", where=sys.executable, fix="`scripts/setup test` does it")
 
 
 def pyautogui(display: str, program: str, *words: str) -> dict:
