@@ -44,6 +44,8 @@ COMMON: dict[str, Any] = {
     "value_pretraining_tasks": 8,
     "max_staleness": 1,
 }
+# What long episodes have instead: a batch of 32 has as many turns as six of short ones.
+LONG: dict[str, Any] = {"tasks_per_step": 4, "warmup": 6, "value_pretraining_tasks": 6}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("PPO with all its parts", {}),
     "no-value-pretraining": ("without value pretraining", {"value_pretraining_steps": 0}),
@@ -54,9 +56,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 QUICK = {"tasks_per_step": 5, "samples": 2, "value_pretraining_tasks": 2}
 
 
-def settings(variant: str, seed: int, quick: bool = False, other: Mapping[str, Any] | None = None) -> Settings:
+def settings(
+    variant: str, seed: int, quick: bool = False, other: Mapping[str, Any] | None = None, episodes: str = "short"
+) -> Settings:
     """other: settings of the block rl that all variants shall have instead, where a recipe is looked for."""
-    rl = COMMON | (QUICK if quick else {}) | (other or {}) | VARIANTS[variant][1]
+    mine = COMMON | (LONG if episodes == "long" else {}) | (QUICK if quick else {})
+    rl = mine | (other or {}) | VARIANTS[variant][1]
     return Settings.model_validate({"seed": seed, "rl": rl, "evaluation": {"temperature": rl["temperature"]}})
 
 
@@ -93,10 +98,10 @@ def run(
     found = _read(here / "result.json")
     if found and found["minutes"] >= minutes and found["n"] >= each * len(kinds):
         return found
-    s = settings(variant, seed, quick, other)
+    s = settings(variant, seed, quick, other, episodes)
     model = start(out, episodes)
     held_out = rl_start.tasks("eval", each, kinds)
-    before = _success(out / "starts" / f"before-{seed}", model, held_out, s)  # the same for all variants
+    before = _success(out / "starts" / f"before-{episodes}-{seed}", model, held_out, s)  # the same for all variants
     spent = _Spent(here / "spent.json", here / "curve.jsonl")
     if spent.seconds < 60 * minutes:
         _note(f"{variant}, seed {seed}: from minute {spent.seconds / 60:.1f}")

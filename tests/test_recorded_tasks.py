@@ -96,6 +96,8 @@ async def test_more_are_added_to_those_that_are_there(tmp_path):
         await make(tmp_path, 3, Settings(), first=2)
     with pytest.raises(BadInput, match=r"no truth\.json"):
         await make(tmp_path / "none", 3, Settings(), first=2)
+    with pytest.raises(BadInput, match="of 1 sessions in all none is left"):
+        await make(tmp_path, 1, Settings(), first=2)
 
 
 async def test_those_of_other_settings_make_room(tmp_path):

@@ -236,7 +236,14 @@ def _empty_spot(state: Mapping[str, Any], rng: random.Random) -> Point:
 
 async def make(folder: Path, count: int, settings: Settings, first: int = 0) -> None:
     """Make sessions `first` to `count` - 1 in `folder`. Those made before it stay, without `first` none that is told of
-    in `truth.json`; each is the same however many are made. Raises BadInput where one before `first` is not there."""
+    in `truth.json`; each is the same however many are made. Raises BadInput where one before `first` is not there, and
+    where there is nothing to make."""
+    if count <= first:
+        raise BadInput(
+            f"of {count} sessions in all none is left to be made from {first} on",
+            where="--count",
+            fix=f"how many there are to be in the end, such as {first + 100}",
+        )
     told = folder / "truth.json"
     if first and not told.is_file():
         raise BadInput("no truth.json", where=folder, fix="make the sessions before it first, without --first")
