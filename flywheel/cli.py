@@ -30,6 +30,7 @@ from flywheel.commands import (
     workspace,
 )
 from flywheel.errors import BadInput, FlywheelError
+from flywheel.termination import Terminated
 
 _COMMANDS = (
     workspace.init,
@@ -71,7 +72,7 @@ _UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM}  # of files and folders: no
 
 
 class _Group(click.Group):
-    """Errors become one line and an exit code: 1 failed, 2 bad input, 130 Ctrl-C."""
+    """Errors become one line and an exit code: 1 failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _usage_in_one_line():
@@ -90,11 +91,13 @@ class _Group(click.Group):
                 raise
             where = f" ({error.filename})" if error.filename else ""
             _fail(f"{error.strerror}{where}; make it writable, or work in a copy of the workspace", 1)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated) as stopped:
+            by, code = (" by SIGTERM", 143) if isinstance(stopped, Terminated) else ("", 130)
             _stderr().print(
-                "[yellow]stopped[/yellow]; what was finished is kept: type the same command to go on", soft_wrap=True
+                f"[yellow]stopped{by}[/yellow]; what was finished is kept: type the same command to go on",
+                soft_wrap=True,
             )
-            sys.exit(130)
+            sys.exit(code)
 
 
 def _stderr() -> Console:

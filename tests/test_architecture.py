@@ -65,6 +65,7 @@ ORDER = (
     "secret",
     "files",
     "parent",
+    "termination",
     "schema",
     "trajectory",
     "intervals",

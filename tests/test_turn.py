@@ -81,17 +81,19 @@ def with_a_domain_of_its_own(ws: Workspace) -> None:
 
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory) -> tuple[Workspace, list[str]]:
-    """A workspace after one iteration that was interrupted twice; and the shards that were finished by then."""
+    """A workspace after one iteration that was interrupted three times; and the shards that were finished by then."""
     ws = least_work.created(tmp_path_factory.mktemp("turn") / "flywheel", sessions=1)
     with_a_domain_of_its_own(ws)
 
-    stopped = start(ws, *_RUN)
-    until(stopped, "ingest")
-    stopped.send_signal(signal.SIGINT)
-    output = stopped.communicate(timeout=PATIENCE_S)[0]
-    assert stopped.returncode == 130, output
-    assert "Traceback" not in output
-    assert "go on" in output
+    for number, words, code in ((signal.SIGINT, "stopped;", 130), (signal.SIGTERM, "stopped by SIGTERM;", 143)):
+        stopped = start(ws, *_RUN)
+        until(stopped, "ingest")
+        stopped.send_signal(number)
+        output = stopped.communicate(timeout=PATIENCE_S)[0]
+        assert stopped.returncode == code, output
+        assert "Traceback" not in output
+        assert words in output
+        assert "go on" in output
 
     killed = start(ws, *_RUN)
     until(killed, "rollout-000 done")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from flywheel.commands.options import WORKSPACE, overrides
 from flywheel.errors import BadInput
+from flywheel.termination import sigterm_raises
 from flywheel.workspace import Workspace, label
 
 
@@ -33,7 +34,7 @@ def run(workspace: Path | None, iterations: int | None, iteration: int | None, a
 
     ws = Workspace.find(workspace)
     console = Console()
-    with RunConsole(console) as screen, listening(screen):
+    with sigterm_raises(), RunConsole(console) as screen, listening(screen):
         outcome = turn_flywheel(ws, overrides(assignments), iterations=iterations, iteration=iteration)
     for k in outcome.done_before:
         console.print(f"iteration {label(k)} is complete: nothing to do")
@@ -69,7 +70,7 @@ def stage(name: str, iteration: int, workspace: Path | None) -> None:
     ctx = Context.open(ws, iteration, name)
     route_review.require(ws, iteration, name)
     console = Console()
-    with frozen.named(ws, iteration), RunConsole(console) as screen, listening(screen):
+    with sigterm_raises(), frozen.named(ws, iteration), RunConsole(console) as screen, listening(screen):
         ctx.report("begins")
         outcome = run_stage(chosen, ctx)
         if "DVC_STAGE" not in os.environ:  # under `dvc repro` DVC records by itself
