@@ -3,7 +3,7 @@
 
 success_gain: held-out success after --minutes of PPO less that of the start, at the rollout temperature (greedy beside
 it), the mean over seeds with its 95% t interval. gain_VARIANT: the same without one part of PPO, and with GRPO; the
-peer is PPO with all its parts. start: the start's success, which is to lie between 0.2 and 0.5.
+peer is PPO with all its parts. start: the start's success, which is to lie between 0.2 and 0.5 (long: 0.1 and 0.3).
 
 Each variant and seed is a process of its own with --threads threads, --at-once of them side by side; what is finished
 lies in --out and is not done again, and a run that was killed goes on. With --table nothing is run: the table of what
@@ -34,7 +34,8 @@ from flywheel.report.charts import Chart, Series, lines
 from flywheel.report.picture import screenshot
 from flywheel.report.sheet import sheet
 
-GOAL, START = 0.10, (0.2, 0.5)
+GOAL = 0.10
+START = {"short": (0.2, 0.5), "long": (0.1, 0.3)}  # success of the start, by episodes
 TONES = dict(zip(rl_run.VARIANTS, ("tone-one", "tone-two", "tone-three", "tone-four", "tone-five"), strict=True))
 CURVES = (
     ("success", "Success of the batches"),
@@ -84,10 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not results:
         print(f"there are no results in {options.out}", file=sys.stderr)
         return 1
-    (options.out / "table.md").write_text(table(results), encoding="utf-8")
+    last = "" if options.episodes == "short" else f"-{options.episodes}"
+    (options.out / f"table{last}.md").write_text(table(results), encoding="utf-8")
     print(table(results), file=sys.stderr)
     code = exit_code([emit(case) for case in cases(results)])
-    _picture(options.out, runs)
+    _picture(options.out / f"curves{last}", runs)
     return code
 
 
@@ -149,19 +151,15 @@ def cases(results: Sequence[dict[str, Any]]) -> list[BenchCase]:
             peer_name = rl_run.VARIANTS["full"][0]
             found.append(BenchCase("rl", case, "fraction", gain, full, peer_name, None, None, True, about))
     start = fmean(one["before"]["sampled"]["success"] for one in results)
+    episodes = results[0].get("episodes", "short")
+    low, high = START[episodes]
     about = {
-        "goal_is": f"between {START[0]} and {START[1]}",
+        "goal_is": f"between {low} and {high}",
         "greedy": results[0]["before"]["greedy"]["success"],
         "n": results[0]["n"],
-        "kinds": [
-            f"{world} {template}, level {level}"
-            for world, template, level in rl_start.RECIPES[results[0].get("episodes", "short")].kinds
-        ],
+        "kinds": [f"{world} {template}, level {level}" for world, template, level in rl_start.RECIPES[episodes].kinds],
     }
-    return [
-        *found,
-        BenchCase("rl", "start", "fraction", start, None, "", None, None, START[0] <= start <= START[1], about),
-    ]
+    return [*found, BenchCase("rl", "start", "fraction", start, None, "", None, None, low <= start <= high, about)]
 
 
 def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -220,14 +218,14 @@ def _mean(part: Iterable[dict[str, Any]], name: str) -> float:
 
 
 def _picture(out: Path, folder: Path) -> None:
-    """The curves of all runs as data (curves.json) and as one picture: over minutes, a colour a variant."""
+    """The curves of all runs as data (.json) and as one picture (.png): over minutes, a colour a variant."""
     runs: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in rl_run.VARIANTS}
     for path in sorted(folder.glob("*/curve.jsonl")):
         name = path.parent.name.rpartition("-")[0]
         # A step that a kill cut off between curve and state comes twice: the later one counts.
         points = {point["step"]: point for point in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
         runs[name].append([points[step] for step in sorted(points)])
-    (out / "curves.json").write_text(json.dumps(runs), encoding="utf-8")
+    out.with_suffix(".json").write_text(json.dumps(runs), encoding="utf-8")
     charts = []
     for figure, title in CURVES:
         series = []
@@ -245,8 +243,8 @@ def _picture(out: Path, folder: Path) -> None:
         page = (
             f'<!doctype html><body style="margin:0">{sheet(charts, [], "RL of a small model in real Chromium")}</body>'
         )
-        (out / "curves.html").write_text(page, encoding="utf-8")
-        screenshot(out / "curves.html", out / "curves.png", width=1260)
+        out.with_suffix(".html").write_text(page, encoding="utf-8")
+        screenshot(out.with_suffix(".html"), out.with_suffix(".png"), width=1260)
 
 
 def smooth(points: Sequence[tuple[float, float]], reach: int = 4) -> tuple[tuple[float, float], ...]:

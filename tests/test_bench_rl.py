@@ -50,8 +50,8 @@ def result(variant: str, seed: int, gain: float) -> dict:
     }
 
 
-def keep(out, found: dict, curve: int = 0) -> None:
-    folder = out / "runs" / f"{found['variant']}-{found['seed']}"
+def keep(out, found: dict, curve: int = 0, runs: str = "runs") -> None:
+    folder = out / runs / f"{found['variant']}-{found['seed']}"
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(found))
     lines = [{"step": n, "minute": n / 3, "success": 0.4 + n / 100, "entropy": 0.5} for n in range(1, curve + 1)]
@@ -186,6 +186,27 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     runs = json.loads((tmp_path / "curves.json").read_text())
     assert [len(curve) for curve in runs["full"]] == [12, 12, 12]  # a step told twice counts once
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_episodes_have_a_table_and_a_start_of_their_own(tmp_path, capsys):
+    keep(tmp_path, result("full", 1, 0.1), curve=3)
+    long = result("full", 1, 0.2) | {"episodes": "long"}
+    keep(tmp_path, long, curve=3, runs="runs-long")
+    assert bench.run("rl", ["--table", "--out", str(tmp_path), "--episodes", "long"]) == 1
+    rows = {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert (rows["success_gain"]["by_seed"], rows["success_gain"]["met"]) == ([0.2], True)
+    assert (rows["start"]["ours"], rows["start"]["goal_is"], rows["start"]["met"]) == (
+        0.4,
+        "between 0.1 and 0.3",
+        False,
+    )
+    assert "tiles clear, level 4" in rows["start"]["kinds"]
+    assert "+0.200" in (tmp_path / "table-long.md").read_text()
+    assert (tmp_path / "curves-long.png").is_file()
+    assert not (tmp_path / "table.md").exists()
+    chosen, short = (module("rl_run").settings("full", 1, episodes=episodes).rl for episodes in ("long", "short"))
+    assert (chosen.tasks_per_step, short.tasks_per_step) == (4, 8)
+    assert chosen.lambda_policy is None
 
 
 def test_a_gain_below_the_goal_is_not_met(tmp_path, capsys):
