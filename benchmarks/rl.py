@@ -36,7 +36,7 @@ from flywheel.report.sheet import sheet
 
 GOAL = 0.10
 START = {"short": (0.2, 0.5), "long": (0.1, 0.3)}  # success of the start, by episodes
-TONES = dict(zip(rl_run.VARIANTS, ("tone-one", "tone-two", "tone-three", "tone-four", "tone-five"), strict=True))
+TONES = dict(zip(rl_run.VARIANTS, (f"tone-{n}" for n in ("one", "two", "three", "four", "six", "five")), strict=True))
 CURVES = (
     ("success", "Success of the batches"),
     ("reward", "Reward"),

@@ -51,6 +51,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "no-value-pretraining": ("without value pretraining", {"value_pretraining_steps": 0}),
     "fixed-lambda": ("without length-adaptive GAE: lambda 0.95", {"lambda_policy": 0.95}),
     "no-clip-higher": ("without clip-higher: both 0.2", {"eps_high": 0.2}),
+    "no-bootstrap": ("where steps run out the outcome counts, not V", {"bootstrap": False}),
     "grpo": ("GRPO: advantages relative to the group", {"algorithm": "grpo"}),
 }
 QUICK = {"tasks_per_step": 5, "samples": 2, "value_pretraining_tasks": 2}
@@ -155,7 +156,8 @@ class _Spent:
 
 
 def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
-    """Held-out success, greedy and at the temperature of rollouts: over all, by world, and of each task."""
+    """Held-out success, greedy and at the temperature of rollouts: over all, by world, and of each task; and the share
+    of episodes that ran out of steps."""
     key = {"model": digest(model), "n": len(tasks), "seed": s.seed, "temperature": s.evaluation.temperature}
     found = _read(path.with_suffix(".json"))
     if found and found["key"] == key:
@@ -163,7 +165,8 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
     measured: dict[str, Any] = {"key": key}
     for name, temperature in (("greedy", 0.0), ("sampled", s.evaluation.temperature)):
         block = s.evaluation.model_copy(update={"temperature": temperature})
-        won = asyncio.run(_play(model, tasks, s.model_copy(update={"evaluation": block})))
+        played = asyncio.run(_play(model, tasks, s.model_copy(update={"evaluation": block})))
+        won = {task_id: success for task_id, (success, _) in played.items()}
         worlds: dict[str, list[bool]] = defaultdict(list)
         for task in tasks:
             worlds[task.world].append(won[task.task_id])
@@ -171,12 +174,14 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
             "success": sum(won.values()) / len(won),
             "worlds": {w: sum(v) / len(v) for w, v in worlds.items()},
             "tasks": won,
+            "cut_off": sum(cut_off for _, cut_off in played.values()) / len(played),
         }
     write_json(path.with_suffix(".json"), measured)
     return measured
 
 
-async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, bool]:
+async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, tuple[bool, bool]]:
+    """By task_id whether it succeeded, and whether it ran out of steps."""
     policy = open_policy(model, s.policy)
     try:
         async with open_environments(s, tasks) as environments:
@@ -184,7 +189,7 @@ async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, bo
             played = await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
-    return {one.task.task_id: one.result.v for one in played}
+    return {one.task.task_id: (one.result.v, one.episode.trajectory.status == "truncated") for one in played}
 
 
 def _read(path: Path) -> dict[str, Any] | None:
