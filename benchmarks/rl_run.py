@@ -44,8 +44,9 @@ COMMON: dict[str, Any] = {
     "value_pretraining_tasks": 8,
     "max_staleness": 1,
 }
-# What long episodes have instead: a batch of 32 has as many turns as six of short ones.
-LONG: dict[str, Any] = {"tasks_per_step": 4, "warmup": 6, "value_pretraining_tasks": 6}
+# What long episodes have instead: an episode is a dozen turns and more, so a batch has fewer of them, of as many tasks,
+# and few gradient steps. With four tasks of eight episodes and minibatches of 64 each run that was tried got worse.
+LONG: dict[str, Any] = {"samples": 4, "minibatch": 192, "warmup": 6, "value_pretraining_tasks": 12}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("PPO with all its parts", {}),
     "no-value-pretraining": ("without value pretraining", {"value_pretraining_steps": 0}),
