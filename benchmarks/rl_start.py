@@ -56,7 +56,7 @@ RECIPES = {
             ("shop", "add", 1),
         )
     ),
-    # Of 24 kinds looked at, those of ten steps and more that demonstrations bring the base to solve at times.
+    # Of 20 kinds looked at, those of ten steps and more that demonstrations bring the base to solve at times.
     "long": Recipe((("tiles", "clear", 4), ("tiles", "clear", 5), ("loops", "close", 3)), demonstrations=24, passes=4),
 }
 
