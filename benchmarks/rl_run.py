@@ -45,7 +45,8 @@ COMMON: dict[str, Any] = {
     "max_staleness": 1,
 }
 # What long episodes have instead: an episode is a dozen turns and more, so a batch has fewer of them, of as many tasks,
-# and few gradient steps. With four tasks of eight episodes and minibatches of 64 each run that was tried got worse.
+# and few gradient steps. With four tasks of eight episodes and minibatches of 64 runs got worse at once; with this they
+# hold for 20 steps, and do not gain yet (docs/rl.md).
 LONG: dict[str, Any] = {"samples": 4, "minibatch": 192, "warmup": 6, "value_pretraining_tasks": 12}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("PPO with all its parts", {}),

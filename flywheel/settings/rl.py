@@ -37,7 +37,7 @@ class Rl(Training):
     """Times that the value model, which is small, is trained on the episodes of a step."""
     minibatch: int = Field(32, ge=1)
     """Samples (turns of episodes) of a gradient step. Of long episodes take more, so that a batch is two or three of
-    them: with seven for 32 outcomes of a dozen turns each, what a model could do was lost."""
+    them: with seven for 32 outcomes of a dozen turns each, a model lost in 20 batches what it could do."""
     minibatch_by: Literal["task", "turn"] = "task"
     """How the samples of a gradient step are chosen. task: those of one task stay together, which saves time; turn: any
     mixture."""
