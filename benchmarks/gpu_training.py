@@ -18,6 +18,7 @@ from flywheel.training.forward.sequence_packing import PackedBatch
 from flywheel.training.rl.experience import Experience, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.update import train_step
+from flywheel.training.rl.value import Told
 from flywheel.training.samples import Sample
 from flywheel.training.supervised.train import SupervisedTrainer
 
@@ -63,8 +64,9 @@ def rl(place: Place, samples: Sequence[Sample], layers: int) -> Line:
     config = configuration(place.shape, layers)
     sizes = Parameters.of(config)
     parts = learner.reader.parts([learner.reader.item(one.context, one.response) for one in samples], chosen)
+    told = (Told(),)
     batch = [
-        Experience(one.trajectory_id, (one,), (float(n % 2),), float(n % 2), bool(n % 2), None, f"task-{n // 2}")
+        Experience(one.trajectory_id, (one,), (float(n % 2),), told, float(n % 2), bool(n % 2), None, f"task-{n // 2}")
         for n, one in enumerate(samples)
     ]
     for _ in range(2):

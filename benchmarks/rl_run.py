@@ -23,7 +23,7 @@ from flywheel import yaml_text
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput
-from flywheel.evaluation.evaluate import evaluate
+from flywheel.evaluation.evaluate import Judged, evaluate
 from flywheel.files import write_json
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
@@ -158,8 +158,8 @@ class _Spent:
 
 
 def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Any]:
-    """Held-out success, greedy and at the temperature of rollouts: over all, by world, and of each task; and the share
-    of episodes that ran out of steps."""
+    """Held-out success, greedy and at the temperature of rollouts: over all, by world, and of each task; the mean
+    score; and the share of episodes that ran out of steps."""
     key = {"model": digest(model), "n": len(tasks), "seed": s.seed, "temperature": s.evaluation.temperature}
     found = _read(path.with_suffix(".json"))
     if found and found["key"] == key:
@@ -168,7 +168,7 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
     for name, temperature in (("greedy", 0.0), ("sampled", s.evaluation.temperature)):
         block = s.evaluation.model_copy(update={"temperature": temperature})
         played = asyncio.run(_play(model, tasks, s.model_copy(update={"evaluation": block})))
-        won = {task_id: success for task_id, (success, _) in played.items()}
+        won = {task_id: one.result.v for task_id, one in played.items()}
         worlds: dict[str, list[bool]] = defaultdict(list)
         for task in tasks:
             worlds[task.world].append(won[task.task_id])
@@ -176,14 +176,15 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
             "success": sum(won.values()) / len(won),
             "worlds": {w: sum(v) / len(v) for w, v in worlds.items()},
             "tasks": won,
-            "cut_off": sum(cut_off for _, cut_off in played.values()) / len(played),
+            "score": sum(one.result.score for one in played.values()) / len(played),
+            "cut_off": sum(one.episode.trajectory.status == "truncated" for one in played.values()) / len(played),
         }
     write_json(path.with_suffix(".json"), measured)
     return measured
 
 
-async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, tuple[bool, bool]]:
-    """By task_id whether it succeeded, and whether it ran out of steps."""
+async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Judged]:
+    """By task_id."""
     policy = open_policy(model, s.policy)
     try:
         async with open_environments(s, tasks) as environments:
@@ -191,7 +192,7 @@ async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, tu
             played = await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
-    return {one.task.task_id: (one.result.v, one.episode.trajectory.status == "truncated") for one in played}
+    return {one.task.task_id: one for one in played}
 
 
 def _read(path: Path) -> dict[str, Any] | None:

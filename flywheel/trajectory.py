@@ -64,6 +64,9 @@ class Step:
     slip: Annotated[bool | None, LATER] = None
     """Whether a person clicked on nothing, and nothing changed: later prompts show it, and imitation leaves it out."""
 
+    state_score: Annotated[float | None, LATER] = None
+    """Of the state that the action was chosen on, 0 to 1; None where nothing is known of one before the end."""
+
     # What no table holds: RL reads it from the episode, and forgets it with the batch.
     sampled_logprobs: tuple[float, ...] = field(default=(), metadata=NO_COLUMN)
     """Of each token at the temperature that it was sampled at, where the policy says so."""

@@ -26,6 +26,7 @@ from flywheel.training.rl.experience import experiences, step_samples
 from flywheel.training.rl.learner import Learner
 from flywheel.training.rl.run import train_rl
 from flywheel.training.rl.update import train_step
+from flywheel.training.rl.value import UNTOLD, Told
 from flywheel.training.rl.value_pretraining import pretrain_value
 from flywheel.training.samples import Sample
 from flywheel.training.supervised.train import train_supervised
@@ -168,6 +169,19 @@ class Decided(LampEnv):
         return self._result(terminated=self.hit)
 
 
+class Counted(LampEnv):
+    """Nothing that is done is right; each click adds a quarter to the score that the environment tells."""
+
+    async def step(self, action):
+        found = await super().step(action)
+        self.hit = False
+        return self._result() if found.terminated else found
+
+    def _result(self, terminated=False):
+        found = super()._result(terminated)
+        return replace(found, info=found.info | {"score": self.clicks / 4})
+
+
 async def collect(sft, chosen=S, tasks=TASKS, lamps=None):
     policy = EmbeddedPolicy(sft, chosen.policy)
     try:
@@ -202,13 +216,28 @@ async def test_experience_is_rewarded_at_the_last_token_of_a_step(sft):
             assert len(turn.advantages) == len(turn.sample.response)
 
 
+async def test_a_score_that_the_environment_tells_is_rewarded_as_it_grows_and_told_to_v(sft):
+    rewards = {}
+    for progress in (False, True):
+        chosen = settings(rl={**RL, "reward_progress": progress, "format_penalty": 0.0, "length_buffer": 0})
+        _, batch = await collect(sft, chosen, lamps=Lamps(lambda lease: Counted()))
+        whole = [one for one in batch if len(one.samples) == 2]
+        assert {one.told for one in whole} == {(Told(0.0, 1.0), Told(0.25, 0.5))}
+        assert {(one.score, one.later) for one in whole} == {(0.0, 0.0)}
+        (rewards[progress],) = {one.rewards for one in whole}
+    # Its verifier, which decides, says 0 in the end: what was earned is taken back with the last step.
+    assert rewards == {False: (0.0, 0.0), True: (0.25, -0.25)}
+    _, batch = await collect(sft)  # an environment that tells nothing before the end
+    assert {told.score for one in batch for told in one.told} == {UNTOLD}
+
+
 async def test_cut_off_the_policy_ends_in_the_value_of_the_last_screen_and_v_in_the_outcome(sft):
     _, batch = await collect(sft, lamps=Lamps(lambda lease: Decided(lease % 2 == 0)))
     rl = S.rl.model_copy(update={"lambda_policy": 1.0, "normalise": False})
     made = Learner(load_model(sft), rl, 0)
     with torch.no_grad():
         made.value.head[-1].bias.fill_(0.5)
-    batch = [replace(one, score=0.25) if one.bootstrap_context is not None else one for one in batch]
+    batch = [replace(one, later=0.25) if one.bootstrap_context is not None else one for one in batch]
     # V is 1/2 everywhere and lambda 1: an advantage is what is to come less 1/2.
     ends = {
         turn.sample.trajectory_id: (turn.advantages[-1], turn.returns[-1]) for turn in step_samples(batch, made, rl)[0]

@@ -31,7 +31,7 @@ ON_DISK = {
         "token_ids: list<item: int32>, logprobs: list<item: float>, weight_version: string, image_sha256: string, "
         "url: string, tool_result: string, reward: double, terminated: bool, truncated: bool, "
         "started_at: timestamp[us, tz=UTC], ended_at: timestamp[us, tz=UTC], memory: string, observation: string, "
-        "slip: bool"
+        "slip: bool, state_score: double"
     ),
     "trajectories": (
         "trajectory_id: string, task_id: string, domain: string, world: string, level: int32, instruction: string, "

@@ -20,6 +20,7 @@ from flywheel.training.forward.padded import PaddedTokens, response_hidden
 from flywheel.training.forward.policy_forward import PolicyForward
 from flywheel.training.rl.experience import Experience
 from flywheel.training.rl.ppo import token_logprobs
+from flywheel.training.rl.value import Told
 from flywheel.training.samples import Sample
 
 DEEPSPEED = importlib.util.find_spec("deepspeed") is not None
@@ -40,7 +41,9 @@ def made_up(folder: Path, rl: Rl, trajectories: int = 8, seed: int = 0) -> list[
         success = bool(rng.integers(2))
         rewards = tuple([*rng.normal(0, 0.1, len(samples) - 1).tolist(), float(success)])
         beyond = None if success or number % 3 else samples[0].context
-        made.append(Experience(name, tuple(samples), rewards, float(success), success, beyond, f"task{number // 2}"))
+        told = tuple(Told(0.0, 1 - step / 3) for step in range(len(samples)))
+        task = f"task{number // 2}"
+        made.append(Experience(name, tuple(samples), rewards, told, float(success), success, beyond, task))
     return recorded(folder, rl, made)
 
 

@@ -147,6 +147,7 @@ class _Recorder:
             observation=_read(seen),
             tool_result=(after.info.get("note") or after.info.get("result") or None) if after else None,
             reward=after.reward if after else 0.0,
+            state_score=before.info.get("score"),
             terminated=bool(after and after.terminated),
             truncated=bool(after and after.truncated),
             started_at=started,

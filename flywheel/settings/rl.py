@@ -83,6 +83,9 @@ class Rl(Training):
     """A penalty for long answers begins this many tokens below policy.max_new_tokens. 0: no penalty."""
     length_penalty: float = Field(0.05, ge=0)
     """The penalty for an answer of policy.max_new_tokens tokens, to which it rises evenly."""
+    reward_progress: bool = False
+    """Whether each step is rewarded with what it adds to the score of the state, where the environment tells it,
+    instead of the whole score at the end."""
     step_penalty: float = Field(0.0, ge=0)
     """Taken from the reward of an episode that uses all of its steps; of a shorter one, its share of them."""
     weight_decay: float = Field(0.0, ge=0)

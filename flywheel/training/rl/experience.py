@@ -22,7 +22,7 @@ from flywheel.agent.history_summary import open_summarizer
 from flywheel.environments.env import Task
 from flywheel.errors import TrainingError
 from flywheel.policy.encoding import Encoded, Encoder
-from flywheel.reward.shaping import Shaping, shape
+from flywheel.reward.shaping import Shaping, as_earned, at_the_end, shape
 from flywheel.rollout.episode import Episode
 from flywheel.rollout.history import step_context
 from flywheel.rollout.rollout_log import EpisodeOutcome
@@ -31,26 +31,29 @@ from flywheel.training.forward.policy_forward import Example
 from flywheel.training.parallel.engine import collected, rounds
 from flywheel.training.rl.algorithm import Rewarded, find
 from flywheel.training.rl.learner import Learner
+from flywheel.training.rl.value import UNTOLD, Told
 from flywheel.training.samples import Sample, agent_samples
 
 
 @dataclass(frozen=True)
 class Experience:
-    """One trajectory. samples, rewards: of each step. score, success (V = 1): of its verdict.
+    """One trajectory. samples, rewards, told: of each step. score, success (V = 1): of its verdict.
 
-    beyond: the context that would have come next where a limit cut the trajectory off, else None. think_lengths:
-    tokens of each step's thought. interface: its task's.
+    bootstrap_context: what would have come next where a limit cut the trajectory off, else None. later: what of the
+    score is not among the rewards then. think_lengths: tokens of each step's thought. interface: its task's.
     """
 
     trajectory_id: str
     samples: tuple[Sample, ...]
     rewards: tuple[float, ...]
+    told: tuple[Told, ...]
     score: float
     success: bool
     bootstrap_context: Encoded | None
     task_id: str = ""
     think_lengths: tuple[int, ...] = ()
     interface: str = ""
+    later: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,9 @@ class StepSample:
     """One training sample: a step with the advantages, value targets and values of its tokens, [response].
 
     old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
-    these sampled it (`fresh`). apart: [response], |recomputed - sampled| under the weights as they are. hidden: what V
-    reads, [response, width]. returns, values, hidden: None where there is no V. item: the sample as the model reads it.
+    these sampled it (`on_policy`). logprob_diff: [response], |recomputed - sampled| under the weights as they are.
+    value_input: what V reads, [response, width + 2]. returns, values, value_input: None where there is no V. item: the
+    sample as the model reads it.
     interface: the task's.
     """
 
@@ -72,7 +76,7 @@ class StepSample:
     proximal: np.ndarray
     logprob_diff: np.ndarray
     on_policy: bool
-    hidden: Tensor | None
+    value_input: Tensor | None
     success: bool
     item: Example
     interface: str = ""
@@ -130,9 +134,13 @@ def _experience(
             summarizer=summarizer,
         )
         beyond = encoder.encode(context)
+    # What follows a cut-off trajectory is in the bootstrap (`gae.estimate`), with it an outcome that comes at an end.
+    later = outcome.score if beyond is not None and not settings.rl.reward_progress else 0.0
+    scores = [step.state_score for step in episode.steps]
     rewards = shape(
-        # What follows a cut-off trajectory, its outcome with it, is in the bootstrap (`gae.estimate`).
-        0.0 if beyond is not None else outcome.score,
+        as_earned(outcome.score, scores)
+        if settings.rl.reward_progress
+        else at_the_end(outcome.score - later, len(samples)),
         [len(sample.response) for sample in samples],
         [bool(step.parse_error) for step in episode.steps],
         shaping,
@@ -143,12 +151,21 @@ def _experience(
         episode.id,
         tuple(samples),
         rewards,
+        _told(scores, task.max_steps),
         outcome.score,
         outcome.success,
         beyond,
         task.task_id,
         thoughts,
         task.interface,
+        later,
+    )
+
+
+def _told(scores: Sequence[float | None], budget: int) -> tuple[Told, ...]:
+    return tuple(
+        Told(UNTOLD if score is None else score, 1 - step / budget if budget else UNTOLD)
+        for step, score in enumerate(scores)
     )
 
 
@@ -170,22 +187,30 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
     beyond = [learner.reader.item(batch[number].bootstrap_context, (0,), sampled=False) for number in cut]
     states = iter(_read(learner, [*(item for some in items for item in some), *beyond], rl))
     mine = [[next(states) for _ in some] for some in items]
-    ends = {number: float(_values(learner, hidden[0])) for number, (hidden, _, _) in zip(cut, states, strict=True)}
+    ends = {
+        number: float(_values(learner, Told(batch[number].score, 0.0).beside(hidden)[0]))
+        for number, (hidden, _, _) in zip(cut, states, strict=True)
+    }
+    read = [
+        [told.beside(hidden) if valued else None for told, (hidden, _, _) in zip(one.told, states_of, strict=True)]
+        for one, states_of in zip(batch, mine, strict=True)
+    ]
     rewarded = [
         Rewarded(
             experience.task_id,
             experience.rewards,
             tuple(len(item.response) for item in some),
-            tuple(_values(learner, hidden) for hidden, _, _ in states_of) if valued else (),
+            tuple(_values(learner, one) for one in read_of) if valued else (),
             bootstrap=ends.get(number, 0.0),
-            outcome=experience.score if number in ends else 0.0,
+            outcome=experience.later if number in ends else 0.0,
         )
-        for number, (experience, some, states_of) in enumerate(zip(batch, items, mine, strict=True))
+        for number, (experience, some, read_of) in enumerate(zip(batch, items, read, strict=True))
     ]
     estimates = learner.algorithm.advantages(rewarded, rl)
     result = []
-    for experience, some, states_of, one, got in zip(batch, items, mine, rewarded, estimates, strict=True):
-        for row, (sample, item, (hidden, *logs)) in enumerate(zip(experience.samples, some, states_of, strict=True)):
+    every = zip(batch, items, mine, read, rewarded, estimates, strict=True)
+    for experience, some, states_of, read_of, one, got in every:
+        for row, (sample, item, (_, *logs)) in enumerate(zip(experience.samples, some, states_of, strict=True)):
             fresh = sample.version in (None, learner.version)
             old, apart = _as_sampled(sample, *logs, fresh, rl)
             result.append(
@@ -199,7 +224,7 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
                     old if fresh else logs[0],
                     apart,
                     fresh,
-                    hidden,
+                    read_of[row],
                     experience.success,
                     item,
                     experience.interface,
@@ -208,9 +233,9 @@ def step_samples(batch: Sequence[Experience], learner: Learner, rl: Rl) -> tuple
     return result, float(np.mean([got.horizon for got in estimates]))
 
 
-def _values(learner: Learner, hidden: Tensor) -> np.ndarray:
-    """V [...] of hidden states [..., width]."""
-    return learner.value.evaluate(hidden).double().cpu().numpy()
+def _values(learner: Learner, read: Tensor) -> np.ndarray:
+    """V [...] of what it reads, [..., width + 2]."""
+    return learner.value.evaluate(read).double().cpu().numpy()
 
 
 def _check(experience: Experience) -> None:

@@ -100,9 +100,9 @@ def value_update(learner: Learner, turns: Sequence[StepSample], rl: Rl) -> float
     engine, tokens = learner.critic, sum(len(turn.returns) for turn in turns)
 
     def loss_of(mine: Sequence[StepSample]) -> tuple[Tensor, tuple[()]]:
-        hidden = torch.cat([turn.hidden for turn in mine])
-        returns = torch.from_numpy(_all(mine, "returns")).float().to(hidden.device)
-        values = engine.forward(hidden)
+        read = torch.cat([turn.value_input for turn in mine])
+        returns = torch.from_numpy(_all(mine, "returns")).float().to(read.device)
+        values = engine.forward(read)
         return value_loss(values, returns, torch.ones_like(returns, dtype=torch.bool), tokens=tokens), ()
 
     parts = [turns[start :: engine.size] for start in range(min(engine.size, len(turns)))]

@@ -70,7 +70,7 @@ def _parted(every: Sequence[StepSample], rng: np.random.Generator) -> tuple[list
 
 
 def _measure(learner: Learner, held_out: Sequence[StepSample], step: int) -> Pretraining:
-    hidden = torch.cat([turn.hidden for turn in held_out])
-    values = learner.value.evaluate(hidden).double().cpu().numpy()
+    read = torch.cat([turn.value_input for turn in held_out])
+    values = learner.value.evaluate(read).double().cpu().numpy()
     returns = np.concatenate([turn.returns for turn in held_out])
     return Pretraining(step, float(np.mean((values - returns) ** 2) / 2), explained_variance(values, returns))

@@ -1,0 +1,57 @@
+"""V reads hidden states, and what the environment tells of a state beside them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from flywheel.settings import Rl
+from flywheel.training.rl.ppo import explained_variance
+from flywheel.training.rl.value import Told, ValueModel
+
+WIDTH = 48
+
+
+def value_model() -> ValueModel:
+    torch.manual_seed(0)
+    return ValueModel(SimpleNamespace(get_output_embeddings=lambda: nn.Linear(WIDTH, 8)))
+
+
+def steps(count: int, seed: int, *, tell: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """What V reads of steps whose hidden states say nothing, four tokens each, and what is to come: the more, the more
+    steps are left and the less is done."""
+    rng = np.random.default_rng(seed)
+    read, returns = [], []
+    for _ in range(count):
+        score, left = rng.random(2)
+        hidden = torch.from_numpy(rng.normal(size=(4, WIDTH))).float()
+        read.append((Told(score, left) if tell else Told()).beside(hidden))
+        returns += [left * (1 - score)] * 4
+    return torch.cat(read), torch.tensor(returns).float()
+
+
+@pytest.mark.parametrize(("tell", "least", "most"), [(True, 0.4, 1.0), (False, -1.0, 0.05)])
+def test_a_hundred_steps_of_pretraining_learn_of_what_is_told(tell, least, most):
+    model, (read, returns) = value_model(), steps(150, 1, tell=tell)
+    assert model.evaluate(read).abs().max() == 0
+    optimizer = torch.optim.AdamW(model.parameters(), lr=Rl().critic_lr)
+    for _ in range(Rl().value_pretraining_steps):
+        optimizer.zero_grad()
+        ((model(read) - returns).square().mean() / 2).backward()
+        optimizer.step()
+    others, theirs = steps(150, 2, tell=tell)
+    assert least <= explained_variance(model.evaluate(others).numpy(), theirs.numpy()) <= most
+
+
+def test_what_is_not_known_counts_as_nothing():
+    model, hidden = value_model(), torch.ones(3, WIDTH)
+    with torch.no_grad():
+        model.head[-1].weight.fill_(1.0)
+        unknown = model(Told().beside(hidden))
+        model.head[0].weight[:, WIDTH:] = 7.0  # what is read of the two numbers
+    assert torch.equal(unknown, model.evaluate(Told().beside(hidden)))
+    assert not torch.equal(unknown, model.evaluate(Told(score=0.0).beside(hidden)))
