@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rl_start
 import torch
@@ -23,7 +23,7 @@ from flywheel import yaml_text
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput
-from flywheel.evaluation.evaluate import Judged, evaluate
+from flywheel.evaluation.evaluate import evaluate
 from flywheel.files import write_json
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
@@ -168,7 +168,7 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
     for name, temperature in (("greedy", 0.0), ("sampled", s.evaluation.temperature)):
         block = s.evaluation.model_copy(update={"temperature": temperature})
         played = asyncio.run(_play(model, tasks, s.model_copy(update={"evaluation": block})))
-        won = {task_id: one.result.v for task_id, one in played.items()}
+        won = {task_id: one.success for task_id, one in played.items()}
         worlds: dict[str, list[bool]] = defaultdict(list)
         for task in tasks:
             worlds[task.world].append(won[task.task_id])
@@ -176,14 +176,22 @@ def _success(path: Path, model: Path, tasks: Sequence[Task], s: Settings) -> dic
             "success": sum(won.values()) / len(won),
             "worlds": {w: sum(v) / len(v) for w, v in worlds.items()},
             "tasks": won,
-            "score": sum(one.result.score for one in played.values()) / len(played),
-            "cut_off": sum(one.episode.trajectory.status == "truncated" for one in played.values()) / len(played),
+            "score": sum(one.score for one in played.values()) / len(played),
+            "cut_off": sum(one.cut_off for one in played.values()) / len(played),
         }
     write_json(path.with_suffix(".json"), measured)
     return measured
 
 
-async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Judged]:
+class Played(NamedTuple):
+    """How a task ended. cut_off: it ran out of steps."""
+
+    success: bool
+    score: float
+    cut_off: bool
+
+
+async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Played]:
     """By task_id."""
     policy = open_policy(model, s.policy)
     try:
@@ -192,7 +200,10 @@ async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Ju
             played = await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
-    return {one.task.task_id: one for one in played}
+    return {
+        one.task.task_id: Played(one.result.v, one.result.score, one.episode.trajectory.status == "truncated")
+        for one in played
+    }
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -145,7 +145,7 @@ def short(tmp_path, project, monkeypatch):
     async def play(model, tasks, s):
         share = 0.75 if "model" in model.parts else 0.25
         won = {task.task_id: n < share * len(tasks) for n, task in enumerate(tasks)}
-        return {task_id: (success, not success) for task_id, success in won.items()}
+        return {task_id: run.Played(success, 0.5 + share / 4, not success) for task_id, success in won.items()}
 
     monkeypatch.setattr(run, "train_rl", train)
     monkeypatch.setattr(run, "_play", play)
@@ -159,6 +159,7 @@ def test_a_run_is_measured_kept_and_gone_on_with(short, tmp_path):
     assert (found["n"], found["gain"], found["gain_greedy"]) == (20, 0.5, 0.5)
     assert (found["before"]["sampled"]["success"], found["after"]["sampled"]["success"]) == (0.25, 0.75)
     assert (found["before"]["greedy"]["cut_off"], found["after"]["greedy"]["cut_off"]) == (0.75, 0.25)
+    assert (found["before"]["greedy"]["score"], found["after"]["greedy"]["score"]) == (0.5625, 0.6875)
     assert trained == [200]  # tasks of all kinds
     assert run.run(tmp_path, "full", 1, 0.0001, 4) == found
     assert trained == [200]
