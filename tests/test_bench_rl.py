@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from lamps import small_model
 
@@ -222,3 +223,12 @@ def test_a_gain_below_the_goal_is_not_met(tmp_path, capsys):
 def test_nothing_there(tmp_path, capsys):
     assert bench.run("rl", ["--table", "--out", str(tmp_path / "new")]) == 1
     assert "there are no results" in capsys.readouterr().err
+
+
+def test_agreement_of_gradients():
+    agreement = module("rl_agreement").mean_cosine
+    same = np.array([3.0, 4.0])
+    assert agreement([same, 2 * same, 5 * same]) == pytest.approx((1.0, 0.0))
+    # Pairs at right angles, and one of opposites: (0 + 0 - 1) / 3; without each in turn -1, 0 and 0.
+    x, y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    assert agreement([y, x, -x]) == pytest.approx((-1 / 3, np.sqrt(2 / 3 * (4 / 9 + 2 / 9))))
