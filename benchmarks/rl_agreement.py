@@ -25,10 +25,7 @@ import rl_start
 import torch
 from torch import nn
 
-from flywheel.environments.env import Task
-from flywheel.environments.router import open_environments
-from flywheel.evaluation.evaluate import Judged, evaluate
-from flywheel.policy import open_policy
+from flywheel.evaluation.evaluate import Judged
 from flywheel.policy.encoding import Encoder
 from flywheel.policy.model import load_model
 from flywheel.rollout.rollout_log import EpisodeOutcome
@@ -45,13 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=3, help="episodes of a task (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=8, help="(default: %(default)s)")
     options = parser.parse_args(argv)
+    if options.batches < 3:
+        parser.error("--batches: at least 3, so that each can be left out")
     start = rl_run.start(options.out, options.episodes)
     # No V and no penalties: the outcome alone is looked at.
     plain = {"algorithm": "grpo", "format_penalty": 0.0, "length_buffer": 0}
     s = rl_run.settings("full", 1, other=plain, episodes=options.episodes)
     s = s.model_copy(update={"evaluation": s.evaluation.model_copy(update={"samples": options.samples})})
     tasks = rl_start.tasks("train", options.each, rl_start.RECIPES[options.episodes].kinds)
-    played = [one for one in asyncio.run(_play(start, tasks, s)) if one.episode.steps]
+    played = [one for one in asyncio.run(rl_run.play(start, tasks, s)) if one.episode.steps]
     batches = _batches(played, options.batches)
     learner, encoder = Learner(load_model(start), s.rl, 0), Encoder.from_folder(start)
     advantages = _advantages(played)
@@ -66,15 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     print(json.dumps({"recipe": options.episodes, **{name: round(value, 4) for name, value in found.items()}}))
     return 0
-
-
-async def _play(start: Path, tasks: Sequence[Task], s: Settings) -> list[Judged]:
-    policy = open_policy(start, s.policy)
-    try:
-        async with open_environments(s, tasks) as environments:
-            return await evaluate(policy, tasks, environments, iteration=1000, settings=s)
-    finally:
-        await policy.close()
 
 
 def _batches(played: Sequence[Judged], count: int) -> list[list[Judged]]:

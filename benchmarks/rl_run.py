@@ -23,7 +23,7 @@ from flywheel import yaml_text
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.errors import BadInput
-from flywheel.evaluation.evaluate import evaluate
+from flywheel.evaluation.evaluate import Judged, evaluate
 from flywheel.files import write_json
 from flywheel.policy import open_policy
 from flywheel.policy.checkpoint import digest
@@ -191,18 +191,22 @@ class Played(NamedTuple):
     cut_off: bool
 
 
-async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Played]:
-    """By task_id."""
+async def play(model: Path, tasks: Sequence[Task], s: Settings) -> list[Judged]:
+    """As evaluation does, `evaluation.samples` times each."""
     policy = open_policy(model, s.policy)
     try:
         async with open_environments(s, tasks) as environments:
             # Iteration: a number that no training has, so that no seed of sampling is one of training.
-            played = await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
+            return await evaluate(policy, tasks, environments, iteration=1000 + s.seed, settings=s)
     finally:
         await policy.close()
+
+
+async def _play(model: Path, tasks: Sequence[Task], s: Settings) -> dict[str, Played]:
+    """By task_id."""
     return {
         one.task.task_id: Played(one.result.v, one.result.score, one.episode.trajectory.status == "truncated")
-        for one in played
+        for one in await play(model, tasks, s)
     }
 
 

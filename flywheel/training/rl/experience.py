@@ -63,8 +63,7 @@ class StepSample:
     old_logprobs: as sampled, at the sampling temperature. proximal: under the weights as they are; as sampled where
     these sampled it (`on_policy`). logprob_diff: [response], |recomputed - sampled| under the weights as they are.
     value_input: what V reads, [response, width + 2]. returns, values, value_input: None where there is no V. item: the
-    sample as the model reads it.
-    interface: the task's.
+    sample as the model reads it. interface: the task's.
     """
 
     sample: Sample
