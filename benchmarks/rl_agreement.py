@@ -52,8 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     tasks = rl_start.tasks("train", options.each, rl_start.RECIPES[options.episodes].kinds)
     played = [one for one in asyncio.run(rl_run.play(start, tasks, s)) if one.episode.steps]
     batches = _batches(played, options.batches)
-    learner, encoder = Learner(load_model(start), s.rl, 0), Encoder.from_folder(start)
     advantages = _advantages(played)
+    if blank := sum(not any(advantages[one.episode.id] for one in batch) for batch in batches):
+        parser.error(f"in {blank} of {len(batches)} batches all episodes score alike: take more (--each, --samples)")
+    learner, encoder = Learner(load_model(start), s.rl, 0), Encoder.from_folder(start)
     gradients = [_gradient(batch, advantages, learner, encoder, s) for batch in batches]
     agreement, error = mean_cosine(gradients)
     found = {

@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -232,3 +233,24 @@ def test_agreement_of_gradients():
     # Pairs at right angles, and one of opposites: (0 + 0 - 1) / 3; without each in turn -1, 0 and 0.
     x, y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     assert agreement([y, x, -x]) == pytest.approx((-1 / 3, np.sqrt(2 / 3 * (4 / 9 + 2 / 9))))
+
+
+def test_agreement_says_that_batches_have_no_direction(monkeypatch, tmp_path, capsys):
+    agreement = module("rl_agreement")
+    played = [
+        SimpleNamespace(
+            task=SimpleNamespace(task_id=name, world="tiles", level=1),
+            episode=SimpleNamespace(id=name, steps=(1,)),
+            result=SimpleNamespace(score=0.0),
+        )
+        for name in ("first", "second", "third")
+    ]
+
+    async def play(*_):
+        return played
+
+    monkeypatch.setattr(agreement.rl_run, "start", lambda *_: tmp_path)
+    monkeypatch.setattr(agreement.rl_run, "play", play)
+    with pytest.raises(SystemExit, match="2"):
+        agreement.main(["--out", str(tmp_path), "--batches", "3"])
+    assert "in 3 of 3 batches all episodes score alike" in capsys.readouterr().err
