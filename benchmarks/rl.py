@@ -178,34 +178,47 @@ def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row a variant. Before and after: held-out success at the rollout temperature, mean over seeds.
-    Against all parts: its gain less that of `full` with the same seed."""
+    """Markdown: a row a variant. Before and after: held-out success at the rollout temperature, mean over seeds; their
+    mean score too, which says more where few tasks are solved (older results lack it). Against all parts: its gain less
+    that of `full` with the same seed."""
     worlds = list(results[0]["before"]["sampled"]["worlds"])
+    scored = all("score" in one["before"]["sampled"] for one in results)
     head = ["variant", "seeds", "before", "after", "gain (95%)", "against all parts", "greedy gain", "steps", *worlds]
-    whole = {one["seed"]: one["gain"] for one in results if one["variant"] == "full"}
+    head += ["score", "score gain (95%)", "against all parts"] if scored else []
     rows = [head, ["---"] * len(head)]
+    whole = {one["seed"]: one for one in results if one["variant"] == "full"}
     for name, (said, _) in rl_run.VARIANTS.items():
         mine = [one for one in results if one["variant"] == name]
         if not mine:
             continue
-        apart = [one["gain"] - whole[one["seed"]] for one in mine if name != "full" and one["seed"] in whole]
-        sides = {side: [one[side]["sampled"] for one in mine] for side in ("before", "after")}
-        rows.append(
-            [
-                said,
-                str(len(mine)),
-                *(f"{_mean(part, 'success'):.2f}" for part in sides.values()),
-                _with_interval([one["gain"] for one in mine]),
-                _with_interval(apart) if apart else "",
-                f"{fmean(one['gain_greedy'] for one in mine):+.3f}",
-                f"{fmean(one['steps'] for one in mine):.0f}",
-                *(
-                    " → ".join(f"{fmean(one['worlds'][w] for one in part):.2f}" for part in sides.values())
-                    for w in worlds
-                ),
-            ]
-        )
+        paired = [(one, whole[one["seed"]]) for one in mine if name != "full" and one["seed"] in whole]
+        before, after = ([one[side]["sampled"] for one in mine] for side in ("before", "after"))
+        row = [
+            said,
+            str(len(mine)),
+            f"{_mean(before, 'success'):.2f}",
+            f"{_mean(after, 'success'):.2f}",
+            *_gains(mine, paired, "success"),
+            f"{fmean(one['gain_greedy'] for one in mine):+.3f}",
+            f"{fmean(one['steps'] for one in mine):.0f}",
+            *(" → ".join(f"{fmean(one['worlds'][w] for one in part):.2f}" for part in (before, after)) for w in worlds),
+        ]
+        if scored:
+            row += [f"{_mean(before, 'score'):.2f} → {_mean(after, 'score'):.2f}", *_gains(mine, paired, "score")]
+        rows.append(row)
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def _gains(
+    mine: Sequence[dict[str, Any]], paired: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: str
+) -> tuple[str, str]:
+    """Of a figure of held-out tasks: what a variant gains, and that less what its pairs gain."""
+
+    def gain(one: dict[str, Any]) -> float:
+        return one["after"]["sampled"][figure] - one["before"]["sampled"][figure]
+
+    apart = [gain(one) - gain(all_parts) for one, all_parts in paired]
+    return _with_interval([gain(one) for one in mine]), _with_interval(apart) if apart else ""
 
 
 def _with_interval(values: Sequence[float]) -> str:

@@ -189,6 +189,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     assert "| PPO with all its parts | 3 | 0.40 | 0.60 | +0.200 (-0.05 to +0.45) |  | +0.100 | 52 |" in table
     assert "| GRPO: advantages relative to the group | 1 | 0.40 | 0.45 | +0.050 | -0.050 | +0.025 | 51 |" in table
     assert "| -0.050 (-0.69 to +0.59) |" in table  # seed by seed -0.1 and 0
+    assert "score" not in table  # older results do not tell it
     runs = json.loads((tmp_path / "curves.json").read_text())
     assert [len(curve) for curve in runs["full"]] == [12, 12, 12]  # a step told twice counts once
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -196,8 +197,10 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
 
 def test_long_episodes_have_a_table_and_a_start_of_their_own(tmp_path, capsys):
     keep(tmp_path, result("full", 1, 0.1), curve=3)
-    long = result("full", 1, 0.2) | {"episodes": "long"}
-    keep(tmp_path, long, curve=3, runs="runs-long")
+    for variant, score in (("full", 0.5), ("grpo", 0.4)):
+        long = result(variant, 1, 0.2) | {"episodes": "long"}
+        long["before"]["sampled"]["score"], long["after"]["sampled"]["score"] = 0.3, score
+        keep(tmp_path, long, curve=3, runs="runs-long")
     assert bench.run("rl", ["--table", "--out", str(tmp_path), "--episodes", "long"]) == 1
     rows = {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert (rows["success_gain"]["by_seed"], rows["success_gain"]["met"]) == ([0.2], True)
@@ -207,7 +210,10 @@ def test_long_episodes_have_a_table_and_a_start_of_their_own(tmp_path, capsys):
         False,
     )
     assert "tiles clear, level 4" in rows["start"]["kinds"]
-    assert "+0.200" in (tmp_path / "table-long.md").read_text()
+    table = (tmp_path / "table-long.md").read_text()
+    assert "+0.200" in table
+    assert "| 0.30 → 0.50 | +0.200 |  |" in table
+    assert "| 0.30 → 0.40 | +0.100 | -0.100 |" in table
     assert (tmp_path / "curves-long.png").is_file()
     assert not (tmp_path / "table.md").exists()
     chosen, short = (module("rl_run").settings("full", 1, episodes=episodes).rl for episodes in ("long", "short"))
