@@ -163,12 +163,14 @@ def cases(results: Sequence[dict[str, Any]]) -> list[BenchCase]:
 
 
 def _about(mine: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    score = [_gain(one, "score") for one in mine] if _scored(mine) else None
     return {
         "interval": list(student_mean([one["gain"] for one in mine])),
         "by_seed": [one["gain"] for one in mine],
         "seeds": [one["seed"] for one in mine],
         "temperature": mine[0]["rl"]["temperature"],
         "greedy": fmean(one["gain_greedy"] for one in mine),
+        "score_by_seed": score,
         "minutes": mine[0]["minutes"],
         "steps": [one["steps"] for one in mine],
         "n": mine[0]["n"],
@@ -182,9 +184,9 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     mean score too, which says more where few tasks are solved (older results lack it). Against all parts: its gain less
     that of `full` with the same seed."""
     worlds = list(results[0]["before"]["sampled"]["worlds"])
-    scored = all("score" in one["before"]["sampled"] for one in results)
+    scored = _scored(results)
     head = ["variant", "seeds", "before", "after", "gain (95%)", "against all parts", "greedy gain", "steps", *worlds]
-    head += ["score", "score gain (95%)", "against all parts"] if scored else []
+    head += ["score", "score gain (95%)", "score against all parts"] if scored else []
     rows = [head, ["---"] * len(head)]
     whole = {one["seed"]: one for one in results if one["variant"] == "full"}
     for name, (said, _) in rl_run.VARIANTS.items():
@@ -213,12 +215,16 @@ def _gains(
     mine: Sequence[dict[str, Any]], paired: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: str
 ) -> tuple[str, str]:
     """Of a figure of held-out tasks: what a variant gains, and that less what its pairs gain."""
+    apart = [_gain(one, figure) - _gain(all_parts, figure) for one, all_parts in paired]
+    return _with_interval([_gain(one, figure) for one in mine]), _with_interval(apart) if apart else ""
 
-    def gain(one: dict[str, Any]) -> float:
-        return one["after"]["sampled"][figure] - one["before"]["sampled"][figure]
 
-    apart = [gain(one) - gain(all_parts) for one, all_parts in paired]
-    return _with_interval([gain(one) for one in mine]), _with_interval(apart) if apart else ""
+def _gain(one: dict[str, Any], figure: str) -> float:
+    return one["after"]["sampled"][figure] - one["before"]["sampled"][figure]
+
+
+def _scored(results: Sequence[dict[str, Any]]) -> bool:
+    return all("score" in one["before"]["sampled"] for one in results)
 
 
 def _with_interval(values: Sequence[float]) -> str:

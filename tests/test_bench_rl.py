@@ -190,6 +190,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     assert "| GRPO: advantages relative to the group | 1 | 0.40 | 0.45 | +0.050 | -0.050 | +0.025 | 51 |" in table
     assert "| -0.050 (-0.69 to +0.59) |" in table  # seed by seed -0.1 and 0
     assert "score" not in table  # older results do not tell it
+    assert gain["score_by_seed"] is None
     runs = json.loads((tmp_path / "curves.json").read_text())
     assert [len(curve) for curve in runs["full"]] == [12, 12, 12]  # a step told twice counts once
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -204,6 +205,7 @@ def test_long_episodes_have_a_table_and_a_start_of_their_own(tmp_path, capsys):
     assert bench.run("rl", ["--table", "--out", str(tmp_path), "--episodes", "long"]) == 1
     rows = {row["case"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert (rows["success_gain"]["by_seed"], rows["success_gain"]["met"]) == ([0.2], True)
+    assert rows["success_gain"]["score_by_seed"] == [pytest.approx(0.2)]
     assert (rows["start"]["ours"], rows["start"]["goal_is"], rows["start"]["met"]) == (
         0.4,
         "between 0.1 and 0.3",
