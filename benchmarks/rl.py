@@ -76,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise BadInput(f"--at-once {options.at_once}", where="flywheel bench rl", fix="1 or more")
     if options.quick:
         options.minutes, options.each, options.seeds = min(options.minutes, 0.05), 2, options.seeds[:1]
-    rl_run.read_other(options.set)  # refused before anything runs
+    rl_run.read_other(options.set)  # refused before anything runs, as is what follows
+    rl_start.check_held_out(options.each)
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.table:
         _run(options)

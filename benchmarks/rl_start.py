@@ -61,13 +61,19 @@ RECIPES = {
 }
 
 
+def check_held_out(each: int) -> None:
+    """Raises BadInput for a number of evaluation tasks of a kind that is not from 1 to HELD_OUT."""
+    if not 1 <= each <= HELD_OUT:
+        raise BadInput(f"--each {each}", where="flywheel bench rl", fix=f"1 to {HELD_OUT} held-out tasks of a kind")
+
+
 def tasks(split: str, each: int, kinds: Sequence[Kind]) -> list[Task]:
     """`each` tasks of every kind, no content twice, and none of training or demonstration that of a held-out one.
 
-    Raises BadInput for more than HELD_OUT evaluation tasks of a kind.
+    Raises BadInput as `check_held_out` does, for evaluation tasks.
     """
-    if split == "eval" and each > HELD_OUT:
-        raise BadInput(f"{each} tasks of a kind are too many", where="bench rl", fix=f"at most {HELD_OUT}")
+    if split == "eval":
+        check_held_out(each)
     taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, kinds)}
     made: list[Task] = []
     for name, template, level in kinds:
