@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.quick:
         options.steps, options.each, options.seeds = 1, 2, options.seeds[:1]
+    hybrid_start.check_held_out(options.each)  # refused before anything runs
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.table:
         for seed in options.seeds:  # seed by seed, so that all arms are there early

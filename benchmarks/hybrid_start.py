@@ -65,11 +65,17 @@ class Recipe:
     seed: int = 11
 
 
+def check_held_out(count: int) -> None:
+    """Raises BadInput for a number of evaluation questions that is not from 1 to HELD_OUT."""
+    if not 1 <= count <= HELD_OUT:
+        raise BadInput(f"--each {count}", where="flywheel bench hybrid", fix=f"1 to {HELD_OUT} held-out questions")
+
+
 def tasks(split: str, count: int, ways: Sequence[str]) -> list[Task]:
     """The first `count` questions of a split, each in all `ways`. None of training or demonstrations has the content of
-    one that is held out. Raises BadInput for more than HELD_OUT of evaluation."""
-    if split == "eval" and count > HELD_OUT:
-        raise BadInput(f"{count} questions are too many", where="bench hybrid", fix=f"at most {HELD_OUT}")
+    one that is held out. Raises BadInput as `check_held_out` does, for evaluation."""
+    if split == "eval":
+        check_held_out(count)
     taken = set() if split == "eval" else {content(task) for task in tasks("eval", HELD_OUT, WAYS)}
     made: list[Task] = []
     seed = _FIRST[split]
