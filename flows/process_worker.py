@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 from anyio.abc import Process, TaskStatus
 from prefect.runner import _starter_engine
 from prefect.settings import PREFECT_WORKER_QUERY_SECONDS, temporary_settings
-from prefect.utilities.processutils import command_to_string, open_process, setup_signal_handlers_worker
+from prefect.utilities.processutils import command_to_string, open_process
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 from flows.deployments import worker_name
@@ -30,6 +29,8 @@ _AT_WORK_S = 1.0  # how often is asked while a run is at work, and for a minute 
 _WORK_FOLLOWS_S = 60.0
 _ENGINE = [sys.executable, "-P", "-m", ENGINE]
 _IDLE_S = 10.0  # Prefect's own default; runs of a schedule are known ten seconds before
+_ENDED_BY = (signal.SIGTERM, signal.SIGINT)
+_ENDS_S = 10  # how long it may take to end in order
 
 
 class Sparing:
@@ -125,22 +126,39 @@ async def _ended(process: Process) -> AsyncIterator[Process]:
             process.terminate()
 
 
+def end_by_signals(task: asyncio.Task) -> None:
+    """SIGTERM and Ctrl-C cancel the task; a second one, or ten seconds, end the process at once.
+
+    Prefect's own handlers raise KeyboardInterrupt wherever Python happens to be. In the callback of a weak reference
+    Python writes that down and goes on, and so did, for good, the worker of a run that was killed.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end(number: signal.Signals) -> None:
+        for each in _ENDED_BY:
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        signal.alarm(_ENDS_S)
+        print(f"The worker ends by {number.name}", flush=True)
+        task.cancel()
+
+    for each in _ENDED_BY:
+        loop.add_signal_handler(each, end, each)
+
+
 def main(pool: str) -> None:
-    """Until SIGTERM or Ctrl-C; runs that are at work go on."""
+    """Until SIGTERM or Ctrl-C."""
     worker, runs = ProcessWorker(pool, name=worker_name(), create_pool_if_not_found=True), Runs()
     worker.job_configuration = AtOnce
     _starter_engine.run_process = runs.run_process  # where Prefect says that it may be replaced
     worker.get_and_submit_flow_runs = Sparing(worker.get_and_submit_flow_runs, runs.at_work)
 
     async def work() -> None:
+        end_by_signals(asyncio.current_task())
         await runs.spare.begin()
         await worker.start(printer=print)
 
-    setup_signal_handlers_worker(os.getpid(), "the worker", print)
-    with (
-        temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}),
-        contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError),
-    ):
+    with temporary_settings({PREFECT_WORKER_QUERY_SECONDS: _LOOK_S}), contextlib.suppress(asyncio.CancelledError):
         asyncio.run(work())
 
 

@@ -115,3 +115,60 @@ def test_that_a_run_is_killed_is_known_at_once_though_what_it_began_is_there_sti
     finally:
         child.kill()
         done.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_though_the_signal_comes_where_python_forgets_what_is_raised(number):
+    always_in_a_callback = """
+import asyncio, time, weakref
+from flows.process_worker import end_by_signals
+
+class Thing: pass
+
+async def work():
+    end_by_signals(asyncio.current_task())
+    print("begun", flush=True)
+    while True:
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: time.sleep(0.2))
+        del thing
+        await asyncio.sleep(0)
+
+try:
+    asyncio.run(work())
+except asyncio.CancelledError:
+    print("in order")
+"""
+    begun = subprocess.Popen([sys.executable, "-c", always_in_a_callback], stdout=subprocess.PIPE, text=True)
+    assert begun.stdout.readline() == "begun\n"
+    begun.send_signal(number)
+    told, _ = begun.communicate(timeout=PATIENCE_S)
+    assert (begun.returncode, told) == (0, f"The worker ends by {number.name}\nin order\n")
+
+
+def test_it_ends_at_once_by_a_second_signal_and_by_time_where_it_does_not_end_in_order():
+    never_in_order = """
+import asyncio
+from flows import process_worker
+
+async def work():
+    process_worker._ENDS_S = 1
+    process_worker.end_by_signals(asyncio.current_task())
+    print("begun", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+asyncio.run(work())
+"""
+    for second, code in ((signal.SIGTERM, -signal.SIGTERM), (None, -signal.SIGALRM)):
+        begun = subprocess.Popen([sys.executable, "-c", never_in_order], stdout=subprocess.PIPE, text=True)
+        assert begun.stdout.readline() == "begun\n"
+        begun.send_signal(signal.SIGTERM)
+        assert begun.stdout.readline() == "The worker ends by SIGTERM\n"
+        if second:
+            begun.send_signal(second)
+        begun.communicate(timeout=PATIENCE_S)
+        assert begun.returncode == code
