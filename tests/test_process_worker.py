@@ -148,11 +148,11 @@ except asyncio.CancelledError:
 
 def test_it_ends_at_once_by_a_second_signal_and_by_time_where_it_does_not_end_in_order():
     never_in_order = """
-import asyncio
+import asyncio, sys
 from flows import process_worker
 
 async def work():
-    process_worker._ENDS_S = 1
+    process_worker._ENDS_S = int(sys.argv[1])
     process_worker.end_by_signals(asyncio.current_task())
     print("begun", flush=True)
     while True:
@@ -163,8 +163,8 @@ async def work():
 
 asyncio.run(work())
 """
-    for second, code in ((signal.SIGTERM, -signal.SIGTERM), (None, -signal.SIGALRM)):
-        begun = subprocess.Popen([sys.executable, "-c", never_in_order], stdout=subprocess.PIPE, text=True)
+    for seconds, second, code in (("600", signal.SIGTERM, -signal.SIGTERM), ("1", None, -signal.SIGALRM)):
+        begun = subprocess.Popen([sys.executable, "-c", never_in_order, seconds], stdout=subprocess.PIPE, text=True)
         assert begun.stdout.readline() == "begun\n"
         begun.send_signal(signal.SIGTERM)
         assert begun.stdout.readline() == "The worker ends by SIGTERM\n"
