@@ -1,27 +1,53 @@
-"""Stages for tests of clusters, whose shards do nothing but wait; the nodes find this module by its name."""
+"""Stages for tests of clusters, whose shards wait for the test's word; the nodes find this module by its name."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import uuid
 from pathlib import Path
 
+from flywheel.progress import heard_by
+from flywheel.stages import rollout
 from flywheel.stages.base import Context, Stage, StageResult
+
+
+def _here() -> str:
+    """The node that this process is on."""
+    import ray  # it reads the environment as it is imported, which a test changes before
+
+    return ray.get_runtime_context().get_node_id()
 
 
 def _wait(ctx: Context, shard: str, folder: Path) -> str:
     """Tell where it is, then wait for the test's word."""
-    import ray  # it reads the environment as it is imported, which a test changes before
-
     tries = ctx.ws.root / "tries"
     note = tries / f"{shard} {uuid.uuid4().hex}"
-    (hidden := tries / f".{note.name}").write_text(f"{ray.get_runtime_context().get_node_id()} {os.getpid()}")
+    (hidden := tries / f".{note.name}").write_text(f"{_here()} {os.getpid()}")
     hidden.rename(note)
     ctx.report(f"{shard} is here")
     while not (ctx.ws.root / f"go {shard}").exists():
         time.sleep(0.02)
     return shard
+
+
+def _play(ctx: Context, shard: str, folder: Path) -> dict:
+    """As rollout does; the first worker that has played a part of its shard says where it is, and goes no further while
+    the test's file is there."""
+
+    def hold(stage: str, line: str) -> None:
+        if ": 1 of " not in line:
+            return
+        try:
+            (ctx.ws.root / "hold").rename(held := ctx.ws.root / f"held {_here()}")
+        except FileNotFoundError:
+            return
+        while held.exists():
+            time.sleep(0.02)
+
+    with heard_by(hold):
+        return rollout.STAGE.work(ctx, shard, folder)
 
 
 def _die(ctx: Context, shard: str, folder: Path) -> None:
@@ -37,3 +63,4 @@ def stage(work) -> Stage:
 
 
 WAITS, DIES = stage(_wait), stage(_die)
+PLAYS = dataclasses.replace(rollout.STAGE, work=_play)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import fcntl
+import functools
 import importlib.util
 import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ from pathlib import Path
 import cluster_stages
 import pytest
 import small_rollout
-from processes import PATIENCE_S, descendants
+from processes import PATIENCE_S
 from small_rollout import played
 
 from flywheel import cluster
@@ -88,6 +89,10 @@ def go(ctx: base.Context, *shards: str) -> None:
         (ctx.ws.root / f"go {shard}").touch()
 
 
+def kill(machines, node_id: str) -> None:
+    machines.remove_node(next(node for node in machines.worker_nodes if node.node_id == node_id), allow_graceful=False)
+
+
 @contextlib.contextmanager
 def asked(open_one: cluster.Cluster, ctx: base.Context, shards: str, stage=cluster_stages.WAITS) -> Iterator[Future]:
     """The shards are asked for in a thread; let go of at the end, whatever happened."""
@@ -104,33 +109,30 @@ def workspace(tmp_path_factory) -> Workspace:
     return small_rollout.synthesized(tmp_path_factory.mktemp("cluster") / "ws", {"browsers": 1})
 
 
-def plays(node) -> bool:
-    """Whether a worker on Ray's node has opened its browser."""
-    (raylet,) = node.all_processes["raylet"]
-    return any(name.startswith(("chrom", "headless")) for _, name in descendants(raylet.process.pid))
-
-
 def test_rollouts_are_the_same_with_a_node_killed_among_them(workspace, machines, nodes):
     stage, ctx = pipeline.get("rollout"), base.Context.open(workspace, 1, "rollout")
     base.run_stage(stage, ctx)
     alone = played(workspace)
     assert len(alone["trajectories"]) == small_rollout.TASKS
     base.clear_staging(ctx)
-    said, killing = [], threading.Lock()
-
-    def hear(name: str, line: str) -> None:
-        said.append(line)
-        if ": 1 of 2 trajectories" in line and killing.acquire(blocking=False):
-            machines.remove_node(next(filter(plays, machines.worker_nodes)), allow_graceful=False)
-
-    with listening(hear):
-        results = do_shards(nodes, stage, ctx, stage.plan(ctx))
+    (root := workspace.root).joinpath("hold").touch()
+    said: list[str] = []
+    with listening(lambda name, line: said.append(line)), ThreadPoolExecutor(1) as threads:
+        plays = functools.partial(do_shards, nodes, cluster_stages.PLAYS, ctx, stage.plan(ctx))
+        done = threads.submit(contextvars.copy_context().run, plays)
+        try:
+            until(lambda: [*root.glob("held *")], done)
+            (held,) = root.glob("held *")
+            kill(machines, held.name.removeprefix("held "))
+            until(lambda: any("another worker does it" in line for line in said), done)
+        finally:
+            for file in root.glob("h[eo]ld*"):
+                file.unlink()
+        results = done.result()
     machines.add_node(**NODE)
     assert list(results) == list(stage.plan(ctx))
-    assert killing.locked()
     base.finish(stage, ctx, results)
     assert played(workspace) == alone
-    assert any("another worker does it" in line for line in said)
 
 
 # -- nothing lost -----------------------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ def test_work_goes_on_without_a_node_and_with_a_new_one(ctx, machines, nodes):
         begun = tries(ctx)
         assert len({node for _, node, _ in begun}) == 3
         lost, lost_node, _ = begun[0]
-        machines.remove_node(next(n for n in machines.worker_nodes if n.node_id == lost_node), allow_graceful=False)
+        kill(machines, lost_node)
         go(ctx, begun[1][0])
         until(lambda: len(tries(ctx)) == 4, done)  # its worker takes the next
         machines.add_node(**NODE)

@@ -30,7 +30,7 @@ kinds = managers.kinds  # the fixture: shelves are known here
 
 async def test_places_come_back_however_who_plays_ends(tmp_path):
     async with (
-        manager(tmp_path, Terms(silent_s=0.5)) as it,
+        manager(tmp_path) as it,
         node(it.address) as one,
         open_environments(chosen(it.address), [task()]) as environments,
     ):
@@ -45,7 +45,7 @@ async def test_places_come_back_however_who_plays_ends(tmp_path):
 
 
 async def test_who_is_killed_is_silent_and_loses_its_places(tmp_path):
-    async with manager(tmp_path, Terms(silent_s=0.5)) as it, node(it.address) as one:
+    async with manager(tmp_path, Terms(silent_s=3)) as it, node(it.address) as one:
         player = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _PLAYER, it.address, env={**os.environ, TOKEN: SECRET}, stdout=subprocess.PIPE,
             cwd=Path(__file__).parent,
@@ -60,7 +60,7 @@ async def test_who_is_killed_is_silent_and_loses_its_places(tmp_path):
 
 async def test_a_node_that_dies_is_a_crash_and_the_next_lease_is_elsewhere(tmp_path):
     async with (
-        manager(tmp_path, Terms(node_silent_s=0.5)) as it,
+        manager(tmp_path, Terms(node_silent_s=3)) as it,
         open_environments(chosen(it.address), [task()]) as environments,
     ):
         async with contextlib.AsyncExitStack() as stack:
