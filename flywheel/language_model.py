@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Protocol
 
+from flywheel import termination
 from flywheel.endpoint import Endpoint, Errors
 from flywheel.errors import FlywheelError
 from flywheel.settings import LanguageModel as LanguageModelSettings
@@ -51,7 +51,7 @@ class OpenAIModel:
     def complete(self, system: str, user: str) -> str:
         """`language_model.timeout_s` is the deadline, every try included. Must not be called from a running event
         loop, which it would block."""
-        return self._text(asyncio.run(self._ask(self._body(system, user))))
+        return self._text(termination.run(self._ask(self._body(system, user))))
 
     async def _ask(self, body: dict) -> Any:
         async with self._endpoint.client() as client:

@@ -11,11 +11,11 @@ predecessor and merged one play the held-out tasks too; of those episodes the re
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flywheel import termination
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
 from flywheel.evaluation import gate, rivals, verdicts
@@ -73,7 +73,7 @@ def _rivals(ctx: Context) -> dict[str, dict[str, Any]]:
 
 
 def _work(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:
-    return asyncio.run(_compete(ctx, folder) if shard == _GATE else _measure(ctx, shard, folder))
+    return termination.run(_compete(ctx, folder) if shard == _GATE else _measure(ctx, shard, folder))
 
 
 async def _measure(ctx: Context, shard: str, folder: Path) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
+from flywheel import termination
 from flywheel.environments import catalogue
 from flywheel.environments.env import Task
 from flywheel.environments.router import open_environments
@@ -36,7 +36,7 @@ def _work(ctx: Context, folder: Path) -> dict:
     ]
     if not all(task.instruction for task in tasks):
         ctx.report("reading the instructions that pages tell")
-        tasks = asyncio.run(_instruct(ctx, tasks))
+        tasks = termination.run(_instruct(ctx, tasks))
     ctx.report(f"{len(tasks)} tasks made; rendering general screens")
     general = make_general(ctx.settings.synthesis.general_samples, ctx.seed("general"), ctx.settings)
     pictures, rows = {}, []

@@ -40,6 +40,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from flywheel import termination
 from flywheel.environments.env import Task
 from flywheel.environments.router import Environments, OpenEnvironments, open_environments
 from flywheel.errors import BadInput, FlywheelError, TrainingError
@@ -119,7 +120,7 @@ def train_rl(
     with trainer_thread(settings) as thread:
         run = _Run(sft_folder, domain, tasks, settings, iteration, state_folder, prior, on_episode, thread)
         try:
-            asyncio.run(run.train(open_environments, on_metric, stop))
+            termination.run(run.train(open_environments, on_metric, stop))
             thread.submit(run.workers.call, "write", out_folder).result()
         finally:
             thread.submit(run.workers.close).result()
