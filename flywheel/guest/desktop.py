@@ -26,7 +26,7 @@ from vnc import joined
 
 _CONFIG = Path(__file__).resolve().parent / "config"
 _SERVER, _MANAGER = "Xvnc", "openbox"
-_WITHIN_S, _LOOK_S, _FOCUS_S = 10.0, 0.002, 2.0
+_WITHIN_S, _LOOK_S, _FOCUS_S, _REST_S = 10.0, 0.002, 2.0, 5.0
 _DPI = "96"
 
 
@@ -120,6 +120,7 @@ class Desktop:
             opened = self._opened(before)
             _wait(opened, until, f"{words[0]} shows no window")
             _came(self._focused, min(until, time.monotonic() + _FOCUS_S))  # keys that come before go nowhere
+            self._screen.rest(min(until, time.monotonic() + _REST_S))  # a busy machine begins its shell late
 
     def _focused(self) -> bool:
         return any(one["focused"] for one in self._screen.hands.windows())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -61,7 +62,12 @@ class Screen:
             return True
         from quiet import Watched
 
-        return Watched(self.hands.programs()).wait(until)
+        watched = Watched(self.hands.programs())
+        while watched.wait(until) and time.monotonic() < until:
+            before, watched = watched, Watched(self.hands.programs())
+            if watched.pids == before.pids:  # else one has begun meanwhile, such as the shell of a new terminal
+                return True
+        return False
 
     def _find(self) -> None:
         with self._alone:
