@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -25,7 +26,8 @@ _NO_RUN = {"PREFECT__FLOW_RUN_ID": "none"}  # Prefect's engine says so and ends 
 
 async def ended(spare: Spare) -> None:
     if spare._waits is not None:
-        spare._waits.terminate()
+        with contextlib.suppress(ProcessLookupError):  # the one that was killed, where the loop had not heard of it yet
+            spare._waits.terminate()
         await spare._waits.wait()
 
 
