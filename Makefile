@@ -1,6 +1,6 @@
 # Every target sets up what it needs. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help flywheel explorer test test-fast test-worlds test-deepspeed lint format setup setup-test clean
+.PHONY: help flywheel explorer test test-all test-fast test-worlds test-deepspeed lint format setup setup-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -14,19 +14,22 @@ export PYTHONDONTWRITEBYTECODE =
 # Three on two cores: much of the tests is waiting for browsers and other processes, and four starve them.
 pytest := .venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: setup-test ## set up, then run all tests, three files at a time
-	$(pytest)
+test: setup-test ## set up, then run the tests of every day: unit, integration and a smoke of the rest
+	$(pytest) -m "unit or integration or smoke"
 
-test-fast: setup-test ## the tests of the files that take no five seconds each: about a minute
-	$(pytest) -m "not slow"
+test-all: setup-test ## all tests, every template and level among them: by night and before a release
+	FLYWHEEL_EVERY_LEVEL=1 $(pytest)
+
+test-fast: setup-test ## the unit tests: no process, no browser, no service
+	$(pytest) tests/unit -m "not slow"
 
 test-worlds: setup-test ## every template of every site at each level, and every level of every game, by its expert
-	FLYWHEEL_EVERY_LEVEL=1 $(pytest) tests/test_sites.py tests/test_games.py -k "expert"
+	FLYWHEEL_EVERY_LEVEL=1 $(pytest) tests/exhaustive/test_sites.py tests/exhaustive/test_games.py -k "expert"
 
 test-deepspeed: setup-test ## the engine tests with DeepSpeed, in an environment of its own (.venv-deepspeed)
 	@scripts/deepspeed
-	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/test_engines.py tests/test_workers.py tests/test_supervised.py \
-		tests/test_trainers.py::test_deepspeed_comes_to_the_same_on_two_nodes
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 .venv-deepspeed/bin/python -m pytest tests/integration/test_engines.py tests/integration/test_workers.py tests/integration/test_supervised.py \
+		tests/e2e/test_trainers.py::test_deepspeed_comes_to_the_same_on_two_nodes
 
 explorer: ## build the pages that need Node (20): the explorer's and the viewers of desktops and terminals; kept in git
 	cd flywheel/explorer/web && npm ci --no-audit --no-fund && npm run build

@@ -29,17 +29,17 @@ settings.load_profile("flywheel")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `make test` plays every sixth template of a site and each game at some of its levels, `make test-worlds` all at all.
+# `make test-worlds` and `make test-all` play all templates of a site and each game at all of its levels.
 EVERY_LEVEL = bool(os.environ.get("FLYWHEEL_EVERY_LEVEL"))
 
 SHARED = "PYTEST_XDIST_WORKER" in os.environ  # several workers share the tests
 
-PROJECT = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+PROJECT = TESTS.parent
 
 
-# Files that take five seconds of a core or more, the longest first (`test_` and `.py` left out). `make test-fast`
-# leaves them out. One that is missing here costs nothing but balance. The three with a Ray cluster of their own stand
-# apart: together they starve all others.
+# The longest files first (`test_` and `.py` left out), whatever their folder: they begin first where several workers
+# share the tests. One that is missing here costs nothing but balance.
 SLOW = (
     "trainers",
     "turn",
@@ -162,13 +162,23 @@ SLOW = (
 )
 
 
+TIERS = ("unit", "integration", "e2e", "exhaustive")  # folders, and marks of the tests in them
+
+
+def tier(item: pytest.Item) -> str | None:
+    """Return the tier of a test: the folder of tests/ that it lies in."""
+    return next((name for name in TIERS if TESTS / name in item.path.parents), None)
+
+
+# tryfirst: before `-m` chooses by these marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow files come last; where several workers share them they come first, so that none is left alone at the end."""
+    """Mark each test by its tier. Slow files come last, or first where several workers share them: none ends alone."""
     rank = {f"test_{name}": place for place, name in enumerate(SLOW)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank) if SHARED else -1))
     for item in items:
-        if item.path.stem in rank:
-            item.add_marker("slow")
+        if name := tier(item):
+            item.add_marker(name)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 CT, SFT, RL's policy and value model, and pretraining all take theirs by `gradient_step`. Several processes
 (`workers`) share one global batch: each reads its parts of it, and the gradient is the sum over all of them, as the
 loss is (`ppo.py`: sums over the tokens, divided by their number in the global batch). So how many processes there are,
-and which engine, changes the losses by rounding alone (tests/test_engines.py).
+and which engine, changes the losses by rounding alone (tests/integration/test_engines.py).
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def earlier(tmp_path) -> Workspace:
     versioning.prepare(ws)
     manifest.genesis(ws, digest="abc")
     ws.held_out(0).unlink()  # it had none
-    text = (Path(__file__).parent / "data" / "pipeline-before.yaml").read_text()
+    text = (Path(__file__).parents[1] / "support" / "data" / "pipeline-before.yaml").read_text()
     models = {domain: f"models/iteration=001/rl-{domain}" for domain in Settings().synthesis.domains}
     turns = {"turns": {"001": {"prev": "000", **models}}, **{domain: {"001": True} for domain in models}}
     write_text(ws.root / "iterations.yaml", "".join(f"{name}: {json.dumps(one)}\n" for name, one in turns.items()))
@@ -293,7 +293,7 @@ def test_an_iteration_at_work_gets_the_declarations_of_this_version(done, settin
 
 
 def test_the_repository_is_itself_a_workspace():
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     assert (root / "dvc.yaml").read_text() == newest.DVC_YAML
 
 

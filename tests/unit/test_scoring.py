@@ -28,8 +28,10 @@ TWO = {"routing": {"scorers": {"default": ["verifier"], "sites": ["verifier", "a
 
 @pytest.fixture
 def attentive(monkeypatch):
-    """The file tests/scorers/attentive.py stands in the folder of scorers: nothing else is done to add it."""
-    monkeypatch.setattr(scorers, "__path__", [*scorers.__path__, str(Path(__file__).parent / "scorers")])
+    """The file tests/support/scorers/attentive.py stands in the folder of scorers: nothing else is done to add it."""
+    monkeypatch.setattr(
+        scorers, "__path__", [*scorers.__path__, str(Path(__file__).parents[1] / "support" / "scorers")]
+    )
     yield
     sys.modules.pop(f"{scorers.__name__}.attentive", None)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import mcp
 
+from flywheel.agent.actions import ToolCall
+
 SITE = Path(mcp.__file__).parent.parent  # where the SDK lies, for machines to see
 _PYTHON = os.path.realpath(sys.executable)
 
@@ -264,3 +266,8 @@ def _started(command: str, port: int) -> list[str]:
     """Shell commands that start a service, and wait until it answers, each for less than a set-up may take."""
     waits = f"for n in {{1..300}}; do (: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null && break; sleep 0.02; done; true"
     return [f"({command} > /dev/null 2>&1 &)", waits, waits, waits]
+
+
+async def called(on, tool: str, **arguments) -> str:
+    """Call a tool of a machine; return what the agent reads of it."""
+    return (await on.do(ToolCall.of(tool, arguments))).result

@@ -133,7 +133,7 @@ def test_the_others_end_with_the_leader(tmp_path, end):
     )
     script = tmp_path / "lead.py"
     script.write_text(lead)
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
+    path = os.pathsep.join([str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])])
     subprocess.run(
         [sys.executable, script, tmp_path], env=os.environ | {"PYTHONPATH": path}, timeout=PATIENCE_S, check=False
     )

@@ -29,7 +29,7 @@ RL = {
 
 def runs(folder: Path, project: Path, seed: int, kills: int, **block) -> dict:
     model = small_model(folder / "model", project)
-    script = Path(__file__).with_name("killed_runs.py")
+    script = project / "tests" / "support" / "killed_runs.py"
     arguments = [str(folder), str(model), str(seed), str(kills), json.dumps(RL | block)]
     done = subprocess.run(
         [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False

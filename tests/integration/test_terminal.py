@@ -80,7 +80,7 @@ async def test_a_terminal_passes_the_suite(apart):
 
 @desktops.needed
 async def test_a_computer_passes_the_suite(apart):
-    """That with hands alone: tests/test_desktop.py."""
+    """That with hands alone: tests/integration/test_desktop.py."""
     task, able = computers.task("computer", apps=[["xterm"]]), frozenset(TYPES)
     chosen = desktops.settings(run_s=computers.RUN_S, machine={"walls": apart})
     async with open_environments(chosen, [task]) as environments:

@@ -16,7 +16,7 @@ from flywheel.files import write_json
 from flywheel.store import catalog, partitions
 from flywheel.workspace import Workspace
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import orchestration_history as history
 import orchestration_turn as turn
 import store_iterations

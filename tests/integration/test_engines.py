@@ -21,7 +21,8 @@ from flywheel.policy.model import load_model
 from flywheel.settings import Rl
 from flywheel.training.rl.learner import Learner
 
-HERE = Path(__file__).parent
+PROJECT = Path(__file__).resolve().parents[2]
+SUPPORT = PROJECT / "tests" / "support"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,8 @@ def run(model: Path, out: Path, engine: str, stage: int, processes: int) -> dict
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += [str(HERE / "engine_worker.py"), str(model), str(out), engine, str(stage)]
-    path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    command += [str(SUPPORT / "engine_worker.py"), str(model), str(out), engine, str(stage)]
+    path = os.pathsep.join([str(SUPPORT), str(PROJECT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -31,7 +31,7 @@ try:
 finally:
     sys.path.remove(str(bench.FOLDER))
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 SEVEN = SHAPES["qwen2.5-vl-7b"]
 
 

@@ -17,7 +17,7 @@ from flywheel.cli import main
 from flywheel.errors import EnvError
 from flywheel.sandbox import page_state
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import sandbox_controls
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")  # with the browser
@@ -62,7 +62,7 @@ async def test_controls_are_operated_by_mouse_and_by_keys(way, names):
 
 
 def test_a_page_of_every_control_passes_page_try(tmp_path):
-    page = Path(__file__).parent / "native_controls.html"
+    page = Path(__file__).parents[1] / "support" / "native_controls.html"
     (tmp_path / "index.html").write_bytes(page.read_bytes())
     (tmp_path / "page.yaml").write_text(
         "{name: every, title: Every control, folder: ., instruction: Change them., reward: changes, success: 1000,"

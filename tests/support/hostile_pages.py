@@ -1,4 +1,4 @@
-"""The pages of tests/test_env_hostile.py, by what is expected of them."""
+"""The pages of tests/exhaustive/test_env_hostile.py, by what is expected of them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from flywheel.errors import BadInput
 from flywheel.policy.encoding import Encoder
 from flywheel.settings import Policy
 
-BASE = Path(__file__).resolve().parent.parent / "models" / "base"
+BASE = Path(__file__).resolve().parents[2] / "models" / "base"
 
 
 @cache

@@ -198,7 +198,7 @@ async def main():
 
 asyncio.run(main())
 """
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_kind_is_found_by_its_name(shelves):
 
 
 def test_a_kind_is_one_file(tmp_path, monkeypatch):
-    source = (Path(__file__).parent / "shelves.py").read_text()
+    source = (Path(__file__).parents[1] / "support" / "shelves.py").read_text()
     registered = "from flywheel.environments.kind import KINDS\nKINDS['cupboards'] = Shelves('cupboards')\n"
     (tmp_path / "cupboards.py").write_text(source + registered)
     monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])

@@ -38,7 +38,7 @@ async def test_what_an_expert_does_in_a_terminal_is_learnt_as_a_persons(tmp_path
     assert [step.image_sha256 for step in rows.steps] == [None, None]
     assert rows.steps[0].observation == "~$"
     assert rows.steps[0].tool_result.strip() == task.params["answer"]
-    encoder = Encoder.from_folder(Path(__file__).parent.parent / "models" / "base")
+    encoder = Encoder.from_folder(Path(__file__).parents[2] / "models" / "base")
     first, last = agent_samples([rows.trajectory], rows.steps, {}, encoder, settings.policy)
     assert f"Result: {task.params['answer']}" in encoder.tokenizer.decode(last.context.input_ids)
     assert encoder.tokenizer.decode(first.response).startswith("Thought: I search all files.\nAction: terminal(")

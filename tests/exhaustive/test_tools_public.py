@@ -13,7 +13,7 @@ from pathlib import Path
 
 import computers
 import pytest
-from test_tools import called
+from tool_servers import called
 
 from flywheel.agent.actions import Terminal
 from flywheel.computer import computer

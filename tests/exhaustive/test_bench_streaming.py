@@ -15,7 +15,7 @@ from flywheel.agent.actions import Click, Point
 from flywheel.errors import BadInput
 from flywheel.scoring.verifiers import score
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import streaming
 import streaming_world

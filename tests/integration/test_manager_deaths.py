@@ -48,7 +48,7 @@ async def test_who_is_killed_is_silent_and_loses_its_places(tmp_path):
     async with manager(tmp_path, Terms(silent_s=3)) as it, node(it.address) as one:
         player = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _PLAYER, it.address, env={**os.environ, TOKEN: SECRET}, stdout=subprocess.PIPE,
-            cwd=Path(__file__).parent,
+            cwd=Path(__file__).parents[1] / "support",
         )  # fmt: skip
         assert (await asyncio.wait_for(player.stdout.readline(), DEADLINE_S)) == b"plays\n"
         assert len(one.node.sessions) == len(it.ledger.sessions) == 3

@@ -36,7 +36,7 @@ from flywheel.synthesis.tasks import make_task
 from flywheel.workspace import Workspace
 from flywheel.worlds import catalogue
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from orchestration_machines import NODE, do_shards, machines
 
 pytestmark = pytest.mark.slow
@@ -193,7 +193,9 @@ def test_nothing_is_left_of_a_run_that_is_killed(machines, nodes, tmp_path):
     import ray
 
     place = tmp_path / "place"
-    run = subprocess.Popen([sys.executable, str(Path(__file__).with_name("placed_run.py")), machines.address, place])
+    program = Path(__file__).parents[1] / "support" / "placed_run.py"
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}  # it imports this file
+    run = subprocess.Popen([sys.executable, program, machines.address, place], env=os.environ | path)
     try:
         address = until(lambda: place.exists() and place.read_text(), "the run does not play")
         playing = [pid for node in machines.worker_nodes for pid in actors(node)]

@@ -32,7 +32,7 @@ from flywheel.stages import base
 from flywheel.store import pipeline
 from flywheel.workspace import Workspace
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from orchestration_machines import NODE, do_shards, machines
 
 pytestmark = pytest.mark.slow

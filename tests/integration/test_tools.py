@@ -8,6 +8,7 @@ import computers
 import pytest
 import tool_servers
 from computers import small_world  # noqa: F401
+from tool_servers import called
 from waiting import until
 
 from flywheel.agent.actions import Terminal, ToolCall
@@ -25,10 +26,6 @@ ROWS = "CREATE TABLE t (n INTEGER, word TEXT); INSERT INTO t VALUES (1, 'one'), 
 def with_sdk(monkeypatch):
     """Machines that see the SDK."""
     monkeypatch.setattr(computer, "READABLE", (*computer.READABLE, tool_servers.SITE))
-
-
-async def called(on, tool: str, **arguments) -> str:
-    return (await on.do(ToolCall.of(tool, arguments))).result
 
 
 # -- what ships --------------------------------------------------------------------------------------------------------
@@ -99,7 +96,7 @@ async def test_a_session_that_nothing_is_asked_of_ends_and_begins_again():
 
 async def test_a_session_lasts_while_it_is_asked():
     async with computers.terminal({"tools_idle_s": 60.0}, **tool_servers.bad("well")) as on:
-        assert await called(on, "s.good") == await called(on, "s.good")
+        assert await called(on, "s.good") == await tool_servers.called(on, "s.good")
 
 
 async def test_a_closed_computer_has_ended_its_sessions():

@@ -1,6 +1,6 @@
 """The loop in which models compete: it stops as soon as the gate knows, and takes up what a killed run has played.
 
-The episodes are scripted here: what is tested is when they are asked for. tests/test_turn.py plays real ones.
+The episodes are scripted here: what is tested is when they are asked for. tests/e2e/test_turn.py plays real ones.
 """
 
 from __future__ import annotations

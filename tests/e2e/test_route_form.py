@@ -145,7 +145,7 @@ def test_a_flow_that_is_killed_while_it_waits_is_gone_on_with(ws, prefect):
     from prefect.client.orchestration import get_client
 
     first, second = route_review.asked(ws, 1)[:2]
-    paths = [str(Path(routed_turns.__file__).parent), str(Path(__file__).resolve().parents[1])]
+    paths = [str(Path(routed_turns.__file__).parent), str(Path(__file__).resolve().parents[2])]
     command = [sys.executable, routed_turns.__file__, str(ws.root)]
     with get_client(sync_client=True) as client:
         before = {run.id for run in client.read_flow_runs(limit=50)}

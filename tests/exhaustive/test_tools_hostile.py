@@ -8,7 +8,7 @@ import tracemalloc
 import computers
 import pytest
 import tool_servers
-from test_tools import called
+from tool_servers import called
 from waiting import until
 
 from flywheel.errors import EnvError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import sys
 
 import pytest
@@ -87,7 +88,7 @@ async def test_another_process_goes_on_from_the_bytes(tmp_path, project, world):
         sys.executable,
         "-c",
         ELSEWHERE,
-        cwd=project / "tests",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
