@@ -1,0 +1,129 @@
+"""Hashes of what a small deterministic iteration writes, beside an earlier commit: the same data, whatever the code is.
+
+Both sides make a workspace of the profile `small` with one environment and one thread, and run the stages from `ingest`
+to `sft`, one after the other, as `flywheel stage` does. RL is left out: its episodes end in the order of the clock.
+Of each table the values of each column are hashed, whatever the column is called; columns of times and the tables
+`runs`, `metrics` and `lineage` are left out. Of a checkpoint its tensors are hashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import safe_open
+
+from flywheel.bench import BenchCase, emit, exit_code
+
+PROJECT = Path(__file__).resolve().parent.parent
+BASELINE = "6659744"
+STAGES = ("ingest", "synthesize", "rollout", "score", "route", "ct", "sft")
+LEFT_OUT = ("runs", "metrics", "lineage")
+DEADLINE_S = 600
+
+
+def table_hashes(folder: Path) -> list[str]:
+    """A hash of each column's values, sorted: of all Parquet files below the folder."""
+    hashes: list[str] = []
+    for path in sorted(folder.rglob("*.parquet")):
+        table = pq.read_table(path, partitioning=None)
+        for column in table.schema:
+            if pa.types.is_timestamp(column.type) or column.name == "run_id":
+                continue
+            values = [repr(value) for value in table[column.name].to_pylist()]
+            hashes.append(hashlib.sha256("\n".join(values).encode()).hexdigest())
+    return sorted(hashes)
+
+
+def model_hash(folder: Path) -> list[str]:
+    """A hash of each tensor of the checkpoints below the folder."""
+    hashes = []
+    for path in sorted(folder.rglob("*.safetensors")):
+        with safe_open(path, framework="pt") as weights:
+            for name in sorted(weights.keys()):
+                data = weights.get_tensor(name).contiguous().view(-1).numpy().tobytes()
+                hashes.append(hashlib.sha256(name.encode() + data).hexdigest())
+    return hashes
+
+
+def run_stages(root: Path, workspace: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-m", "flywheel.cli"]
+
+    def flywheel(*words: str, cwd: Path = workspace) -> None:
+        done = subprocess.run(
+            [*command, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=DEADLINE_S
+        )
+        if done.returncode:
+            raise RuntimeError(f"{root}: flywheel {' '.join(words)}: {done.stderr[-500:]}")
+
+    workspace.parent.mkdir(parents=True, exist_ok=True)
+    flywheel("init", str(workspace), "--profile", "small", cwd=workspace.parent)
+    for stage in STAGES:
+        flywheel("stage", stage, "--iteration", "1")
+
+
+def measure(workspace: Path) -> dict[str, list[str]]:
+    found = {}
+    for folder in sorted((workspace / "data").iterdir()):
+        if folder.name not in LEFT_OUT:
+            found[folder.name] = table_hashes(folder)
+    for folder in sorted((workspace / "models").glob("iteration=001/*")):
+        found[f"model {folder.name}"] = model_hash(folder)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="flywheel bench iteration_hashes", description=__doc__)
+    parser.add_argument("--baseline", default=BASELINE, help="the commit to compare with")
+    parser.add_argument("--out", type=Path, help="keep the hashes of both sides in this JSON file")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as temporary:
+        tree = Path(temporary) / "baseline"
+        subprocess.run(
+            ["git", "-C", PROJECT, "worktree", "add", "--quiet", "--detach", tree, options.baseline], check=True
+        )
+        try:
+            sides = {}
+            for name, root in (("ours", PROJECT), ("peer", tree)):
+                workspace = Path(temporary) / name / "workspace"
+                run_stages(root, workspace)
+                sides[name] = measure(workspace)
+        finally:
+            subprocess.run(["git", "-C", PROJECT, "worktree", "remove", "--force", tree], check=True)
+    if options.out:
+        options.out.write_text(json.dumps(sides, indent=1))
+    ours, peer = (sorted(h for hashes in side.values() for h in hashes) for side in sides.values())
+    same = len(set(ours) & set(peer))
+    differing = sorted(name for name, hashes in sides["ours"].items() if not set(hashes) <= set(peer))
+    return exit_code(
+        [
+            emit(
+                BenchCase(
+                    "iteration_hashes",
+                    "columns and tensors",
+                    "count",
+                    len(ours),
+                    len(peer),
+                    f"commit {options.baseline}",
+                    same / max(len(set(peer)), 1),
+                    1.0,
+                    set(ours) == set(peer),
+                    {"differing": differing},
+                )
+            )
+        ]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
