@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -179,6 +180,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if name := tier(item):
             item.add_marker(name)
+
+
+# Of a unit test, with its fixtures: what it began, or reached, outside of this process.
+_BEGINS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.connect", "socket.bind"}
+_begun: list[str] | None = None
+
+
+def _watch(event: str, arguments: tuple) -> None:
+    if _begun is not None and event in _BEGINS:
+        _begun.append(f"{event} {arguments[:2]}")
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global _begun
+    _begun = [] if tier(item) == "unit" else None
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """Refuse what a unit test begins: it belongs into another tier."""
+    global _begun
+    yield
+    begun, _begun = _begun, None
+    assert not begun, f"not a unit test: {begun}"
 
 
 @pytest.fixture(scope="session")
